@@ -10,13 +10,13 @@ State = Literal["ok", "missing", "needed", "failed"]
 class Finding:
     """The outcome of one check."""
 
-    about: str
+    area: str
     """machine, accelerator, packages, cluster, accounts, config or gpu."""
     name: str
     state: State
     """missing: not there, and nothing checked needs it; needed: not there, and the config needs it; failed: it does not
     work."""
-    said: str
+    detail: str
     remedy: str = ""
     """What to do about it, as a command where there is one."""
 
@@ -27,10 +27,10 @@ def as_text(findings: list[Finding]) -> str:
     lines: list[str] = []
     heading = ""
     for finding in findings:
-        if finding.about != heading:
-            heading = finding.about
+        if finding.area != heading:
+            heading = finding.area
             lines.append(f"{'' if not lines else chr(10)}{heading}")
-        lines.append(f"  {finding.state:<8}{finding.name:<{width}}  {finding.said}")
+        lines.append(f"  {finding.state:<8}{finding.name:<{width}}  {finding.detail}")
         if finding.remedy:
             lines.append(f"  {'':<8}{'':<{width}}  → {finding.remedy}")
     for state, meaning in (("needed", "missing, and the config needs it"), ("failed", "failed")):

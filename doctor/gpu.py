@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ..train.packing.attention import Kind
 
-ABOUT = "gpu"
+AREA = "gpu"
 SECONDS = 300
 """Deadline of one check; the first call of FlexAttention compiles it."""
 FLOAT32_ERROR = 1e-4
@@ -64,10 +64,10 @@ def _in_process(name: str, seconds: float) -> Finding:
             ended = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
             return Finding(**json.loads(answer.read_text()))
         except subprocess.TimeoutExpired:
-            return Finding(ABOUT, name, "failed", f"no answer in {seconds:g} s")
+            return Finding(AREA, name, "failed", f"no answer in {seconds:g} s")
         except (OSError, ValueError):
             last = ended.stderr.strip().splitlines()[-1:] or ["it printed nothing"]
-            return Finding(ABOUT, name, "failed", f"its process ended (exit code {ended.returncode}): {last[0][:300]}")
+            return Finding(AREA, name, "failed", f"its process ended (exit code {ended.returncode}): {last[0][:300]}")
 
 
 def write_check(name: str, path: str) -> None:
@@ -75,12 +75,12 @@ def write_check(name: str, path: str) -> None:
     import torch
 
     if not torch.cuda.is_available():
-        finding = Finding(ABOUT, name, "failed", "torch sees no GPU", "querylect doctor says what is missing")
+        finding = Finding(AREA, name, "failed", "torch sees no GPU", "querylect doctor says what is missing")
     else:
         try:
             finding = CHECKS[name](torch.device("cuda"), Workload())
         except Exception as error:  # noqa: BLE001 (a failed check is what is reported)
-            finding = Finding(ABOUT, name, "failed", f"{type(error).__name__}: {in_one_line(error)}")
+            finding = Finding(AREA, name, "failed", f"{type(error).__name__}: {in_one_line(error)}")
     Path(path).write_text(json.dumps(asdict(finding)))
 
 
@@ -101,15 +101,15 @@ def gradients(device: "torch.device", work: Workload) -> Finding:
         return float((gradient - exact).norm() / exact.norm())
 
     flat = error(rounded[None])
-    equal, said = True, [f"flat bfloat16 {flat:.1e}"]
+    equal, parts = True, [f"flat bfloat16 {flat:.1e}"]
     for kind in _kinds(device):
         errors = {"float32": error(_gradient(model, rows, kind)), "bfloat16": error(rounded[kind])}
         # False for NaN
         equal &= errors["float32"] <= FLOAT32_ERROR and errors["bfloat16"] <= BFLOAT16_FACTOR * flat
-        said += [f"{kind} {name} {value:.1e}" for name, value in errors.items()]
-    detail = f"relative error of gradients against flat float32 rows: {', '.join(said)}"
+        parts += [f"{kind} {name} {value:.1e}" for name, value in errors.items()]
+    detail = f"relative error of gradients against flat float32 rows: {', '.join(parts)}"
     remedy = "" if equal else "train with train.packing=false, and report this"
-    return Finding(ABOUT, "gradients", "ok" if equal else "failed", detail, remedy)
+    return Finding(AREA, "gradients", "ok" if equal else "failed", detail, remedy)
 
 
 def vllm(device: "torch.device", work: Workload) -> Finding:
@@ -117,7 +117,7 @@ def vllm(device: "torch.device", work: Workload) -> Finding:
     import torch
 
     if find_spec("vllm") is None:
-        return Finding(ABOUT, "vllm", "missing", "not installed", install_command("gpu"))
+        return Finding(AREA, "vllm", "missing", "not installed", install_command("gpu"))
     from ..configs.schema import RunConfig
     from ..rollouts.engines.base import Sampling
     from ..rollouts.engines.open import open_engine
@@ -135,21 +135,21 @@ def vllm(device: "torch.device", work: Workload) -> Finding:
         engine, weights = open_engine(config.policy, config.rollout, config.seed, model, tokenizer)
         reference = TransformersEngine(model, tokenizer)
         prompts, greedy = _tree(work, device)[0][::4, : work.lengths[0]].tolist(), Sampling(0.0, max_new_tokens=32)
-        said = []
+        parts = []
         for moment in ("as loaded", "after a change of weights"):
             weights.refresh()
             pairs = zip(engine.generate(prompts, 1, greedy), reference.generate(prompts, 1, greedy), strict=True)
             firsts = [abs(one.logprobs[0] - other.logprobs[0]) for (one,), (other,) in pairs]
             error = sum(firsts) / len(firsts)
-            said.append(f"{error:.3f} nats {moment}")
+            parts.append(f"{error:.3f} nats {moment}")
             if not error <= LOGP_ERROR:
                 break
             weights.sleep()
             with torch.no_grad():
                 model.get_output_embeddings().weight.mul_(1.5)
     remedy = "" if error <= LOGP_ERROR else "use rollout.engine=transformers, and report this"
-    detail = f"mean difference of greedy log-probabilities from transformers: {', '.join(said)}"
-    return Finding(ABOUT, "vllm", "failed" if remedy else "ok", detail, remedy)
+    detail = f"mean difference of greedy log-probabilities from transformers: {', '.join(parts)}"
+    return Finding(AREA, "vllm", "failed" if remedy else "ok", detail, remedy)
 
 
 def nccl(device: "torch.device", work: Workload) -> Finding:
@@ -165,7 +165,7 @@ def nccl(device: "torch.device", work: Workload) -> Finding:
     detail = (
         f"sum of {4 * work.reduced / 2**20:.0f} MiB over {count} process{'es' if count > 1 else ''}: {speed:.1f} GB/s"
     )
-    return Finding(ABOUT, "nccl", "ok", detail)
+    return Finding(AREA, "nccl", "ok", detail)
 
 
 def _all_reduce(rank: int, device: str, count: int, size: int, folder: str) -> None:

@@ -134,7 +134,7 @@ def _faiss(probed: dict[str, Any]) -> Finding:
 def _deepspeed() -> Finding:
     finding = _package("deepspeed", install_command("deepspeed"))
     if finding.state == "ok" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
-        detail = f"{finding.said}, and there is no C++ compiler for its communication"
+        detail = f"{finding.detail}, and there is no C++ compiler for its communication"
         return Finding("accelerator", "deepspeed", "missing", detail, "on Debian: apt-get install g++")
     return finding
 

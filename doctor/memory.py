@@ -55,7 +55,7 @@ def preview_training(config: RunConfig) -> list[str]:
     host = host_memory(planner, layout)
     phase = max(host, key=lambda name: host[name])
     return [
-        f"memory: {finding.said}",
+        f"memory: {finding.detail}",
         *(f"  {part}" for part in planner.estimate(layout).lines()[1:]),
         f"  host memory of a node: {host[phase] / GIB:.1f} GiB, in the {phase}",
         *([f"  {finding.remedy}"] if finding.remedy else []),

@@ -61,10 +61,10 @@ def test_a_machine_with_gpus(tmp_path, monkeypatch):
     findings = by_name(
         machines.machine(tmp_path, machines.answer(probe_printing(f"print({json.dumps(json.dumps(devices))})")))
     )
-    assert findings["driver"].said == "NVIDIA 580.65.06, 2 GPUs"
-    assert findings["torch"].said.endswith("CUDA 13.0: NVIDIA H100 (80 GiB), NVIDIA H100 (80 GiB)")
-    assert (findings["bf16"].state, findings["bf16"].said) == ("ok", "the GPU is faster in it than in float32")
-    assert findings["faiss"].said.endswith("on 2 GPUs")
+    assert findings["driver"].detail == "NVIDIA 580.65.06, 2 GPUs"
+    assert findings["torch"].detail.endswith("CUDA 13.0: NVIDIA H100 (80 GiB), NVIDIA H100 (80 GiB)")
+    assert (findings["bf16"].state, findings["bf16"].detail) == ("ok", "the GPU is faster in it than in float32")
+    assert findings["faiss"].detail.endswith("on 2 GPUs")
 
 
 def test_a_machine_whose_torch_ends_the_process_and_without_a_driver(tmp_path, monkeypatch):
@@ -73,21 +73,21 @@ def test_a_machine_whose_torch_ends_the_process_and_without_a_driver(tmp_path, m
         machines.machine(tmp_path / "not" / "yet", machines.answer(probe_printing("import os; os._exit(134)")))
     )
     assert findings["driver"].state == "missing"
-    assert "exit code 134" in findings["torch"].said
+    assert "exit code 134" in findings["torch"].detail
     assert findings["faiss"].state == "missing"
     assert "bf16" not in findings
-    assert str(tmp_path) in findings["disk"].said
+    assert str(tmp_path) in findings["disk"].detail
 
 
 def test_a_cluster_by_its_partitions(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
-    assert around._slurm().said == "no sbatch in PATH"
+    assert around._slurm().detail == "no sbatch in PATH"
     program(tmp_path / "bin", "sbatch", "exit 0")
     program(tmp_path / "bin", "sinfo", "echo 'gpu* up 4'; echo 'cpu up 20'")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    assert around._slurm().said == "partitions: gpu*, cpu (* is the default)"
+    assert around._slurm().detail == "partitions: gpu*, cpu (* is the default)"
     program(tmp_path / "bin", "sinfo", "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1")
-    assert (around._slurm().state, "Unable to contact" in around._slurm().said) == ("missing", True)
+    assert (around._slurm().state, "Unable to contact" in around._slurm().detail) == ("missing", True)
 
 
 @pytest.mark.parametrize(
@@ -102,11 +102,11 @@ def test_a_packaged_dataset_is_there_or_how_to_get_it(monkeypatch, config, sourc
     if find_spec(package) is None:
         pytest.skip(f"{package} is not installed: {remedy}")
     finding = by_name(needs(load_config(config), config))["env.dataset"]
-    assert (finding.state, finding.said, finding.remedy) == ("ok", source, "")
+    assert (finding.state, finding.detail, finding.remedy) == ("ok", source, "")
     monkeypatch.setattr(sources, "find_spec", lambda name: None)
     finding = by_name(needs(load_config(config), config))["env.dataset"]
     assert (finding.state, finding.remedy) == ("needed", remedy)
-    assert package in finding.said
+    assert package in finding.detail
 
 
 def test_an_extra_says_what_it_lacks_and_how_to_get_it(monkeypatch):
@@ -124,8 +124,8 @@ def test_an_extra_says_what_it_lacks_and_how_to_get_it(monkeypatch):
         "old": "missing",
         "gone": "missing",
     }
-    assert findings["old"].said.endswith("which is not >=999")
-    assert (findings["gone"].said, findings["gone"].remedy) == ("no nowhere-to-be-found", install_command("gone"))
+    assert findings["old"].detail.endswith("which is not >=999")
+    assert (findings["gone"].detail, findings["gone"].remedy) == ("no nowhere-to-be-found", install_command("gone"))
 
 
 def test_every_extra_is_known():
@@ -168,7 +168,7 @@ H100 = ["NVIDIA H100", 79.2]
 def test_the_memory_of_a_run_against_this_machine_or_the_gpus_of_its_job(name, gpus, state, fact, remedy):
     finding = memory(load_config(name, []), {"gpus": gpus, "bf16": True}, 30 * GIB)
     assert (finding.name, finding.state) == ("memory", state)
-    assert fact in finding.said
+    assert fact in finding.detail
     assert remedy in finding.remedy
 
 
@@ -188,7 +188,7 @@ def test_the_memory_of_a_run_on_gpus_that_are_not_here(capsys, monkeypatch, chan
     assert (ended.value.code or 0) == code
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
     assert (finding["name"], bool(finding["remedy"])) == ("memory", code == 2)
-    assert "GiB per GPU on 8 GPUs" in finding["said"]
+    assert "GiB per GPU on 8 GPUs" in finding["detail"]
 
 
 def test_a_dry_run_of_training_says_what_memory_it_takes_and_stays_a_config(capsys, tmp_path):
@@ -223,7 +223,7 @@ def test_a_dense_retriever_needs_faiss_and_hcqr_its_model(tmp_path, tiny_policy,
     endpoint = "rewriter.llm={model: m, base_url: 'http://127.0.0.1:9/v1'}"
     findings = by_name(needs(load_config("tiny", [*changes, endpoint]), "tiny"))
     assert (findings["env.retriever"].state, "'.[cpu]'" in findings["env.retriever"].remedy) == ("needed", True)
-    assert findings["rewriter.llm.base_url"].said == "http://127.0.0.1:9/v1"
+    assert findings["rewriter.llm.base_url"].detail == "http://127.0.0.1:9/v1"
 
 
 def test_rewards_by_answers_need_their_reader():

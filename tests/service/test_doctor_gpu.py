@@ -24,8 +24,8 @@ TINY = gpu.Workload(hidden=128, layers=1, vocabulary=300, lengths=(20, 5, 9, 4),
 def test_gradients_of_packed_trees_are_compared_with_flat_ones(monkeypatch):
     finding = gpu.gradients(CPU, TINY)
     assert (finding.state, finding.remedy) == ("ok", "")
-    assert "sdpa float32" in finding.said
-    assert "flat bfloat16" in finding.said
+    assert "sdpa float32" in finding.detail
+    assert "flat bfloat16" in finding.detail
     pack = packing._packed
 
     def shifted(paths, attention, device):
@@ -59,8 +59,8 @@ def test_one_wrong_key_in_bfloat16_alone_fails_the_gradients(hidden_key, monkeyp
 
 def test_vllm_is_compared_with_transformers_also_after_a_change_of_weights(vllm, monkeypatch):
     finding = gpu.vllm(CPU, TINY)
-    assert finding.state == "ok", finding.said
-    assert "after a change of weights" in finding.said
+    assert finding.state == "ok", finding.detail
+    assert "after a change of weights" in finding.detail
     first = type(vllm[0].answers).load
     monkeypatch.setattr(type(vllm[0].answers), "load", lambda model, weights: first(model, []) or list(weights))
     stale = gpu.vllm(CPU, TINY)
@@ -74,7 +74,7 @@ def test_processes_add_up(monkeypatch):
     monkeypatch.setattr(spawning, "spawn", partial(spawning.start_processes, start_method="forkserver"))
     finding = gpu.nccl(CPU, TINY)
     assert finding.state == "ok"
-    assert "2 processes" in finding.said
+    assert "2 processes" in finding.detail
 
 
 def test_a_check_that_ends_or_hangs_is_said_and_the_next_one_runs(monkeypatch):
@@ -99,10 +99,10 @@ def test_a_check_that_ends_or_hangs_is_said_and_the_next_one_runs(monkeypatch):
     assert started == list(findings) == ["gradients", "vllm", "nccl", "other"]
     states = {name: finding.state for name, finding in findings.items()}
     assert states == {"gradients": "failed", "vllm": "failed", "nccl": "ok", "other": "failed"}
-    assert "Segmentation fault" in findings["gradients"].said
-    assert "ZeroDivisionError" in findings["other"].said
-    assert "7 s" in findings["vllm"].said
-    assert findings["nccl"].said == "cuda"
+    assert "Segmentation fault" in findings["gradients"].detail
+    assert "ZeroDivisionError" in findings["other"].detail
+    assert "7 s" in findings["vllm"].detail
+    assert findings["nccl"].detail == "cuda"
 
 
 @pytest.mark.parametrize(("state", "code"), [("ok", 0), ("missing", 0), ("failed", 2)])
@@ -126,4 +126,4 @@ def test_the_command_ends_by_its_checks(monkeypatch, capsys, state, code):
 def test_without_a_gpu_a_check_says_so(tmp_path):
     gpu.write_check("nccl", str(tmp_path / "finding.json"))
     finding = json.loads((tmp_path / "finding.json").read_text())
-    assert (finding["state"], finding["said"]) == ("failed", "torch sees no GPU")
+    assert (finding["state"], finding["detail"]) == ("failed", "torch sees no GPU")
