@@ -231,15 +231,6 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def descriptor_sha256(descriptor: int) -> str:
-    """sha256 (64 hex digits) of an open file's bytes, whatever its position is. Raises OSError."""
-    digest, offset = hashlib.sha256(), 0
-    while block := os.pread(descriptor, 2**20, offset):
-        digest.update(block)
-        offset += len(block)
-    return digest.hexdigest()
-
-
 @contextmanager
 def storage(message: Callable[[Exception], str]) -> Iterator[None]:
     """Turn an error of the disk in this block into a StorageError with the text `message(error)`."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .schema import TrainConfig
 
-FREE_TO_CHANGE = ("tracking", "eval", "answers", "client", "env.host", "env.port", "env.workers", "env.verify",
+FREE_TO_CHANGE = ("tracking", "eval", "answers", "client", "env.host", "env.port", "env.workers",
                   "train.save_steps",
                   "train.grace_seconds", "train.usr1_grace_seconds", "train.validate_steps", "train.guard",
                   "train.keep_checkpoints", "train.log_rollouts", "rollout.micro_batch", "rollout.max_prompt_tokens",

@@ -103,16 +103,10 @@ class RecipeConfig(Section):
     """Template of a query; contains {text} once."""
     document_template: str | None = None
     """Template of a document; contains {text} once, or {title} and {body}."""
-    pair: bool | None = None
-    """Tokenize a document as a text pair (title, text)."""
     max_length: Annotated[int, Field(ge=2)] | None = None
     """Maximum tokens of a text; longer texts are truncated."""
     query_max_length: Annotated[int, Field(ge=2)] | None = None
     """Maximum tokens of a query, if different from max_length."""
-    padding_side: PaddingSide | None = None
-    """Side on which short texts are padded."""
-    closing_token: str | None = None
-    """Token with which the tokenizer must end every text, for pooling that depends on it; checked at loading."""
     dtype: Precision | None = None
     """Data type of the encoder's computation; None: float32. bfloat16 is faster on hardware that supports it, and needs
     a separate index. The data type of stored vectors is `env.vectors.dtype` in both cases."""
@@ -131,52 +125,9 @@ class RemoteConfig(Section):
     """Dense retrievers: the field with the document vectors."""
     space: Literal["innerproduct", "cosinesimil"] = "innerproduct"
     """Dense retrievers: the similarity of the index (OpenSearch's space_type)."""
-    auth_env: VariableName = "QUERYLECT_REMOTE_AUTH"
-    """Name of the environment variable with the Authorization header; if it is unset, none is sent."""
-    timeout: Annotated[float, Field(gt=0)] = 10.0
-    """Timeout of one HTTP attempt, in seconds."""
-    deadline: Annotated[float, Field(gt=0)] = 30.0
-    """Deadline of one batch of searches over all attempts, in seconds; after it the batch fails."""
-    window: Annotated[int, Field(ge=1)] = 10_000
-    """Maximum documents of one search (index.max_result_window)."""
 
 
 SearchEngine = Literal["bm25s", "rank_bm25", "milvus"]
-
-
-class MilvusConfig(Section):
-    """The Milvus database of `env.engine=milvus` (docs/indexes.md)."""
-
-    uri: str | None = None
-    """http://HOST:PORT or https://… of a Milvus server; or a path that ends in .db, which milvus-lite opens in the
-    process itself, one process at a time; None: `INDEX.milvus.db` beside the index folder."""
-    collection: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,199}$")] = "querylect"
-    """Beginning of the collection's name; a digest of its content follows."""
-    database: str = ""
-    """Database of the server; empty: its default one."""
-    token_env: VariableName = "QUERYLECT_MILVUS_TOKEN"
-    """Name of the environment variable with the token (user:password or an API key); if it is unset, none is sent."""
-    index_type: Literal["FLAT", "IVF_FLAT", "IVF_SQ8", "HNSW", "DISKANN", "AUTOINDEX"] = "FLAT"
-    """Dense retrievers: Milvus's index. FLAT is exact; the others are approximate and score exactly what they find."""
-    index_params: dict[str, int | float | str] = {}
-    """Dense retrievers: build parameters of the index, such as {M: 32, efConstruction: 200} for HNSW."""
-    search_params: dict[str, int | float | str] = {}
-    """Dense retrievers: search parameters of the index, such as {ef: 128} for HNSW."""
-    consistency: Literal["Strong", "Bounded"] = "Strong"
-    """Strong: a search sees every row, and in a cluster waits for its nodes to catch up, usually up to 0.2 s. Bounded:
-    it does not wait, and rows of the last seconds may be missing (5 by default); enough for a collection that was
-    loaded earlier."""
-    connections: Annotated[int, Field(ge=1, le=64)] = 4
-    """Maximum concurrent requests that load a collection."""
-    deadline: Annotated[float, Field(gt=0)] = 30.0
-    """Deadline of one request of a search, repeated attempts included, in seconds; after it the batch fails."""
-    build_deadline: Annotated[float, Field(gt=0)] = 3600.0
-    """Deadline of one request that loads, counts or opens a collection, in seconds."""
-
-    @property
-    def embedded(self) -> bool:
-        """Whether the database is a folder of this machine, opened by milvus-lite in the process itself."""
-        return "://" not in (self.uri or "")
 
 
 class QuestionIndexConfig(Section):
@@ -190,13 +141,7 @@ class QuestionIndexConfig(Section):
     """Index folder of the questions for that retriever; `querylect index build` builds it as well."""
     model: str | None = None
     """Model folder or id of its weights, as `env.model`; None: that of the recipe."""
-    engine: SearchEngine = "bm25s"
-    """BM25 implementation."""
     recipe: RecipeConfig | None = None
-    answers: Literal["all", "first"] = "all"
-    """For a question that several contents answer: all of them in the order of the tie rules, or only the first."""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Random seed of the choice between contents that the tie rules leave tied."""
 
     @model_validator(mode="after")
     def _check_retriever(self) -> "QuestionIndexConfig":
@@ -217,8 +162,6 @@ class MemberConfig(Section):
     settings. In an evaluation spec, an environment with this retriever has the same folder."""
     model: str | None = None
     """Model folder or id of its weights, as `env.model`; None: that of the recipe."""
-    engine: SearchEngine = "bm25s"
-    """BM25 implementation."""
     recipe: RecipeConfig | None = None
     remote: RemoteConfig | None = None
     question_index: QuestionIndexConfig | None = None
@@ -253,8 +196,6 @@ class RerankConfig(Section):
     """Folder, `package:NAME/SUBFOLDER` or Hub id of a sentence-transformers CrossEncoder."""
     depth: Annotated[int, Field(ge=1)] = 100
     """Documents of each probe that are reranked; also the most that a search plan may request."""
-    activation: Literal["none", "sigmoid"] = "none"
-    """none: score by the logit, which never saturates. sigmoid: score between 0 and 1."""
     max_length: Annotated[int, Field(ge=4)] | None = None
     """Maximum tokens of query and document together; None: the model's own limit."""
 
@@ -270,31 +211,12 @@ class VectorsConfig(Section):
     """Device of the FAISS search; gpu needs faiss-gpu and supports flat and ivfpq."""
     gpus: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0]
     """gpu: CUDA devices that hold the index, each a part of the vectors; no other GPU is used."""
-    gpu_replicas: bool = False
-    """gpu: every GPU holds all vectors and searches for a part of the queries."""
-    gpu_dtype: Literal["float32", "float16"] | None = None
-    """gpu: data type on the GPUs of the vectors (flat) or lookup tables (ivfpq); None: that of `dtype`. The stored
-    vectors score the candidates in all cases."""
-    hnsw_links: Annotated[int, Field(ge=2)] = 32
-    """hnsw: neighbours per vector in the graph (M)."""
-    hnsw_effort: Annotated[int, Field(ge=1)] = 200
-    """hnsw: candidates per vector during construction (efConstruction)."""
     hnsw_depth: Annotated[int, Field(ge=1)] = 128
     """hnsw: candidates during a search (efSearch)."""
     build_threads: Annotated[int, Field(ge=1)] = 1
     """hnsw: threads that build the graph; with more than one, builds are not reproducible."""
-    ivf_lists: Annotated[int, Field(ge=1)] | None = None
-    """ivfpq: number of inverted lists (nlist); None: 4·√documents, at most documents/39."""
     ivf_probes: Annotated[int, Field(ge=1)] = 32
     """ivfpq: inverted lists probed per search (nprobe)."""
-    pq_bytes: Annotated[int, Field(ge=1)] | None = None
-    """ivfpq: bytes per compressed vector, a divisor of its dimensions; None: a quarter of the dimensions."""
-
-    @model_validator(mode="after")
-    def _check_gpus(self) -> "VectorsConfig":
-        if len(set(self.gpus)) < len(self.gpus):
-            raise ValueError(f"vectors.gpus is {self.gpus}; name every GPU once")
-        return self
 
 
 class EnvironmentConfig(Section):
@@ -325,11 +247,11 @@ class EnvironmentConfig(Section):
     engine: SearchEngine = "bm25s"
     """Search engine of bm25: bm25s, rank_bm25 (a slow reference) or milvus; milvus also replaces FAISS for dense
     retrievers."""
-    milvus: MilvusConfig = MilvusConfig()
+    milvus_uri: str | None = None
+    """engine=milvus: http://HOST:PORT or https://… of a Milvus server; or a path that ends in .db, which milvus-lite
+    opens in the process itself, one process at a time; None: `INDEX.milvus.db` beside the index folder."""
     index: str = "indexes/hpo-bm25"
     """Index folder, written by `querylect index build` and opened by `querylect serve`."""
-    verify: bool = False
-    """Read every file of the index when it is opened and compare its sha256, as `querylect index verify` does."""
     block_mib: Annotated[float, Field(gt=0)] = 8.0
     """MiB of corpus.jsonl per part of an index build; a killed process loses at most one part."""
     vectors: VectorsConfig = VectorsConfig()
@@ -352,10 +274,6 @@ class EnvironmentConfig(Section):
         """Whether a whole index is there: its manifest is written last."""
         return (self.index_folder / "manifest.json").is_file()
 
-    @property
-    def _members(self) -> list[MemberConfig]:
-        return self.hybrid.members if self.hybrid is not None else []
-
     @model_validator(mode="after")
     def _check_sections(self) -> "EnvironmentConfig":
         if (self.retriever == "hybrid") != (self.hybrid is not None):
@@ -364,11 +282,10 @@ class EnvironmentConfig(Section):
                 "; the retriever 'hybrid' and the section env.hybrid with its members go together"
             )
         _check_qb_rag(self.retriever, self.question_index)
-        engines = {self.engine, *(member.engine for member in self._members)}
-        if self.workers > 1 and "milvus" in engines and self.milvus.embedded:
+        if self.workers > 1 and self.engine == "milvus" and "://" not in (self.milvus_uri or ""):
             raise ValueError(
                 f"env.workers is {self.workers}, and only one process can open an embedded Milvus database; serve the "
-                "database (milvus-lite server, or Milvus) and set env.milvus.uri to its URL, or set env.workers=1"
+                "database (milvus-lite server, or Milvus) and set env.milvus_uri to its URL, or set env.workers=1"
             )
         return self
 

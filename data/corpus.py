@@ -56,11 +56,7 @@ class BeirCorpus:
 
     def read(self, block: Span) -> Iterator[Document]:
         """The documents of a block, one at a time."""
-        return (document for _, document in self.numbered(block))
-
-    def numbered(self, block: Span) -> Iterator[tuple[int, Document]]:
-        """The documents of a block, one at a time, each with the number of its line, from 0."""
-        return ((line - 1, document) for line, document in read_corpus(self._file, block))
+        return (document for _, document in read_corpus(self._file, block))
 
     def origin(self) -> Origin:
         """Reads at most 64 MiB of the file. Raises DataError if it is missing."""
@@ -106,11 +102,7 @@ class LoadedCorpus:
 
     def read(self, block: Span) -> Iterator[Document]:
         """The documents of a block."""
-        return (document for _, document in self.numbered(block))
-
-    def numbered(self, block: Span) -> Iterator[tuple[int, Document]]:
-        """The documents of a block, each with its number in the corpus, from 0."""
-        return enumerate(self._dataset.corpus[block.start : block.end], block.start)
+        return iter(self._dataset.corpus[block.start : block.end])
 
     def origin(self) -> Origin:
         """Size and hash of the corpus."""

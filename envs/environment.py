@@ -4,7 +4,6 @@ Qrels stay inside: a trainer's call gets questions, documents, rankings and metr
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
 from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
@@ -13,27 +12,21 @@ from ..configs.schema import EnvironmentConfig
 from ..data.corpus import LoadedQuestions, open_corpus
 from ..data.history import lines_of
 from ..data.types import Dataset, Document, Question
-from ..errors import EnvironmentUnavailableError, IndexFolderError, RequestError
-from ..rewards.metrics import RELEVANT, measure
+from ..errors import RequestError
+from ..rewards.metrics import measure
 from ..storage import data_sha256
 from .index.open import Index, open_index
 from .plan import PlanWithout, Probe, SearchPlan, Term
 from .retrievers import bm25
 from .retrievers.base import Retriever, depth_limit_of, truncation_of
 from .retrievers.fusion import Scored, fuse
-from .retrievers.open import check_corpus, open_retriever, verify_indexes
+from .retrievers.open import check_corpus, open_retriever
 from .retrievers.rerank import Reranked, Reranker
 
 _measure = lru_cache(maxsize=256)(measure)
 
-SCORE_SETTINGS = ("vectors.hnsw_depth", "vectors.ivf_probes", "gain")
+SCORE_SETTINGS = ("vectors.hnsw_depth", "vectors.ivf_probes", "vectors.device", "gain")
 """Settings that can change a score and are not in the index hash; those of the dataset count by their judgements."""
-NEWER_SCORE_SETTINGS: dict[str, object] = {
-    "vectors.device": "cpu",
-    "vectors.gpu_dtype": None,
-    "milvus.search_params": {},
-}
-"""The same, hashed only where they differ from this value, so that environments from before keep their hash."""
 
 
 class RankedHit(NamedTuple):
@@ -93,10 +86,6 @@ class Environment:
             self.index_hash = reranker.hash_over(self.index_hash)
             self._retriever = Reranked(retriever, reranker, index.documents)
         self._documents = index.documents
-        self._guards = [index.guarded_files, *getattr(retriever, "guarded_files", ())]
-        self._lasting_damage = ""
-        self._all_read = False
-        """Whether all files were read because a block of `intact` failed."""
         self._qrels = _all_qrels(dataset)
         self._levels = _all_levels(dataset)
         self._left_out = _left_out(dataset, self._documents)
@@ -116,10 +105,8 @@ class Environment:
 
         Raises DataError for the dataset, also where a judged document is not in the index, ConfigError for an unknown
         retriever, ModelError for its models, IndexFolderError where the index folder is missing, corrupt, or was
-        built from another corpus or for another retriever, or, with `config.verify`, where a file has other content.
+        built from another corpus or for another retriever.
         """
-        if config.verify:
-            verify_indexes(config)
         index, corpus = open_index(config.index), open_corpus(config.dataset)
         check_corpus(index, corpus)
         dataset = loaded.current(config.dataset) if loaded is not None else None
@@ -145,44 +132,6 @@ class Environment:
         """The ids of the questions of all splits."""
         return self._qrels.keys()
 
-    @property
-    def damage(self) -> str:
-        """The known damage to the index files (also a hybrid's) since they were opened; "" for none. Reads no file."""
-        return self._lasting_damage or next(filter(None, (guard.damage for guard in self._guards)), "")
-
-    @contextmanager
-    def intact(self) -> Iterator[None]:
-        """Guard a block that reads the index: EnvironmentUnavailableError where a file is damaged before or after it.
-
-        Files that were written to since they were opened are read and compared with the manifest. If the block fails in
-        a way that wrong data can cause, all files are read, once in the life of this object, so that damage from before
-        the opening is named too. Damage before the block ends when the file is restored; after damage within the block
-        only reopening helps, since what was read may be cached.
-        """
-        self._refuse(self._checked())
-        try:
-            yield
-        except (LookupError, MemoryError, OSError, RuntimeError, ValueError, IndexFolderError):
-            everything, self._all_read = not self._all_read, True
-            self._refuse_for_good(self._checked(everything))
-            raise
-        self._refuse_for_good(self._checked())
-
-    def _checked(self, everything: bool = False) -> str:
-        checks = (guard.check(everything) for guard in self._guards)
-        return self._lasting_damage or next(filter(None, checks), "")
-
-    def _refuse_for_good(self, damage: str) -> None:
-        self._lasting_damage = damage or self._lasting_damage  # another thread may have found some meanwhile
-        self._refuse(self._lasting_damage)
-
-    def _refuse(self, damage: str) -> None:
-        if damage:
-            raise EnvironmentUnavailableError(
-                f"the index that is served is damaged: {damage}. See what else is: querylect index verify; build "
-                "it again (querylect index build --overwrite) and start the service anew."
-            )
-
     def document(self, doc_id: str) -> Document:
         """The document of that id. KeyError where the corpus has none."""
         return self._documents.at(self._documents.position(doc_id))
@@ -193,12 +142,8 @@ class Environment:
         return _without(plan, self._left_out.get(question_id, ()))
 
     def plans_without(self, plans: Sequence[SearchPlan], ids: Iterable[str]) -> list[SearchPlan]:
-        """The plans to search without these documents; ids that the corpus does not have change nothing.
-
-        Raises EnvironmentUnavailableError where a file of the index is damaged.
-        """
-        with self.intact():
-            left_out = sorted({name for name in ids if name in self._documents})
+        """The plans to search without these documents; ids that the corpus does not have change nothing."""
+        left_out = sorted({name for name in ids if name in self._documents})
         return [_without(plan, left_out) for plan in plans]
 
     def search(self, plans: Sequence[SearchPlan]) -> list[PlanRanking]:
@@ -208,7 +153,6 @@ class Environment:
         (`plan.k` where None) to the fusion. A plan that matches nothing has an empty ranking.
 
         Raises RequestError for a probe with a `source`: this environment holds one knowledge base, without a name.
-        Raises EnvironmentUnavailableError where a file of the index is damaged.
         """
         depths: dict[tuple[Term, ...], int] = {}
         for plan in plans:
@@ -220,11 +164,10 @@ class Environment:
                 depth = self._depth(probe.k or plan.k, len(plan.without) if isinstance(plan, PlanWithout) else 0)
                 depths[probe.terms] = max(depths.get(probe.terms, 0), min(depth, self.corpus_size))
         probes = [Probe(terms=terms) for terms in depths]
-        with self.intact():
-            ranked = self._retriever.rank(probes, list(depths.values())) if probes else []
-            truncated = map(truncation_of(self._retriever), probes)
-            by_terms = dict(zip(depths, zip(ranked, truncated, strict=True), strict=True))
-            return [self._ranking(plan, by_terms) for plan in plans]
+        ranked = self._retriever.rank(probes, list(depths.values())) if probes else []
+        truncated = map(truncation_of(self._retriever), probes)
+        by_terms = dict(zip(depths, zip(ranked, truncated, strict=True), strict=True))
+        return [self._ranking(plan, by_terms) for plan in plans]
 
     def _depth(self, asked: int, left_out: int) -> int:
         """How many documents a probe has to rank so that `asked` remain after `left_out` are removed. Fewer may remain
@@ -288,22 +231,8 @@ def settings_hash(dataset: Dataset, documents: Container[str], config: Environme
         for question in content.questions
         if question.history or question.reference_rewrite
     )
-    *search, gain = attrgetter(*SCORE_SETTINGS)(config)
-    newer = {name: attrgetter(name)(config) for name in NEWER_SCORE_SETTINGS}
-    changed = {name: value for name, value in newer.items() if value != NEWER_SCORE_SETTINGS[name]}
-    if contexts:
-        changed["dataset.contexts"] = contexts
-    if dataset.relevance_level != RELEVANT:
-        changed["dataset.relevance_level"] = dataset.relevance_level
-    excluded = sorted(
-        (question.id, names)
-        for question in _questions(dataset)
-        if (names := sorted(name for name in question.excluded if name in documents))
-    )
-    if excluded:
-        changed["dataset.excluded"] = excluded
-    identical = sorted(question.id for question in _questions(dataset) if _is_identical(question, dataset, documents))
-    return data_sha256([questions, identical, search, gain, *([changed] if changed else [])])
+    left_out = sorted(_left_out(dataset, documents).items())
+    return data_sha256([questions, contexts, left_out, dataset.relevance_level, attrgetter(*SCORE_SETTINGS)(config)])
 
 
 def _without(plan: SearchPlan, ids: Sequence[str]) -> SearchPlan:

@@ -11,10 +11,8 @@ from .recipes import RECIPES
 
 _FIELDS = {"model", "recipe", "hybrid", "remote", "engine", "vectors"}
 """Settings that lead to a different index for the same retriever and dataset."""
-_OF_SEARCH = {"device", "gpus", "gpu_replicas", "gpu_dtype", "hnsw_depth", "ivf_probes"}
+_OF_SEARCH = {"device", "gpus", "hnsw_depth", "ivf_probes"}
 """Settings of `vectors` that an index does not depend on."""
-_OF_COLLECTION = {"uri", "collection", "database", "index_type", "index_params"}
-"""Settings of `milvus` that an index depends on: its folder names one collection."""
 
 
 def index_folder(path: str | Path) -> Path:
@@ -41,7 +39,7 @@ def _index_settings(env: EnvironmentConfig) -> dict[str, object]:
         vectors = VectorsConfig()  # such an index has none
     settings["vectors"] = vectors.model_dump(mode="json", exclude=_OF_SEARCH)
     if env.engine == "milvus":
-        settings["milvus"] = env.milvus.model_dump(mode="json", include=_OF_COLLECTION)
+        settings["milvus_uri"] = env.milvus_uri
     if env.question_index is not None:
         settings["question_index"] = env.question_index.model_dump(mode="json")
     return settings

@@ -104,13 +104,8 @@ class RetrieverRecipe(Strict):
 
 
 def content_fields(recipe: RetrieverRecipe) -> dict[str, object]:
-    """The fields of a recipe that change an index or its rankings, without model paths and descriptions.
-
-    Newer fields are included only if they are set, so that existing indexes keep their hash.
-    """
-    fields = recipe.model_dump(exclude={"model", "query_model", "trained"})
-    newer = ("instruction", "pair", "query_max_length", "dtype")
-    return {name: value for name, value in fields.items() if value is not None or name not in newer}
+    """The fields of a recipe that change an index or its rankings, without model paths and descriptions."""
+    return recipe.model_dump(exclude={"model", "query_model", "trained"}, exclude_none=True)
 
 
 PYTHON = "python:"
@@ -217,7 +212,7 @@ def recipe_of(config: EnvironmentConfig) -> RetrieverRecipe:
         changes["query_template"] = f"{INSTRUCTION}{recipe.query_template or TEXT}"
     if "query_template" in changes and INSTRUCTION not in changes["query_template"] and "instruction" not in changes:
         changes["instruction"] = None
-    if "document_template" in changes and "pair" not in changes:
+    if "document_template" in changes:
         changes["pair"] = None
     if changes.get("dtype") == "float32":
         changes["dtype"] = None  # float32 is the default: the index is the same

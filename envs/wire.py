@@ -59,6 +59,5 @@ def result_fields(
 
 
 def read_hits(environment: Environment, rankings: Sequence[Sequence[RankedHit]]) -> list[list[HitBody]]:
-    """Rankings with the texts of their documents. EnvironmentUnavailableError where a file of the index is damaged."""
-    with environment.intact():
-        return [[HitBody.model_validate(hit) for hit in hit_fields(environment, hits, True)] for hits in rankings]
+    """Rankings with the texts of their documents."""
+    return [[HitBody.model_validate(hit) for hit in hit_fields(environment, hits, True)] for hits in rankings]

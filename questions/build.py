@@ -34,7 +34,7 @@ from ..envs.retrievers.question_index import (
 )
 from ..errors import ConfigError, DataError, IncompleteError, IndexFolderError
 from ..rollouts.llms import open_llm
-from ..storage import KeyedJournal, Record, only_writer, storage
+from ..storage import KeyedJournal, Record, only_writer, restore_folder, storage
 from .asking import ASKED, LineAnswers, QuestionWriter, answer_journal, total_cost
 from .pool import Vetted, counts_of, down_sampled, with_vetted, written_pool
 
@@ -84,7 +84,7 @@ def write_question_index(
     taken = f"another process is asking questions for {target}. Wait for it, or give another folder."
     with only_writer(parts.folder, ".asking.lock", "Give another folder with --to.", taken), ExitStack() as stack:
         stack.callback(_tidy, parts.folder)
-        parts.restore()
+        restore_folder(target)
         current = _open_existing(target, overwrite)
         if start is not None and current is not None and not overwrite:
             raise IndexFolderError(

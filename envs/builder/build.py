@@ -23,7 +23,6 @@ from ..index.open import open_index
 from ..recipes import RetrieverRecipe, content_fields, recipe_of
 from ..retrievers.base import Kind, Progress
 from ..retrievers.dense import DenseKind
-from ..retrievers.milvus import MilvusKind
 from ..retrievers.open import check_corpus, open_retriever
 from ..retrievers.registry import engine_of, open_kind, required_indexes
 from .shards import BuildSteps, IndexShards, PartSettings
@@ -85,8 +84,7 @@ def build_index(
 def build_shard(config: EnvironmentConfig, shard: int, shards: int, *, progress: Progress | None = None) -> int:
     """Write the parts of one shard (1 to `shards`) for `merge_index`. Returns the number of parts of the shard.
 
-    With a Milvus server their rows are loaded too, those of BM25 once the parts of all shards are finished. Shards may
-    run on several machines that share the folder of `config.index`. Raises as `build_index`.
+    Shards may run on several machines that share the folder of `config.index`. Raises as `build_index`.
     """
     if not 1 <= shard <= shards:
         raise ConfigError(f"shard {shard}/{shards} does not exist; give 1/{shards} to {shards}/{shards}.")
@@ -100,7 +98,6 @@ def build_shard(config: EnvironmentConfig, shard: int, shards: int, *, progress:
         build = _prepare(config, target)
         numbers = range(shard - 1, len(build.steps.blocks), shards)
         _write_parts(build, numbers, progress)
-        _load_shard(build, numbers)
     return len(numbers)
 
 
@@ -143,8 +140,6 @@ def _prepare(config: EnvironmentConfig, target: Path) -> _Build:
             blocks=[(block.start, block.end, block.line) for block in blocks],
             documents=max_documents,
         )
-    if isinstance(kind, DenseKind):
-        kind.store(steps.documents, kind.encoder.dimension)  # before anything is embedded
     parts.begin(steps)
     return _Build(corpus, kind, steps, parts)
 
@@ -164,43 +159,25 @@ def _settings(config: EnvironmentConfig, recipe: RetrieverRecipe, weights: str |
 def _write_parts(build: _Build, numbers: range, progress: Progress | None) -> None:
     steps, done = build.steps, 0
     for number in numbers:
-        size = build.parts.done(steps, number)
+        size = build.parts.done(number)
         if size is None:
 
             def fill(folder: Path, number: int = number, offset: int = done) -> int:
-                numbered = list(build.corpus.numbered(steps.block(number)))
-                block = documents.write_part(folder, (document for _, document in numbered))
-                if isinstance(build.kind, MilvusKind):
-                    build.kind.write_rows(folder, [row for row, _ in numbered])
+                block = documents.write_part(folder, build.corpus.read(steps.block(number)))
                 report = (lambda count, _: progress(offset + count, steps.documents)) if progress else None
                 build.kind.write_part(folder, block, report)
                 return len(block)
 
-            size = build.parts.add(steps, number, fill)
+            size = build.parts.add(number, fill)
         done += size
         if progress:
             progress(done, steps.documents)
 
 
-def _load_shard(build: _Build, numbers: range) -> None:
-    kind, steps = build.kind, build.steps
-    if not isinstance(kind, MilvusKind) or not kind.loads_shards:
-        return
-    needed = range(len(steps.blocks)) if kind.needs_all_parts else numbers
-    sizes = {number: build.parts.done(steps, number) for number in needed}
-    if None in sizes.values():
-        log.info("other shards are not finished: give this one again after them to load it, or leave that to the merge")
-        return
-    paths = {number: build.parts.path(number) for number, size in sizes.items() if size}
-    if shard := [paths[number] for number in numbers if number in paths]:
-        kind.build = steps.content_hash
-        kind.load_shard(list(paths.values()), shard)
-
-
 def _merge(
     config: EnvironmentConfig, parts: IndexShards, steps: BuildSteps, kind: Kind, progress: Progress | None = None
 ) -> Manifest:
-    sizes = {number: parts.done(steps, number) for number in range(len(steps.blocks))}
+    sizes = {number: parts.done(number) for number in range(len(steps.blocks))}
     missing = [number for number, size in sizes.items() if size is None]
     if missing:
         raise IndexFolderError(
@@ -220,8 +197,6 @@ def _merge(
     with parts.staged() as folder:
         log.info("merging %d parts with %d documents", len(folders), total)
         documents.merge(folders, folder)
-        if isinstance(kind, MilvusKind):
-            kind.build = steps.content_hash
         kind.merge(folders, folder)
         files = describe_files(folder)
         manifest = Manifest(

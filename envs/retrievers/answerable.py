@@ -5,9 +5,8 @@ until there are k. If several contents answer a question, the paper's tie rules 
 the content that answers more questions, then at random. The random order is fixed for each pair of a question and a
 content, so that a ranking depends on nothing but its query.
 
-The paper's pseudocode is ambiguous if the matrix is not sparse. Either a question adds all its contents in this order
-(`every`), as columns of equal similarity would, or only the first one ("identify the content associated to the j-th
-question").
+The paper's pseudocode is ambiguous if the matrix is not sparse. Here a question adds all its contents in this order, as
+columns of equal similarity would.
 """
 
 import hashlib
@@ -23,9 +22,7 @@ from .question_index import AnswerabilityEntry, Content
 Integers = npt.NDArray[np.int64]
 
 
-def in_tie_order(
-    answers: Iterable[AnswerabilityEntry], contents: Mapping[str, Content], seed: int
-) -> dict[str, list[str]]:
+def in_tie_order(answers: Iterable[AnswerabilityEntry], contents: Mapping[str, Content]) -> dict[str, list[str]]:
     """The contents of each question in the order of the tie rules, the preferred one first.
 
     A content without a date is older than any with one; with equal dates, the content of a later call is newer. The
@@ -38,21 +35,19 @@ def in_tie_order(
         by_question.setdefault(question, []).append(content)
     for question, content_ids in by_question.items():
         if len(content_ids) > 1:
-            content_ids.sort(key=lambda name, question=question: _tie_key(seed, question, name))  # type: ignore[misc]
+            content_ids.sort(key=lambda name, question=question: _tie_key(question, name))  # type: ignore[misc]
             content_ids.sort(key=lambda name: questions[name], reverse=True)  # stable: ties keep the previous order
             content_ids.sort(key=lambda name: (contents[name].date, contents[name].round), reverse=True)
     return by_question
 
 
-def first_contents(ranked: Scored, ends: Integers, contents: Integers, k: int, every: bool = True) -> Scored:
+def first_contents(ranked: Scored, ends: Integers, contents: Integers, k: int) -> Scored:
     """The first k distinct contents of ranked questions, each with the score of the first question that has it.
 
     `ranked` holds positions of questions, best first; the contents of question j are `contents[ends[j]:ends[j + 1]]` in
     tie order.
     """
     starts, sizes = ends[ranked.documents], ends[ranked.documents + 1] - ends[ranked.documents]
-    if not every:
-        sizes = np.minimum(sizes, 1)
     offsets = np.cumsum(sizes) - sizes
     indices = np.repeat(starts - offsets, sizes) + np.arange(sizes.sum())
     candidates, scores = contents[indices], np.repeat(ranked.scores, sizes)
@@ -69,5 +64,5 @@ def matrix(
     return ends, np.array([position for row in rows for position in row], dtype=np.int64)
 
 
-def _tie_key(seed: int, question: str, content: str) -> bytes:
-    return hashlib.sha256(f"{seed}\n{question}\n{content}".encode()).digest()
+def _tie_key(question: str, content: str) -> bytes:
+    return hashlib.sha256(f"0\n{question}\n{content}".encode()).digest()

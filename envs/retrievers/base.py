@@ -18,6 +18,9 @@ from ..plan import Probe
 from ..recipes import RetrieverRecipe
 from .fusion import Scored
 
+SPARE = 16
+"""Documents that a search gets beyond its limit, so that equal scores at the end are in corpus order."""
+
 
 class Retriever(Protocol):
     """Ranks probes over one corpus. It may also have what `truncation_of` and `depth_limit_of` look for."""
@@ -81,3 +84,13 @@ def check_depth(limits: Sequence[int], depth: int, documents: int, setting: str)
             f"a plan asks for {max(limits)} documents; this retriever ranks the best {depth}. "
             f"Ask for at most {depth}, or raise {setting}."
         )
+
+
+def refuse_negative_weights(probes: Sequence[Probe], engine: str) -> None:
+    """Raises RequestError for a term with a negative weight, which `engine` cannot search."""
+    for term in (term for probe in probes for term in probe.terms):
+        if term.weight < 0:
+            raise RequestError(
+                f"the text {term.text!r} has the weight {term.weight}, and {engine} takes no negative weights. Use the "
+                "local bm25, or a dense retriever."
+            )

@@ -207,10 +207,6 @@ class _Bm25s:
         self._model.load_scores(folder, num_docs=documents, mmap=True, allow_pickle=False)
         self._model.nonoccurrence_array = None  # only BM25L and BM25+ have one
         arrays = self._model.scores
-        if len(arrays["indptr"]) != len(self._words) + 1 or not (
-            len(arrays["data"]) == len(arrays["indices"]) == arrays["indptr"][-1]
-        ):
-            raise ValueError("its postings, word offsets and words do not fit together")
         # numpy makes every slice of a memmap another memmap, which costs more than summing the slice
         arrays.update({name: np.asarray(arrays[name]) for name in ("data", "indices", "indptr")})
         self.batch: BatchSearch | None = None

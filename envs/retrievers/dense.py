@@ -25,7 +25,7 @@ from ..index.manifest import VectorStore
 from ..plan import Probe, is_effective
 from ..recipes import RetrieverRecipe
 from . import nearest
-from .candidates import SPARE
+from .base import SPARE
 from .encoder import Encoder as Encoder
 from .encoder import Vectors
 from .fusion import NOTHING, Scored, best
@@ -143,23 +143,17 @@ class DenseKind(EncodedKind):
         self.vectors: VectorStore | None = None
         """How `merge` kept the vectors."""
 
-    def store(self, documents: int, dimension: int) -> VectorStore:
-        """How so many vectors are kept. Raises ConfigError if the settings do not fit them."""
-        return nearest.vector_store(self._config, dimension, documents)
-
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Write all vectors in corpus order, and the FAISS index unless the search is flat."""
         pieces = [mapped(part / VECTORS) for part in parts]
-        self.vectors = store = self.store(sum(map(len, pieces)), pieces[0].shape[1])
-        with NpyWriter(folder / VECTORS, store.dtype, (sum(map(len, pieces)), store.dimension)) as file:
+        dtype, dimension = self._config.dtype, pieces[0].shape[1]
+        self.vectors = VectorStore(dimension=dimension, dtype=dtype, search=self._config.search)
+        with NpyWriter(folder / VECTORS, dtype, (sum(map(len, pieces)), dimension)) as file:
             for piece in pieces:
                 file.write(piece)
-        nearest.build(folder, mapped(folder / VECTORS), store, self._config)
+        nearest.build(folder, mapped(folder / VECTORS), self._config)
 
     def load(self, folder: Path, documents: Sized) -> Dense:
         """Open what `merge` wrote; vectors stay on disk (memory-mapped)."""
-        store = nearest.vector_store(self._config, self.encoder.dimension, len(documents))
         vectors = mapped(folder / VECTORS)
-        if vectors.dtype.name != store.dtype or vectors.shape[1:] != (store.dimension,):
-            raise ValueError(f"{VECTORS} holds {vectors.dtype} of shape {vectors.shape}; expected {store}")
-        return Dense(self.encoder, vectors, nearest.open_nearest(folder, vectors, store, self._config))
+        return Dense(self.encoder, vectors, nearest.open_nearest(folder, vectors, self._config))

@@ -21,7 +21,7 @@ from ...storage import folder_sha256
 from ..recipes import TEXT, Content, RetrieverRecipe, recipe_of
 
 if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer, SparseEncoder
+    from sentence_transformers import SentenceTransformer
     from transformers import PreTrainedTokenizerBase
 
 Vectors = npt.NDArray[np.float32]
@@ -55,11 +55,10 @@ class Encoder:
     def open(cls, recipe: RetrieverRecipe, device: str | None = None) -> "Encoder":
         """Load the models of a dense recipe to a device; None: the first GPU if there is one.
 
-        Raises ModelError if one does not exist, cannot be loaded, or pools or tokenises differently from its recipe,
-        if the two encoders of a recipe have different dimensions, or if there is no such device.
+        Raises ModelError if one does not exist, cannot be loaded, or pools or tokenises differently from its recipe, or
+        if the two encoders of a recipe have different dimensions.
         """
         assert recipe.model is not None, "a dense recipe names its model"
-        check_device(device)
         model, fingerprint = _open(recipe, recipe.model, "env.model", device)
         query_model = model
         if recipe.query_model is not None:
@@ -86,8 +85,17 @@ class Encoder:
         return self._encode(self._query_model, [self.recipe.query_text(text) for text in texts], length, "query")
 
     def truncated(self, texts: Sequence[str]) -> int:
-        """How many of these query texts are longer than a query may be, and so are read only in part."""
-        return truncated_queries(self._query_model, self.recipe, texts)
+        """How many of these query texts have more tokens in the query template than a query may have."""
+        length = self.recipe.query_max_length or self.recipe.max_length
+        if length is None:
+            return 0
+        # A token has at least one byte: a short text needs no tokenizer.
+        long = [text for text in map(self.recipe.query_text, texts) if len(text.encode()) + _SPECIAL_TOKENS > length]
+        if not long:
+            return 0
+        tokenizer = self._query_model.tokenizer
+        ids = tokenizer(long, truncation=False, return_attention_mask=False, verbose=False)["input_ids"]
+        return sum(len(tokens) > length for tokens in ids)
 
     def documents(self, texts: Sequence[Content], progress: Progress | None = None) -> Vectors:
         """Embeddings (n, d) of documents in the document template; `texts` come from the recipe's `content_of`."""
@@ -119,34 +127,14 @@ class Encoder:
                 convert_to_numpy=True,
                 task=task,
             )
-        return finished(vectors, self.recipe)
-
-
-def truncated_queries(
-    model: "SentenceTransformer | SparseEncoder", recipe: RetrieverRecipe, texts: Sequence[str]
-) -> int:
-    """How many query texts have more tokens in the query template than the recipe lets a query have."""
-    length = recipe.query_max_length or recipe.max_length
-    if length is None:
-        return 0
-    # A token has at least one byte: a short text needs no tokenizer.
-    long = [text for text in map(recipe.query_text, texts) if len(text.encode()) + _SPECIAL_TOKENS > length]
-    if not long:
-        return 0
-    ids = model.tokenizer(long, truncation=False, return_attention_mask=False, verbose=False)["input_ids"]
-    return sum(len(tokens) > length for tokens in ids)
-
-
-def finished(vectors: Vectors, recipe: RetrieverRecipe) -> Vectors:
-    """The rows, of length 1 if the similarity is cos. Raises ModelError for numbers that are not finite."""
-    if not np.isfinite(vectors).all():
-        raise ModelError(
-            f"retriever {recipe.name!r}: {recipe.model!r} gave embeddings that are not finite numbers. "
-            "Check that its weights are complete."
-        )
-    if recipe.similarity == "cos":
-        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    return vectors
+        if not np.isfinite(vectors).all():
+            raise ModelError(
+                f"retriever {self.recipe.name!r}: {self.recipe.model!r} gave embeddings that are not finite numbers. "
+                "Check that its weights are complete."
+            )
+        if self.recipe.similarity == "cos":
+            vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return vectors
 
 
 def token_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
@@ -195,19 +183,6 @@ def loading_kwargs(padding_side: str | None = None, dtype: Precision | None = No
     }
 
 
-def check_device(device: str | None) -> None:
-    """Raises ModelError if `env.encoder_device` names a GPU that torch does not see."""
-    import torch
-
-    kind, _, number = (device or "cpu").partition(":")
-    counts = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    if int(number or 0) >= (count := counts.get(kind, 1)):
-        raise ModelError(
-            f"env.encoder_device is {device!r}; torch sees {count} such devices, numbered from 0. "
-            "Name one of them, or cpu."
-        )
-
-
 def _open(recipe: RetrieverRecipe, name: str, setting: str, device: str | None) -> tuple["SentenceTransformer", str]:
     path = resolve_model(name)
     try:
@@ -253,8 +228,8 @@ def _to_float32(_module: object, _inputs: object, features: dict[str, object]) -
 
 def fill_in(
     recipe: RetrieverRecipe,
-    model: "SentenceTransformer | SparseEncoder",
-    query_model: "SentenceTransformer | SparseEncoder",
+    model: "SentenceTransformer",
+    query_model: "SentenceTransformer",
     similarity: str | None,
 ) -> RetrieverRecipe:
     """The recipe with the fields that it leaves to its models; `similarity` is that of the model."""

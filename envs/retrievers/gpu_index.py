@@ -1,10 +1,11 @@
-"""A FAISS index on chosen GPUs: one index per GPU, over a part of the vectors or, as replicas, over all of them.
+"""A FAISS index on chosen GPUs: one index per GPU, over a part of the vectors.
 
 The vectors of a GPU are added in one call. A second call would allocate the vectors a second time while it copies them,
 and FAISS's own shards take no second call at all.
 """
 
 import logging
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,7 +56,7 @@ def check_gpus(config: VectorsConfig) -> None:
 
 
 def on_gpus(
-    vectors: npt.NDArray[np.floating], config: VectorsConfig, dtype: str, ivfpq: "faiss.IndexIVFPQ | None" = None
+    vectors: npt.NDArray[np.floating], config: VectorsConfig, ivfpq: "faiss.IndexIVFPQ | None" = None
 ) -> "faiss.Index":
     """The index over vectors (n, d), n > 0, or over the codes of an IVF-PQ index, on `config.gpus`.
 
@@ -64,33 +65,26 @@ def on_gpus(
     import faiss
 
     documents, dimension = vectors.shape
-    gpus = config.gpus if config.gpu_replicas else config.gpus[:documents]
-    merged: faiss.IndexReplicas | faiss.IndexShards
-    if config.gpu_replicas:
-        merged = replicas = faiss.IndexReplicas(dimension, True)
-        add = replicas.addIndex
-    else:
-        # an IVF-PQ index knows the position of each vector, a flat one counts from 0
-        merged = shards = faiss.IndexShards(dimension, True, ivfpq is None)  # type: ignore[call-arg]  # not in its stubs
-        add = shards.add_shard
+    gpus = config.gpus[:documents]
+    # an IVF-PQ index knows the position of each vector, a flat one counts from 0
+    shards = faiss.IndexShards(dimension, True, ivfpq is None)  # type: ignore[call-arg]  # not in its stubs
     bounds = [documents * number // len(gpus) for number in range(len(gpus) + 1)]
-    for number, gpu in enumerate(gpus):
-        first, last = (0, documents) if config.gpu_replicas else bounds[number : number + 2]
-        log.info("FAISS on GPU %d: vectors %d to %d of %d, %s", gpu, first, last - 1, documents, dtype)
+    for gpu, (first, last) in zip(gpus, pairwise(bounds), strict=True):
+        log.info("FAISS on GPU %d: vectors %d to %d of %d, %s", gpu, first, last - 1, documents, config.dtype)
         try:
             if ivfpq is None:
-                part = to_gpu(faiss.IndexFlatIP(dimension), gpu, dtype)
+                part = to_gpu(faiss.IndexFlatIP(dimension), gpu, config.dtype)
                 part.add(np.asarray(vectors[first:last], dtype=np.float32))
             else:
-                part = to_gpu(_codes(ivfpq, first, last), gpu, dtype)
+                part = to_gpu(_codes(ivfpq, first, last), gpu, config.dtype)
         except RuntimeError as error:
             raise ModelError(
-                f"FAISS cannot hold vectors {first} to {last - 1} on GPU {gpu} in {dtype}: {first_line(error)}. "
+                f"FAISS cannot hold vectors {first} to {last - 1} on GPU {gpu} in {config.dtype}: {first_line(error)}. "
                 "Name more GPUs in env.vectors.gpus, or GPUs with more free memory, or set "
-                "env.vectors.gpu_dtype=float16 or device=cpu."
+                "env.vectors.dtype=float16 or device=cpu."
             ) from error
-        add(part)
-    return merged
+        shards.add_shard(part)
+    return shards
 
 
 def _codes(index: "faiss.IndexIVFPQ", first: int, last: int) -> "faiss.IndexIVFPQ":

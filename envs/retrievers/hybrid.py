@@ -11,7 +11,7 @@ from ...configs.schema import EnvironmentConfig
 from ...errors import IndexFolderError
 from ..index.documents import Documents
 from ..index.manifest import Manifest
-from ..index.open import GuardedFiles, open_index
+from ..index.open import open_index
 from ..plan import Probe
 from ..recipes import RetrieverRecipe, recipe_of
 from .base import OpenMember, Retriever, WithoutFiles, check_depth, truncation_of
@@ -46,19 +46,13 @@ class Hybrid(WithoutFiles):
 
     def load(self, folder: Path, documents: Documents) -> "Merged":
         opened = zip(self._indexes, self._members, strict=True)
-        members = [self._open_member(index, config) for index, config in opened]
-        files = [file for member in members for file in getattr(member, "guarded_files", ())]
-        return Merged(members, self._depth, len(documents), [*(index.guarded_files for index in self._indexes), *files])
+        return Merged([self._open_member(index, config) for index, config in opened], self._depth, len(documents))
 
 
 class Merged:
     """Ranks probes by reciprocal rank over several retrievers."""
 
-    def __init__(
-        self, members: Sequence[Retriever], depth: int, documents: int, files: Sequence[GuardedFiles] = ()
-    ) -> None:
-        """`files`: the files of the members' indexes."""
-        self.guarded_files = files
+    def __init__(self, members: Sequence[Retriever], depth: int, documents: int) -> None:
         self._members = members
         self.depth_limit = depth
         self._documents = documents

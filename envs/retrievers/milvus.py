@@ -1,450 +1,289 @@
-"""BM25 and dense retrieval from a Milvus collection, with the rankings of the local index (env.engine=milvus).
+"""BM25 and dense retrieval from a Milvus collection (env.engine=milvus), by Milvus's own search and scores.
 
-Parts are written as for a local index; instead of writing postings or vectors, the shards or the merge load their rows
-into a collection. For BM25 a document is a sparse vector of the same weights that the local index has. A search returns
-the stored vectors of its candidates, and these are scored as the local index scores them: scores are equal to the last
-bit, and all that an approximate index of Milvus can change is which documents are candidates. Milvus takes no negative
-sparse weights, so a probe's positive terms find the candidates, the negative ones only lower their scores, and more
-candidates are fetched until no other document can enter the ranking.
+Parts are written as for a local index; the merge loads their rows into a collection, whose name follows from their
+content, instead of writing postings or vectors. For BM25 a document is a sparse vector of the weights that the local
+index has, so a probe is one sparse vector, Σ wᵢ·BM25(tᵢ); it takes no negative weight. A row's key is the position of
+its document in the corpus.
 """
 
-import hashlib
 import json
-import logging
-import tempfile
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from contextlib import closing
-from itertools import pairwise
+import os
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from contextlib import closing, contextmanager
+from itertools import islice, pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ...configs.environment import EnvironmentConfig
-from ...errors import ConfigError, IndexFolderError, RequestError
-from ...storage import data_sha256, parse_json
+from ...errors import ConfigError, EnvironmentUnavailableError, IndexFolderError
+from ...sources import optional_packages
+from ...storage import data_sha256, file_sha256
+from ..index import documents as documents_
 from ..index import postings
 from ..index.arrays import SortedWords, mapped
-from ..plan import Probe, Term, is_effective
+from ..index.manifest import write_json
+from ..plan import Probe, is_effective
 from ..recipes import RetrieverRecipe
-from .base import Kind
+from .base import SPARE, Kind, refuse_negative_weights
 from .bm25 import FREQUENT, Bm25Kind, join_lengths, lucene, tokenise
-from .candidates import SPARE, Candidates, rank_candidates
-from .dense import VECTORS, EncodedKind, Unranked, VectorRetriever, scored_again
+from .dense import VECTORS, EncodedKind, Unranked, VectorRetriever
 from .encoder import Encoder
-from .fusion import NOTHING, Scored
-from .milvus_collection import (
-    MAX_RESULTS,
-    RELOAD,
-    Block,
-    Collection,
-    StoredHit,
-    Vector,
-    WordWeights,
-    check_uri,
-    largest_sizes,
-    rows_sha256,
-    vector_bytes,
-)
+from .fusion import NOTHING, Scored, best
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    pass
 
+Item = TypeVar("Item")
+Vector = npt.NDArray[np.float32] | dict[int, float]
+"""A dense vector (d,), or the weights of the words of a sparse one."""
+Hits = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
+"""Positions of documents and their scores, both (n,)."""
+
+TOKEN = "QUERYLECT_MILVUS_TOKEN"
+"""Environment variable with user:password or an API key; if it is unset, none is sent."""
+_MAX_RESULTS = 16_384
+"""Most rows that Milvus returns for one search; it refuses to search for more."""
 COLLECTION = "collection.json"
 _FREQUENCIES = "frequencies.npy"
-_SIZES, _ROWS = "vectors.sizes.npy", "rows.npy"
-_LOADING = "_loading"
-_CHECKED = 16
-"""Rows of a collection that are compared when it is opened."""
-_ROUNDING = 1e-4
-"""How much Milvus's scores, in float32, may differ from ours, relative to their size."""
-
-Array = npt.NDArray[np.int64]
+_KEY, _FIELD = "position", "vector"
+_QUERIES, _ROWS = 64, 256
+"""Vectors in one request of a search, rows in one of a load."""
+_SECONDS, _BUILD_SECONDS = 30, 3600
 
 
 def open_milvus(config: EnvironmentConfig, recipe: RetrieverRecipe) -> Kind:
-    """The kind of a BM25 or dense recipe.
-
-    Raises ConfigError for other retrievers and for settings of FAISS, ModelError as the encoder.
-    """
-    if recipe.kind not in ("bm25", "dense"):
-        raise ConfigError(
-            f"env.engine is milvus, but retriever {recipe.name!r} is {recipe.kind}; Milvus searches for bm25 and dense "
-            "retrievers. Leave env.engine out, or give it to the members of a hybrid."
-        )
-    check_uri(config.milvus)
+    """The kind of a BM25 or dense recipe. Raises ConfigError for other retrievers, ModelError as the encoder."""
     if recipe.kind == "bm25":
         return MilvusBm25(recipe, config)
-    if config.vectors.search != "flat" or config.vectors.device != "cpu":
-        raise ConfigError(
-            f"env.vectors.search={config.vectors.search} and device={config.vectors.device} are settings of FAISS, and "
-            "env.engine is milvus. Leave them out; env.milvus.index_type chooses Milvus's index."
-        )
-    if config.milvus.index_type == "DISKANN" and config.milvus.embedded:
-        raise ConfigError(
-            "env.milvus.index_type is DISKANN, which the embedded database does not have: it would scan all vectors. "
-            "Choose HNSW, or name a Milvus server in env.milvus.uri."
-        )
-    return MilvusDense(recipe, config)
+    if recipe.kind == "dense":
+        return MilvusDense(recipe, config)
+    raise ConfigError(
+        f"env.engine is milvus, but retriever {recipe.name!r} is {recipe.kind}; Milvus searches for bm25 and dense "
+        "retrievers. Leave env.engine out."
+    )
 
 
-def verify_collection(config: EnvironmentConfig) -> None:
-    """Read every row of the collection of an index. Raises IndexFolderError if they are not those that were loaded."""
-    _Loader(config).verify(config.index_folder)
+class Collection:
+    """One collection of a Milvus server, or of an embedded database (milvus-lite), through pymilvus.
 
-
-class _Content:
-    """sha256 of the keys and of the vectors of blocks, the same for any blocks of the same rows."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self._keys, self._vectors = hashlib.sha256(), hashlib.sha256()
-
-    def add(self, block: Block) -> None:
-        keys, vectors = block
-        self.rows += len(keys)
-        self._keys.update(keys.tobytes())
-        self._vectors.update(b"".join(map(vector_bytes, vectors)))
-
-    def hashes(self) -> list[str]:
-        return [self._keys.hexdigest(), self._vectors.hexdigest()]
-
-
-class _Loader:
-    """The collection of one index folder: loads it, and opens it after checking its content.
-
-    Rows go into a collection whose name ends in _LOADING. The merge gives it its own name after it has read every row,
-    so an index never searches a collection that is not complete.
+    Every method raises EnvironmentUnavailableError with Milvus's message where a request fails.
     """
 
-    def __init__(self, config: EnvironmentConfig) -> None:
-        self._config = config.milvus
-        self._uri = config.milvus.uri or f"{Path(config.index).expanduser()}.milvus.db"
-        self.one_process = config.milvus.embedded
+    def __init__(self, config: EnvironmentConfig, name: str) -> None:
+        """Connect. MissingPackageError without pymilvus."""
+        with optional_packages("milvus"):
+            from pymilvus import MilvusClient
+        self.name = name
+        self._uri = config.milvus_uri or f"{config.index_folder}.milvus.db"
+        if "://" not in self._uri:
+            Path(self._uri).parent.mkdir(parents=True, exist_ok=True)
+        with self._outages():
+            self._client: MilvusClient = MilvusClient(
+                self._uri, token=os.environ.get(TOKEN, ""), timeout=_SECONDS, dedicated=True
+            )
 
-    def load_shard(self, build: str, dimension: int | None, blocks: Iterator[Block]) -> None:
-        """Load some of the rows of a build, unless its collection is complete."""
-        name = self._name(build, dimension)
-        with closing(self._collection(name + _LOADING, dimension)) as collection:
-            if not collection.exists(name):
-                collection.load(blocks, verify=False)
+    def load(self, vectors: Iterable[tuple[int, Vector]], rows: int, dimension: int | None) -> None:
+        """Load (key, vector) pairs, unless the collection holds all rows; one that holds others is dropped first."""
+        from pymilvus import DataType
 
-    def load(self, folder: Path, build: str, dimension: int | None, last: int, blocks: Iterator[Block]) -> None:
-        """Load the rows that the collection of a build does not store, check all, and describe it in `folder`.
-
-        `last`: the greatest key. A complete collection is only checked: other indexes may search it.
-        """
-        name, stride = self._name(build, dimension), max(1, last // _CHECKED)
-        content = _Content()
-        checks: dict[int, str] = {}
-
-        def hashed() -> Iterator[Block]:
-            for keys, vectors in blocks:
-                content.add((keys, vectors))
-                for row in np.flatnonzero(keys % stride == 0).tolist():
-                    checks[int(keys[row])] = rows_sha256([vectors[row]])
-                yield keys, vectors
-
-        with closing(self._collection(name + _LOADING, dimension)) as collection:
-            if collection.exists(name):
-                log.info("checking collection %s at %s", name, self._uri)
-                collection.name = name
-                collection.open()
-                collection.check(hashed())
-                collection.check_count(content.rows)
+        client = self._client
+        with self._outages():
+            if client.has_collection(self.name):
+                if self._count() == rows:
+                    return
+                client.drop_collection(self.name)
+            schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
+            schema.add_field(_KEY, DataType.INT64, is_primary=True)
+            index = client.prepare_index_params()
+            if dimension is None:
+                schema.add_field(_FIELD, DataType.SPARSE_FLOAT_VECTOR)
+                index.add_index(_FIELD, index_type="SPARSE_INVERTED_INDEX", metric_type="IP")
             else:
-                log.info("loading collection %s at %s", name, self._uri)
-                collection.load(hashed(), verify=True)
-                collection.check_count(content.rows)
-                collection.rename(name)
-        description = {
-            "collection": name,
-            "rows": content.rows,
-            "last": last,
-            "dimension": dimension,
-            "index": self._index(dimension),
-            "content": content.hashes(),
-            "checks": checks,
-        }
-        (folder / COLLECTION).write_text(json.dumps(description, indent=1), encoding="utf-8")
+                schema.add_field(_FIELD, DataType.FLOAT_VECTOR, dim=dimension)
+                index.add_index(_FIELD, index_type="AUTOINDEX", metric_type="IP")
+            client.create_collection(self.name, schema=schema, index_params=index, timeout=_BUILD_SECONDS)
+            for block in _blocks(({_KEY: key, _FIELD: vector} for key, vector in vectors), _ROWS):
+                client.upsert(self.name, block, timeout=_BUILD_SECONDS)
+            client.flush(self.name, timeout=_BUILD_SECONDS)
 
-    def open(self, folder: Path) -> Collection:
-        """The collection of `folder`. IndexFolderError if it is missing, has other rows, or another index."""
-        description = parse_json((folder / COLLECTION).read_bytes())
-        dimension = description["dimension"]
-        if description["index"] != self._index(dimension):
+    def open(self, rows: int) -> "Collection":
+        """Make it ready for searches. IndexFolderError if it is missing or has another number of rows."""
+        with self._outages():
+            count = None
+            if self._client.has_collection(self.name):
+                self._client.load_collection(self.name, timeout=_BUILD_SECONDS)
+                count = self._count()
+        if count != rows:
             raise IndexFolderError(
-                f"collection {description['collection']} was built with {description['index']}; env.milvus says "
-                f"{self._index(dimension)}. Build it again (querylect index build --overwrite), or set it as it was."
+                f"collection {self.name} at {self._uri} holds {count} rows; the index has {rows}. Load it again: "
+                "querylect index build --overwrite."
             )
-        collection = self._collection(description["collection"], dimension, _sizes(folder, dimension))
-        collection.open()
-        collection.check_count(description["rows"])
-        _compare(collection, {int(key): value for key, value in description["checks"].items()})
-        return collection
+        return self
 
-    def verify(self, folder: Path) -> None:
-        """Compare all rows with the hashes in `folder`. Raises IndexFolderError as `open`."""
-        description, content = parse_json((folder / COLLECTION).read_bytes()), _Content()
-        with closing(self.open(folder)) as collection:
-            for block in collection.read(description["last"]):
-                content.add(block)
-        if content.hashes() != description["content"]:
-            raise IndexFolderError(
-                f"collection {collection.name} at {self._uri} has other rows than were loaded. {RELOAD}"
-            )
+    def close(self) -> None:
+        self._client.close()
 
-    def _name(self, build: str, dimension: int | None) -> str:
-        return f"{self._config.collection}_{data_sha256([build, self._index(dimension)])[:32]}"
+    def search(self, vectors: Sequence[Vector], limit: int) -> Iterator[Hits]:
+        """For each vector the rows with the largest inner product with it, best first: `limit` of them and some spare
+        ones, if there are as many."""
+        for batch in _blocks(vectors, _QUERIES):
+            with self._outages():
+                answers: Any = self._client.search(
+                    self.name,
+                    data=batch,
+                    anns_field=_FIELD,
+                    limit=max(limit, min(limit + SPARE, _MAX_RESULTS)),
+                    output_fields=[_KEY],
+                    search_params={"metric_type": "IP"},
+                    consistency_level="Strong",
+                    timeout=_SECONDS,
+                )
+            if len(answers) != len(batch):
+                raise EnvironmentUnavailableError(
+                    f"{self._uri} gave {len(answers)} rankings for {len(batch)} searches. Check the server."
+                )
+            for hits in answers:
+                keys = np.array([hit[_KEY] for hit in hits], dtype=np.int64)
+                yield keys, np.array([hit["distance"] for hit in hits], dtype=np.float64)
 
-    def _collection(self, name: str, dimension: int | None, sizes: Array | None = None) -> Collection:
-        return Collection(self._config, self._uri, name, dimension, sizes)
-
-    def _index(self, dimension: int | None) -> list[object]:
-        return [self._config.index_type, dict(self._config.index_params)] if dimension else ["SPARSE_INVERTED_INDEX"]
-
-
-def _sizes(folder: Path, dimension: int | None) -> Array | None:
-    """Bytes of the largest vectors, as `Collection` takes them."""
-    sizes: Array | None = None if dimension else np.load(folder / _SIZES, allow_pickle=False)
-    return sizes
-
-
-def _compare(collection: Collection, checks: dict[int, str]) -> None:
-    stored = collection.vectors(list(checks))
-    differs = [
-        position
-        for position, value in checks.items()
-        if position not in stored or rows_sha256([stored[position]]) != value
-    ]
-    if differs:
-        raise IndexFolderError(
-            f"collection {collection.name} at {collection.uri} has another vector at row {differs[0]} than was loaded. "
-            f"{RELOAD}"
+    def _count(self) -> int:
+        answer = self._client.query(
+            self.name, filter="", output_fields=["count(*)"], consistency_level="Strong", timeout=_SECONDS
         )
+        return int(answer[0]["count(*)"])
+
+    @contextmanager
+    def _outages(self) -> Iterator[None]:
+        import grpc
+        from pymilvus.exceptions import MilvusException
+
+        try:
+            yield
+        except (MilvusException, grpc.RpcError) as error:
+            raise EnvironmentUnavailableError(
+                f"Milvus at {self._uri} failed ({error}). Check that the server of env.milvus_uri runs and that "
+                f"{TOKEN} has the token that it wants; an embedded database (.db) is open in one process at a time."
+            ) from error
 
 
-class MilvusKind(ABC):
-    """What both kinds share: rows are numbered as in the corpus, so that a shard need not know the sizes of others."""
+def _blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    iterator = iter(items)
+    return iter(lambda: list(islice(iterator, size)), [])
 
-    needs_all_parts: bool
-    """Whether a vector depends on all documents."""
+
+class _MilvusKind:
+    """What both kinds share: a collection that is named by the documents and vectors that it holds."""
 
     def __init__(self, config: EnvironmentConfig) -> None:
-        self._loader = _Loader(config)
-        self.build = ""
-        """Identifies what the vectors are computed from (`BuildSteps.content_hash`); set before rows are loaded."""
+        self._environment = config
 
-    @property
-    def loads_shards(self) -> bool:
-        """Whether several processes may load at the same time, which an embedded database does not allow."""
-        return not self._loader.one_process
-
-    def write_rows(self, folder: Path, rows: Sequence[int]) -> None:
-        """Write the numbers of a part's documents in the corpus."""
-        np.save(folder / _ROWS, np.array(rows, dtype=np.int64))
-
-    @abstractmethod
-    def load_shard(self, parts: Sequence[Path], shard: Sequence[Path]) -> None:
-        """Load the rows of `shard`, some of the parts, given in corpus order; all parts are `parts` if needed."""
+    def _load(
+        self, folder: Path, content: object, vectors: Iterable[tuple[int, Vector]], rows: int, dimension: int | None
+    ) -> None:
+        """Load the collection of an index; `content`: what its vectors follow from, besides the documents."""
+        name = f"querylect_{data_sha256([file_sha256(folder / documents_.RECORDS), content])[:32]}"
+        with closing(Collection(self._environment, name)) as collection:
+            collection.load(vectors, rows, dimension)
+        write_json(folder / COLLECTION, {"collection": name, "rows": rows})
 
 
-def _join_rows(parts: Sequence[Path], folder: Path) -> int:
-    """The last row of all parts. Writes the rows unless they are 0, 1, 2 …, as in a corpus without blank lines."""
-    rows = np.concatenate([np.load(part / _ROWS, allow_pickle=False) for part in parts])
-    if rows[-1] != len(rows) - 1:
-        np.save(folder / _ROWS, rows)
-    return int(rows[-1])
+def open_collection(config: EnvironmentConfig, folder: Path) -> Collection:
+    """The collection of an index. IndexFolderError if it is missing or has another number of rows."""
+    description = json.loads((folder / COLLECTION).read_bytes())
+    return Collection(config, description["collection"]).open(description["rows"])
 
 
-def _open_rows(folder: Path) -> Array | None:
-    return mapped(folder / _ROWS) if (folder / _ROWS).exists() else None
-
-
-class MilvusDense(EncodedKind, MilvusKind):
+class MilvusDense(EncodedKind, _MilvusKind):
     """Dense retrieval; the encoder and the parts are those of the local index."""
 
     def __init__(self, recipe: RetrieverRecipe, config: EnvironmentConfig) -> None:
         EncodedKind.__init__(self, recipe, config.vectors, config.encoder_device)
-        MilvusKind.__init__(self, config)
-
-    needs_all_parts = False
-
-    def load_shard(self, parts: Sequence[Path], shard: Sequence[Path]) -> None:
-        """As `MilvusKind.load_shard`."""
-        self._loader.load_shard(self.build, _dimension(shard), map(_encoded, shard))
+        _MilvusKind.__init__(self, config)
 
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Load the vectors of all parts."""
-        last = _join_rows(parts, folder)
-        self._loader.load(folder, self.build, _dimension(parts), last, map(_encoded, parts))
+        pieces = [mapped(part / VECTORS) for part in parts]
+        vectors = (np.asarray(vector, dtype=np.float32) for piece in pieces for vector in piece)
+        content = [file_sha256(part / VECTORS) for part in parts]
+        self._load(folder, content, enumerate(vectors), sum(map(len, pieces)), pieces[0].shape[1])
 
     def load(self, folder: Path, documents: Sized) -> "MilvusVectors":
         """Open the collection."""
-        return MilvusVectors(self._loader.open(folder), self.encoder, len(documents), _open_rows(folder))
-
-
-def _dimension(parts: Sequence[Path]) -> int:
-    return int(mapped(parts[0] / VECTORS).shape[1])
-
-
-def _encoded(part: Path) -> Block:
-    return np.load(part / _ROWS, allow_pickle=False), list(np.asarray(mapped(part / VECTORS), dtype=np.float32))
+        return MilvusVectors(open_collection(self._environment, folder), self.encoder)
 
 
 class MilvusVectors(VectorRetriever):
-    """Searches a collection, which returns the stored vectors of its candidates."""
+    """Ranks probes by the inner products of their vectors with those of the collection."""
 
-    def __init__(self, collection: Collection, encoder: Encoder, documents: int, rows: Array | None = None) -> None:
-        """`rows`: the key of each document; None: its position."""
+    def __init__(self, collection: Collection, encoder: Encoder) -> None:
         super().__init__(encoder)
-        self._collection, self._documents, self._rows = collection, documents, rows
-
-    def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
-        """As `VectorRetriever.rank`. Raises RequestError for more documents than Milvus returns."""
-        check_limits(limits, self._documents)
-        return super().rank(probes, limits)
+        self._collection = collection
 
     def _candidates(self, vectors: npt.NDArray[np.float64], limits: Sequence[int]) -> Iterator[Unranked]:
-        answers = self._collection.search(list(vectors.astype(np.float32)), max(limits) + SPARE)
-        for vector, hits in zip(vectors, answers, strict=True):
-            stored = np.stack([np.asarray(hit.vector, dtype=np.float32) for hit in hits])
-            yield _positions(hits, self._rows), scored_again(stored, vector)
+        return self._collection.search(list(vectors.astype(np.float32)), max(limits))
 
 
-class MilvusBm25(Bm25Kind, MilvusKind):
+class MilvusBm25(Bm25Kind, _MilvusKind):
     """BM25; words, counts, weights and parts are those of the local index."""
-
-    needs_all_parts = True
 
     def __init__(self, recipe: RetrieverRecipe, config: EnvironmentConfig) -> None:
         Bm25Kind.__init__(self, recipe, "bm25s")
-        MilvusKind.__init__(self, config)
-
-    def load_shard(self, parts: Sequence[Path], shard: Sequence[Path]) -> None:
-        """As `MilvusKind.load_shard`."""
-        with tempfile.TemporaryDirectory() as folder:
-            weigh = _weigher(parts, Path(folder))
-        numbers = {part: number for number, part in enumerate(parts)}
-        self._loader.load_shard(self.build, None, (weigh(numbers[part]) for part in shard))
+        _MilvusKind.__init__(self, config)
 
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Load a sparse vector per document with a word; the folder keeps the words and their frequencies."""
-        weigh = _weigher(parts, folder)
-        np.save(folder / _SIZES, largest_sizes([np.bincount(mapped(part / postings.INDICES)) for part in parts]))
-        last = _join_rows(parts, folder)
-        self._loader.load(folder, self.build, None, last, map(weigh, range(len(parts))))
+        sizes, lengths = join_lengths(parts, folder)
+        words, word_ids = postings.join_words(parts, folder)
+        frequencies = postings.frequencies(parts, word_ids, words)
+        np.save(folder / _FREQUENCIES, frequencies)
+        weigh, bases = lucene(lengths), np.cumsum([0, *sizes])
+
+        def vectors() -> Iterator[tuple[int, Vector]]:
+            for part, ids, base in zip(parts, word_ids, bases, strict=False):
+                word = np.repeat(ids, np.diff(mapped(part / postings.INDPTR)))
+                document = np.asarray(mapped(part / postings.INDICES), dtype=np.int64) + base
+                weights = weigh(frequencies[word], document, mapped(part / postings.DATA))
+                order = np.lexsort((word, document))
+                document, word, weights = document[order], word[order], weights[order]
+                keys, starts = np.unique(document, return_index=True)
+                for key, (start, end) in zip(keys.tolist(), pairwise([*starts.tolist(), len(document)]), strict=True):
+                    yield key, dict(zip(word[start:end].tolist(), weights[start:end].tolist(), strict=True))
+
+        self._load(folder, "bm25", vectors(), int(np.count_nonzero(lengths)), None)
 
     def load(self, folder: Path, documents: Sized) -> "MilvusWords":
         """Open the collection, and the words."""
-        return MilvusWords(self._loader.open(folder), folder, len(documents), _open_rows(folder))
-
-
-def _weigher(parts: Sequence[Path], folder: Path) -> Callable[[int], Block]:
-    """A function from the number of a part to its rows; `folder` gets the words and lengths of all parts."""
-    sizes, lengths = join_lengths(parts, folder)
-    words, word_ids = postings.join_words(parts, folder)
-    frequencies = postings.frequencies(parts, word_ids, words)
-    np.save(folder / _FREQUENCIES, frequencies)
-    weigh, bases = lucene(lengths), np.cumsum([0, *sizes])
-
-    def rows(number: int) -> Block:
-        part, ids = parts[number], word_ids[number]
-        word = np.repeat(ids, np.diff(mapped(part / postings.INDPTR)))
-        document = np.asarray(mapped(part / postings.INDICES), dtype=np.int64)
-        weights = weigh(frequencies[word], document + bases[number], mapped(part / postings.DATA))
-        order = np.lexsort((word, document))
-        document, word, weights = document[order], word[order], weights[order]
-        with_words = np.unique(document)
-        starts = np.append(np.searchsorted(document, with_words), len(document))
-        keys = np.load(part / _ROWS, allow_pickle=False)[with_words]
-        return keys, _dictionaries(starts, word, weights)
-
-    return rows
+        return MilvusWords(open_collection(self._environment, folder), folder, len(documents))
 
 
 class MilvusWords:
-    """Ranks probes by Σ wᵢ·BM25(tᵢ)."""
+    """Ranks probes by Σ wᵢ·BM25(tᵢ), wᵢ > 0."""
 
-    def __init__(self, collection: Collection, folder: Path, documents: int, rows: Array | None) -> None:
-        """`rows`: the key of each document; None: its position."""
-        self._collection, self._documents, self._rows = collection, documents, rows
-        self._words = SortedWords(folder)
-        frequencies = np.load(folder / _FREQUENCIES, allow_pickle=False)
-        if len(frequencies) != len(self._words):
-            raise ValueError(f"{_FREQUENCIES} has {len(frequencies)} words, and the list of words {len(self._words)}")
-        frequent = np.flatnonzero(frequencies > FREQUENT * documents).tolist()
+    def __init__(self, collection: Collection, folder: Path, documents: int) -> None:
+        self._collection, self._words = collection, SortedWords(folder)
+        frequent = np.flatnonzero(mapped(folder / _FREQUENCIES) > FREQUENT * documents).tolist()
         self.frequent_terms = [self._words.word(word) for word in frequent]
         """The stemmed words that occur in more than FREQUENT of the documents, sorted."""
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
-        """The ranking of each probe, at most limits[i] documents with a score above 0.
+        """The ranking of each probe, at most limits[i] documents. RequestError for a negative weight."""
+        refuse_negative_weights(probes, "bm25 with env.engine=milvus")
+        queries = {row: query for row, probe in enumerate(probes) if (query := self._query(probe))}
+        rankings = [NOTHING] * len(probes)
+        if queries:
+            searched = self._collection.search(list(queries.values()), max(limits))
+            for row, (documents, scores) in zip(queries, searched, strict=True):
+                rankings[row] = best(documents, scores, limits[row])
+        return rankings
 
-        Raises RequestError for more documents than Milvus returns.
-        """
-        check_limits(limits, self._documents)
-        terms = [self._terms(probe) for probe in probes]
-        queries = {row: query for row, pairs in enumerate(terms) if (query := _positive(pairs))}
-
-        def search(sizes: Mapping[int, int]) -> dict[int, Candidates]:
-            candidates: dict[int, Candidates] = {}
-            for size in sorted(set(sizes.values())):
-                rows = [row for row in sizes if sizes[row] == size]
-                for row, hits in zip(rows, self._collection.search([queries[row] for row in rows], size), strict=True):
-                    scores = np.array([_score(terms[row], hit.vector) for hit in hits])
-                    bound = hits[-1].score * (1 + _ROUNDING) if hits else 0.0
-                    candidates[row] = Candidates(_positions(hits, self._rows), scores, bound)
-            return candidates
-
-        cut = f"the {MAX_RESULTS} candidates that Milvus returns at most"
-        row_limits = {row: limits[row] for row in queries}
-        ranked = rank_candidates(row_limits, MAX_RESULTS, self._documents, search, cut)
-        return [ranked.get(row, NOTHING) for row in range(len(probes))]
-
-    def _terms(self, probe: Probe) -> list[tuple[float, list[int]]]:
-        """Weight and word ids, with repetitions, of every term."""
-        spoken: list[Term] = [term for term in probe.terms if is_effective(term)]
-        return [
-            (term.weight, [word for word in map(self._words.position, tokens) if word >= 0])
-            for term, tokens in zip(spoken, tokenise([term.text for term in spoken]), strict=True)
-        ]
-
-
-def _dictionaries(starts: Array, words: npt.NDArray[np.int32], weights: npt.NDArray[np.float32]) -> list[WordWeights]:
-    """Rows of word weights; row i has the entries `starts[i]` to `starts[i + 1]`."""
-    ids, values = words.tolist(), weights.tolist()
-    return [dict(zip(ids[start:end], values[start:end], strict=True)) for start, end in pairwise(starts.tolist())]
-
-
-def _positive(terms: Sequence[tuple[float, list[int]]]) -> WordWeights:
-    query: WordWeights = {}
-    for weight, words in terms:
-        if weight > 0:
-            for word in words:
-                query[word] = query.get(word, 0.0) + weight
-    return query
-
-
-def _score(terms: Sequence[tuple[float, list[int]]], document: Vector) -> float:
-    """Σ wᵢ·BM25(tᵢ), each term summed in float32 in the order of its words, as bm25s does."""
-    assert isinstance(document, dict)
-    total = 0.0
-    for weight, words in terms:
-        score = np.float32(0)
-        for word in words:
-            score += np.float32(document.get(word, 0.0))
-        total += weight * float(score)
-    return total
-
-
-def check_limits(limits: Sequence[int], documents: int) -> None:
-    """Raises RequestError if more documents are requested than Milvus returns, and there are more."""
-    if limits and max(limits) > MAX_RESULTS < documents:
-        raise RequestError(
-            f"a plan asks for {max(limits)} documents; Milvus returns at most {MAX_RESULTS}. Ask for fewer."
-        )
-
-
-def _positions(hits: Sequence[StoredHit], rows: Array | None) -> Array:
-    keys = np.array([hit.key for hit in hits], dtype=np.int64)
-    return keys if rows is None else np.searchsorted(rows, keys)
+    def _query(self, probe: Probe) -> Vector:
+        weights: dict[int, float] = {}
+        terms = list(filter(is_effective, probe.terms))
+        for term, words in zip(terms, tokenise([term.text for term in terms]), strict=True):
+            for word in map(self._words.position, words):
+                if word >= 0:
+                    weights[word] = weights.get(word, 0.0) + term.weight
+        return weights

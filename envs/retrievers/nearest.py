@@ -6,7 +6,6 @@ document but never gives one a wrong score. The vectors always stay on disk, mem
 
 import os
 from collections.abc import Callable
-from functools import partial
 from importlib.metadata import Distribution
 from math import isqrt
 from pathlib import Path
@@ -19,16 +18,18 @@ import numpy.typing as npt
 from ...configs.environment import VectorsConfig
 from ...errors import ConfigError, ModelError, RequestError, first_line
 from ...sources import install_command
-from ..index.manifest import VectorStore
 from .gpu_index import MAX_NEIGHBOURS, check_gpus, on_gpus
 
 if TYPE_CHECKING:
     import faiss
 
-
 NEAREST = "nearest.faiss"
 _ROWS = 2**16
 """Vectors converted, added or compared at once."""
+_HNSW_LINKS, _HNSW_EFFORT = 32, 200
+"""Neighbours of a vector in the graph (M), and candidates for them (efConstruction)."""
+_CENTROIDS = 256
+"""Values of a byte of a code, each of which IVF-PQ learns."""
 _TRAINING_PER_LIST = 64
 """Training vectors of an IVF-PQ index per list."""
 _OVERSAMPLING = 4
@@ -37,31 +38,6 @@ _OVERSAMPLING = 4
 Vectors = npt.NDArray[np.floating]
 Nearest = Callable[[npt.NDArray[np.float32], int], npt.NDArray[np.int64]]
 """(queries (q, d), depth) -> document positions (q, at least depth if there are as many), -1 for none."""
-
-
-def vector_store(config: VectorsConfig, dimension: int, documents: int) -> VectorStore:
-    """The settings with all defaults filled in.
-
-    Raises ConfigError if they do not fit the vectors (IVF-PQ: at least 256 documents, `pq_bytes` divides d).
-    """
-    store = partial(VectorStore, dimension=dimension, dtype=config.dtype, search=config.search)
-    if config.search == "flat":
-        return store()
-    if config.search == "hnsw":
-        return store(hnsw_links=config.hnsw_links, hnsw_effort=config.hnsw_effort)
-    lists = config.ivf_lists or max(1, min(4 * isqrt(documents), documents // 39))
-    size = config.pq_bytes or next(n for n in range(max(1, dimension // 4), 0, -1) if dimension % n == 0)
-    if documents < max(256, lists):
-        raise ConfigError(
-            f"env.vectors.search is 'ivfpq', which learns from at least {max(256, lists)} documents; this corpus has "
-            f"{documents}. Use 'flat', which is exact, or fewer env.vectors.ivf_lists."
-        )
-    if dimension % size:
-        raise ConfigError(
-            f"env.vectors.pq_bytes is {size}, which does not divide the {dimension} dimensions of the vectors. "
-            f"Name a divisor such as {next(n for n in range(size, 0, -1) if dimension % n == 0)}."
-        )
-    return store(ivf_lists=lists, pq_bytes=size)
 
 
 def import_faiss() -> ModuleType:
@@ -78,26 +54,34 @@ def import_faiss() -> ModuleType:
     return faiss
 
 
-def build(folder: Path, vectors: Vectors, store: VectorStore, config: VectorsConfig) -> None:
-    """Write the search structure over the vectors (n, d); nothing for Flat. Deterministic for equal vectors."""
-    if store.search == "flat":
+def build(folder: Path, vectors: Vectors, config: VectorsConfig) -> None:
+    """Write the search structure over the vectors (n, d); nothing for Flat. Deterministic for equal vectors.
+
+    IVF-PQ has 4·√n lists, at most n/39, and codes of about d/4 bytes. ConfigError for less than 256 documents.
+    """
+    if config.search == "flat":
         return
     faiss = import_faiss()
-    if store.search == "hnsw":
-        index = faiss.IndexHNSWFlat(store.dimension, store.hnsw_links, faiss.METRIC_INNER_PRODUCT)
-        index.hnsw.efConstruction = store.hnsw_effort
+    documents, dimension = vectors.shape
+    if config.search == "hnsw":
+        index = faiss.IndexHNSWFlat(dimension, _HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction = _HNSW_EFFORT
     else:
+        if documents < _CENTROIDS:
+            raise ConfigError(
+                f"env.vectors.search is 'ivfpq', which learns from at least {_CENTROIDS} documents; this corpus has "
+                f"{documents}. Use 'flat', which is exact."
+            )
+        lists = max(1, min(4 * isqrt(documents), documents // 39))
+        size = next(n for n in range(max(1, dimension // 4), 0, -1) if dimension % n == 0)
         # np: skip polysemous training, which takes most of the build time and serves an unused filter
-        index = faiss.index_factory(
-            store.dimension, f"IVF{store.ivf_lists},PQ{store.pq_bytes}x8np", faiss.METRIC_INNER_PRODUCT
-        )
-        assert store.ivf_lists is not None
-        sample_size = min(len(vectors), _TRAINING_PER_LIST * store.ivf_lists)
+        index = faiss.index_factory(dimension, f"IVF{lists},PQ{size}x8np", faiss.METRIC_INNER_PRODUCT)
+        sample_size = min(documents, _TRAINING_PER_LIST * lists)
         rows = np.linspace(0, len(vectors) - 1, sample_size).astype(np.int64)
         index.train(vectors[rows].astype(np.float32))
     threads = faiss.omp_get_max_threads()
     try:
-        if store.search == "hnsw":
+        if config.search == "hnsw":
             faiss.omp_set_num_threads(config.build_threads)
         for start in range(0, len(vectors), _ROWS):
             index.add(vectors[start : start + _ROWS].astype(np.float32))
@@ -109,27 +93,24 @@ def build(folder: Path, vectors: Vectors, store: VectorStore, config: VectorsCon
         raise OSError(f"{NEAREST} could not be written: {first_line(error)}") from error
 
 
-def open_nearest(folder: Path, vectors: Vectors, store: VectorStore, config: VectorsConfig) -> Nearest:
+def open_nearest(folder: Path, vectors: Vectors, config: VectorsConfig) -> Nearest:
     """The search over the vectors (n, d) of an index. ValueError if FAISS cannot read its file."""
     faiss = import_faiss()
     on_gpu = config.device == "gpu"
     if on_gpu:
         check_gpus(config)
-    dtype = config.gpu_dtype or store.dtype
-    if store.search == "flat":
-        return _gpu_search(on_gpus(vectors, config, dtype), vectors, dtype != "float32") if on_gpu else flat(vectors)
+    if config.search == "flat":
+        return _gpu_search(on_gpus(vectors, config), vectors, config.dtype != "float32") if on_gpu else flat(vectors)
     try:
         index = faiss.read_index(os.fspath(folder / NEAREST), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
         raise ValueError(f"{NEAREST}: {first_line(error)}") from error
-    if (index.ntotal, index.d) != vectors.shape:
-        raise ValueError(f"{NEAREST} holds {index.ntotal} vectors of {index.d}, vectors.npy {vectors.shape}")
-    if store.search == "hnsw":
+    if config.search == "hnsw":
         index.hnsw.efSearch = config.hnsw_depth
     else:
         index.nprobe = config.ivf_probes
         if on_gpu:
-            return _gpu_search(on_gpus(vectors, config, dtype, index), vectors, True)
+            return _gpu_search(on_gpus(vectors, config, index), vectors, True)
     return lambda queries, depth: index.search(queries, min(depth * _OVERSAMPLING, len(vectors)))[1]
 
 

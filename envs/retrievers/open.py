@@ -17,7 +17,7 @@ from .registry import engine_of, open_kind, required_indexes
 def verify_indexes(config: EnvironmentConfig) -> dict[str, Manifest]:
     """Verify the index of a configuration and first the indexes that it depends on. Returns manifests by folder.
 
-    Every row of a Milvus collection is read too. Raises IndexFolderError as `verify_index`, and if an index has changed
+    The rows of a Milvus collection are counted. Raises IndexFolderError as `verify_index`, and if an index has changed
     since the one that depends on it was built.
     """
     verified: dict[str, Manifest] = {}
@@ -28,9 +28,9 @@ def verify_indexes(config: EnvironmentConfig) -> dict[str, Manifest]:
     if not members:
         manifest = verify_index(config.index)
         if config.engine == "milvus":
-            from .milvus import verify_collection
+            from .milvus import open_collection
 
-            verify_collection(config)
+            open_collection(config, config.index_folder).close()
         return {config.index: manifest}
     if config.hybrid is not None:
         from .hybrid import fingerprint_of
@@ -105,11 +105,10 @@ def _check_vectors(index: Index, config: EnvironmentConfig) -> None:
     """Compare the settings that the files depend on; search-time settings (depth, probes, device) may change."""
     if index.manifest.vectors is None:
         return
-    built = index.manifest.vectors.model_dump(exclude_none=True)
-    requested = config.vectors.model_dump(include=set(built), exclude_none=True)
-    for field, value in requested.items():
-        if built[field] != value:
-            raise _mismatch(index, f"vectors.{field} {built[field]!r}", f"vectors.{field} {value!r}")
+    for field in ("dtype", "search"):
+        built, requested = getattr(index.manifest.vectors, field), getattr(config.vectors, field)
+        if built != requested:
+            raise _mismatch(index, f"vectors.{field} {built!r}", f"vectors.{field} {requested!r}")
 
 
 def _corpus_of(index: Index) -> str:

@@ -17,17 +17,17 @@ from ...errors import IndexFolderError
 from ..index.arrays import mapped
 from ..index.documents import Documents
 from ..index.manifest import Manifest
-from ..index.open import GuardedFiles, open_index
+from ..index.open import open_index
 from ..plan import Probe
 from ..recipes import RetrieverRecipe, recipe_of
 from .answerable import Integers, first_contents, in_tie_order, matrix
-from .base import OpenMember, Progress, Retriever, truncation_of
-from .candidates import GROWTH, SPARE
+from .base import SPARE, OpenMember, Progress, Retriever, truncation_of
 from .fusion import NOTHING, Scored
 from .question_index import QuestionIndex, content_hash, open_question_index, verify_question_index
 
 log = logging.getLogger(__name__)
 
+_GROWTH = 4
 _ENDS, _CONTENTS = "answers.ends.npy", "answers.contents.npy"
 
 
@@ -41,18 +41,18 @@ def questions_settings(config: EnvironmentConfig) -> EnvironmentConfig:
         "question_index": None,
         "remote": None,
         "rerank": None,
-        **{name: getattr(settings, name) for name in ("retriever", "index", "model", "engine", "recipe")},
+        **{name: getattr(settings, name) for name in ("retriever", "index", "model", "recipe")},
     }
     return config.model_copy(update=changes)
 
 
 def verified_fingerprint(config: QuestionIndexConfig, base: Manifest) -> str:
     """The fingerprint that the index must have. First verifies every file of the question index."""
-    return _fingerprint(config, verify_question_index(config.folder), base)
+    return _fingerprint(verify_question_index(config.folder), base)
 
 
-def _fingerprint(config: QuestionIndexConfig, questions: QuestionIndex, base: Manifest) -> str:
-    return f"{config.answers} answers, ties {config.seed}, of {questions.description.hash} by {base.index_hash}"
+def _fingerprint(questions: QuestionIndex, base: Manifest) -> str:
+    return f"answers of {questions.description.hash} by {base.index_hash}"
 
 
 class QuestionBased:
@@ -69,7 +69,7 @@ class QuestionBased:
                 f"index {self._config.index} does not hold the questions of {self._config.folder}. Build it again: "
                 "querylect index build --overwrite."
             )
-        self.fingerprint = _fingerprint(self._config, self._questions, self._base.manifest)
+        self.fingerprint = _fingerprint(self._questions, self._base.manifest)
         trained = recipe.trained
         if config.recipe is None or config.recipe.trained is None:
             trained = (
@@ -97,7 +97,7 @@ class QuestionBased:
                     f"the corpus has {problem} of the id {content.id!r}, which the questions of {self._config.folder} "
                     "are about. Bring them up to date: querylect index questions."
                 )
-        order = in_tie_order(self._questions.answers(), contents, self._config.seed)
+        order = in_tie_order(self._questions.answers(), contents)
         names = [self._base.documents.id(position) for position in range(len(self._base.documents))]
         ends, positions = matrix(order, names, {name: documents.position(name) for name in contents})
         np.save(folder / _ENDS, ends)
@@ -109,23 +109,17 @@ class QuestionBased:
     def load(self, folder: Path, documents: Documents) -> "QuestionRetriever":
         """Open the retriever of the questions and the arrays that `merge` wrote."""
         ends, contents = mapped(folder / _ENDS), mapped(folder / _CONTENTS)
-        count = len(self._base.documents)
-        if len(ends) != count + 1 or ends[-1] != len(contents) or (contents >= len(documents)).any():
-            raise ValueError(f"{_ENDS} and {_CONTENTS} do not fit {count} questions and {len(documents)} contents")
         retriever = self._open_member(self._base, self._settings)
-        return QuestionRetriever(retriever, ends, contents, self._config.answers == "all", [self._base.guarded_files])
+        return QuestionRetriever(retriever, ends, contents)
 
 
 class QuestionRetriever:
     """Ranks probes by algorithm 1 over ranked questions."""
 
-    def __init__(
-        self, questions: Retriever, ends: Integers, contents: Integers, every: bool, files: Sequence[GuardedFiles] = ()
-    ) -> None:
+    def __init__(self, questions: Retriever, ends: Integers, contents: Integers) -> None:
         """`questions` ranks the questions; `ends` and `contents` as in `first_contents`."""
-        self.guarded_files = files
         self.truncated = truncation_of(questions)
-        self._questions, self._every = questions, every
+        self._questions = questions
         self._ends, self._contents = ends, contents
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
@@ -141,8 +135,8 @@ class QuestionRetriever:
             ranked = self._questions.rank([probes[row] for row in depths], list(depths.values()))
             deeper: dict[int, int] = {}
             for (row, depth), ranking in zip(depths.items(), ranked, strict=True):
-                rankings[row] = first_contents(ranking, self._ends, self._contents, limits[row], self._every)
+                rankings[row] = first_contents(ranking, self._ends, self._contents, limits[row])
                 if len(rankings[row].documents) < limits[row] and len(ranking.documents) == depth < total:
-                    deeper[row] = min(total, GROWTH * depth)
+                    deeper[row] = min(total, _GROWTH * depth)
             depths = deeper
         return rankings

@@ -19,7 +19,7 @@ from ...data.jsonl import read_records
 from ...data.load import corpus_hash, document_record
 from ...data.types import Document
 from ...errors import DataError
-from ..index.manifest import FileEntry, SealedFile
+from ..index.manifest import DescriptionFile, FileEntry
 
 QUESTIONS, ANSWERS, CONTENTS = "corpus.jsonl", "answers.jsonl", "contents.jsonl"
 
@@ -80,8 +80,8 @@ class Description(Strict):
         return hashlib.sha256(json.dumps([self.files[name].sha256 for name in names]).encode()).hexdigest()
 
 
-QUESTION_INDEX = SealedFile(
-    "questions.json", Description, 1, "question index", "Write it again: querylect index questions --overwrite."
+QUESTION_INDEX = DescriptionFile(
+    "questions.json", Description, "question index", "Write it again: querylect index questions --overwrite."
 )
 
 
@@ -108,22 +108,16 @@ class QuestionIndex:
 
 
 def open_question_index(path: str | Path) -> QuestionIndex:
-    """Open a question index without reading its files.
-
-    Raises IndexFolderError if the folder is missing or holds no question index, if its format differs, and if a file is
-    missing or has another size than recorded.
-    """
+    """Open a question index without reading its files. IndexFolderError if the folder holds none."""
     folder = Path(path).expanduser()
     missing = f"Write one: querylect index questions CONFIG --to {shlex.quote(str(folder))}."
-    description = QUESTION_INDEX.read(folder, missing)
-    QUESTION_INDEX.check_sizes(folder, description.files)
-    return QuestionIndex(folder, description)
+    return QuestionIndex(folder, QUESTION_INDEX.read(folder, missing))
 
 
 def verify_question_index(path: str | Path) -> QuestionIndex:
     """Open a question index and compare the sha256 of every file. Raises IndexFolderError."""
     opened = open_question_index(path)
-    QUESTION_INDEX.check_content(opened.path, opened.description.files)
+    QUESTION_INDEX.verify(opened.path, opened.description.files)
     return opened
 
 

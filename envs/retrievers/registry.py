@@ -11,14 +11,6 @@ def open_kind(config: EnvironmentConfig, recipe: RetrieverRecipe, open_member: O
 
     Raises ModelError, ConfigError or IndexFolderError if it cannot be opened.
     """
-    if config.remote is not None:
-        from .opensearch import Remote
-
-        return Remote.open(config.remote, recipe, config.encoder_device)
-    if config.engine == "milvus":
-        from .milvus import open_milvus
-
-        return open_milvus(config, recipe)
     if recipe.kind == "hybrid":
         from ..index_names import member_settings
         from .hybrid import Hybrid
@@ -29,6 +21,14 @@ def open_kind(config: EnvironmentConfig, recipe: RetrieverRecipe, open_member: O
         from .qb_rag import QuestionBased
 
         return QuestionBased(recipe, config, open_member)
+    if config.remote is not None:
+        from .opensearch import Remote
+
+        return Remote(config.remote, recipe, config.encoder_device)
+    if config.engine == "milvus":
+        from .milvus import open_milvus
+
+        return open_milvus(config, recipe)
     if recipe.kind == "custom":
         from .custom import Custom
 

@@ -23,7 +23,7 @@ from ..byte_cache import remembered
 from ..index.documents import Documents
 from ..plan import Probe, is_effective
 from .base import Retriever, check_depth, truncation_of
-from .encoder import check_device, fingerprint_of, loading_kwargs
+from .encoder import fingerprint_of, loading_kwargs
 from .fusion import Scored, best
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Reranker:
             "max_length": model.max_seq_length,
             "fingerprint": fingerprint,
         }
-        """For clients: model, depth, activation, length and fingerprint of the weights."""
+        """For clients: model, depth, length and fingerprint of the weights."""
         self._model = model
 
     @classmethod
@@ -55,11 +55,9 @@ class Reranker:
         from sentence_transformers import CrossEncoder
         from torch import nn
 
-        check_device(device)
         path, kwargs = resolve_model(config.model), loading_kwargs()
-        activation = nn.Sigmoid() if config.activation == "sigmoid" else nn.Identity()
         try:
-            model = CrossEncoder(path, device=device, trust_remote_code=False, activation_fn=activation, **kwargs)
+            model = CrossEncoder(path, device=device, trust_remote_code=False, activation_fn=nn.Identity(), **kwargs)
         except Exception as error:
             raise ModelError(
                 f"env.rerank.model is {config.model!r}, which does not hold a usable cross-encoder "

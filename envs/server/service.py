@@ -42,24 +42,19 @@ class ServiceState:
             raise RequestError(str(error)) from error
 
     async def answer(self, content: Callable[[], Mapping[str, object]]) -> Response:
-        """The answer with the identity of what was searched and `content()`, which is called in a thread.
-
-        Raises EnvironmentUnavailableError where a file of the index was damaged meanwhile.
-        """
+        """The answer with the identity of what was searched and `content()`, which is called in a thread."""
 
         def write() -> bytes:
             environment = self.environment
-            with environment.intact():
-                fields = content()
             identity = {"index_hash": environment.index_hash, "settings_hash": environment.settings_hash}
-            return to_json({**identity, **fields})
+            return to_json({**identity, **content()})
 
         return Response(await asyncio.to_thread(write), media_type="application/json")
 
     @property
     def ready(self) -> bool:
         """Whether plans are taken."""
-        return self.batcher.ready and not self.environment.damage
+        return self.batcher.ready
 
 
 def check_plans(plans: Sequence[SearchPlan]) -> None:

@@ -14,12 +14,10 @@ from querylect.data.beir import save_beir
 from querylect.data.load import load_dataset
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.builder.build import build_index
-from querylect.envs.index.manifest import INDEX, FileEntry
 from querylect.envs.index.open import open_index, verify_index
 from querylect.envs.plan import Probe, Term
 from querylect.envs.retrievers.open import open_retriever
 from querylect.errors import IndexFolderError, StorageError
-from querylect.storage import file_sha256
 
 from ..raising import refused
 
@@ -81,51 +79,19 @@ def test_every_file_is_in_the_manifest_and_none_is_a_pickle(config):
                 pickle.load(file)
 
 
-def test_a_file_that_is_cut_or_gone_is_noticed_when_the_index_is_opened_and_named(config):
-    """Other content of the same size: test_index_rot.py."""
-    for path in (Path(config.index, name) for name in build_index(config).files):
+def test_an_index_that_was_copied_in_part_is_refused(config):
+    build_index(config)
+    for name in ("documents.bin", "words.bin", "data.csc.index.npy"):
+        path = Path(config.index, name)
         good = path.read_bytes()
-        for left in (0, len(good) // 2, len(good) - 1):
-            path.write_bytes(good[:left])
-            with refused(IndexFolderError, path.name, "querylect index build"):
-                open_index(config.index)
+        path.write_bytes(good[: len(good) // 2])
+        with refused(IndexFolderError, config.index, "querylect index build"):
+            reopened(config)
         path.unlink()
-        with refused(IndexFolderError, path.name, "querylect index build"):
-            open_index(config.index)
+        with refused(IndexFolderError, config.index, "querylect index build"):
+            reopened(config)
         path.write_bytes(good)
     verify_index(config.index)
-
-
-@pytest.mark.parametrize(("engine", "array"), [("bm25s", "data.csc.index.npy"), ("rank_bm25", "tokens.npy")])
-def test_a_pickle_is_not_loaded_even_with_a_fitting_manifest(config, tmp_path, engine, array):
-    class Payload:
-        def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "ran"),)
-
-    config = config.model_copy(update={"engine": engine})
-    manifest = build_index(config)
-    path = os.path.join(config.index, array)
-    np.save(path, np.array([Payload()], dtype=object), allow_pickle=True)
-    entry = FileEntry(sha256=file_sha256(Path(path)), size=os.path.getsize(path))
-    INDEX.write(Path(config.index), manifest.model_copy(update={"files": manifest.files | {array: entry}}))
-    verify_index(config.index)
-    with refused(IndexFolderError, config.index):
-        reopened(config)
-    assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize("name", ["documents.offsets.npy", "documents.order.npy", "words.offsets.npy"])
-@pytest.mark.parametrize(
-    "change", [lambda array: array.astype(array.dtype.newbyteorder(">")), lambda array: array[None]]
-)
-def test_an_array_of_another_byte_order_or_shape_is_refused(config, name, change):
-    manifest = build_index(config)
-    path = Path(config.index) / name
-    np.save(path, change(np.load(path)))
-    entry = FileEntry(sha256=file_sha256(path), size=path.stat().st_size)
-    INDEX.write(Path(config.index), manifest.model_copy(update={"files": manifest.files | {name: entry}}))
-    with refused(IndexFolderError, config.index, name):
-        reopened(config)
 
 
 def test_a_missing_folder_says_how_to_build_it(tmp_path):
@@ -141,9 +107,8 @@ def test_a_folder_without_manifest_is_no_index(tmp_path):
 @pytest.mark.parametrize(
     ("content", "facts"),
     [
-        ("{", ["manifest.json", "line 1 column 2"]),
-        ("[]", [None]),
-        ('{"format": 1}', [" 1;", " 2."]),
+        ("{", ["manifest.json"]),
+        ('{"format": 1}', ["manifest.json", "format"]),
         ('{"format": 2}', ["manifest.json", "recipe"]),
     ],
 )
@@ -151,14 +116,6 @@ def test_a_broken_manifest_is_refused(tmp_path, content, facts):
     (tmp_path / "manifest.json").write_text(content)
     with refused(IndexFolderError, *facts):
         open_index(tmp_path)
-
-
-def test_a_manifest_that_was_changed_is_refused(config):
-    build_index(config)
-    path = Path(config.index, "manifest.json")
-    path.write_text(path.read_text().replace('"documents": 40', '"documents": 41'))
-    with refused(IndexFolderError, "manifest.json", "hash"):
-        open_index(config.index)
 
 
 def test_an_index_of_another_corpus_is_refused(config, tmp_path):
@@ -231,7 +188,7 @@ def test_a_rename_that_fails_puts_the_old_index_back(config, monkeypatch):
     rename = Path.rename
 
     def failing(self, target):
-        if self.name.endswith(".building"):
+        if self.name.endswith(".partial"):
             raise OSError(5, "Input/output error")
         return rename(self, target)
 

@@ -93,14 +93,13 @@ def test_an_instruction_without_a_place_stands_before_the_query():
     assert configured("contriever", instruction="query: ").query_text("fever") == "query: fever"
 
 
-def test_a_document_is_wrapped_whole_or_by_parts_or_stays_a_pair():
+def test_a_document_is_wrapped_whole_or_by_parts():
     document = Document("d", "{body} Fever", "High {title} temperature")
     for changes, expected in (
         ({}, "{body} Fever High {title} temperature"),
         ({"document_template": "passage: {text}"}, "passage: {body} Fever High {title} temperature"),
         ({"document_template": "{title} | {body}."}, "{body} Fever | High {title} temperature."),
         ({"document_template": "{body} / {title}"}, "High {title} temperature / {body} Fever"),
-        ({"pair": True}, ("{body} Fever", "High {title} temperature")),
     ):
         recipe = configured("contriever", **changes)
         assert recipe.document_text(recipe.content_of(document)) == expected
@@ -128,7 +127,6 @@ def test_a_second_encoder_is_not_left_behind():
         ({"query_template": "{instruction}{text}"}, ["'{instruction}{text}'", None]),
         ({"query_template": "{text}", "instruction": "Find"}, ["'{text}'", "'Find'"]),
         ({"instruction": "Find {text}"}, ["'Find {text}'"]),
-        ({"pair": True, "document_template": "passage: {text}"}, ["'passage: {text}'"]),
     ],
 )
 def test_a_block_that_contradicts_itself_is_refused(changes, facts):

@@ -62,7 +62,6 @@ def test_what_cannot_be_answered_is_refused(small_environment):
         ({"engine": "milvus"}, False),
         ({"remote": RemoteConfig(url="http://127.0.0.1:1", index="mine")}, False),
         ({"hybrid": HybridConfig(members=[MemberConfig(retriever="bm25")] * 2)}, True),
-        ({"hybrid": HybridConfig(members=[MemberConfig(retriever="bm25", engine="milvus")] * 2)}, False),
     ],
 )
 def test_only_what_searches_files_of_this_machine_is_opened_in_this_process(small_environment, change, alone):

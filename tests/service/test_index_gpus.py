@@ -3,8 +3,6 @@
 import faiss
 import numpy as np
 import pytest
-from pydantic import ValidationError
-from querylect.configs.environment import VectorsConfig
 from querylect.envs.plan import Probe, Term
 from querylect.envs.retrievers import gpu_index, nearest
 from querylect.errors import ModelError, RequestError
@@ -12,7 +10,7 @@ from querylect.errors import ModelError, RequestError
 from ..raising import refused
 from .test_index_vectors import WIDTH, opened, vector_text
 
-IVFPQ = {"search": "ivfpq", "ivf_lists": 20, "ivf_probes": 5, "pq_bytes": 8}
+IVFPQ = {"search": "ivfpq", "ivf_probes": 5}
 VECTORS = np.random.default_rng(0).normal(size=(3000, WIDTH)).astype(np.float32)
 
 
@@ -46,25 +44,23 @@ def same_rankings(ours, theirs, rows, limit=10):
         assert actual.scores.tolist() == expected.scores.tolist()
 
 
-@pytest.mark.parametrize("replicas", [False, True], ids=["parts", "replicas"])
-def test_a_flat_index_on_three_gpus_ranks_and_scores_like_one(tmp_path, gpus, replicas):
+def test_a_flat_index_on_three_gpus_ranks_and_scores_like_one(tmp_path, gpus):
     """With more vectors than are converted at once, and equal vectors on different GPUs."""
     vectors = np.random.default_rng(0).normal(size=(nearest._ROWS + 4465, WIDTH)).astype(np.float32)
     vectors[[7, 30_000, 70_000]] = vectors[3]
-    settings = {"device": "gpu", "gpus": [2, 5, 3], "gpu_replicas": replicas}
+    settings = {"device": "gpu", "gpus": [2, 5, 3]}
     same_rankings(opened(tmp_path / "gpus", vectors, **settings), opened(tmp_path / "cpu", vectors), vectors[:20])
-    sizes = [70_001] * 3 if replicas else [23_333, 23_334, 23_334]
+    sizes = [23_333, 23_334, 23_334]
     assert [(gpu, dtype, index.ntotal) for gpu, dtype, index in gpus] == [
         (gpu, "float32", size) for gpu, size in zip((2, 5, 3), sizes, strict=True)
     ]
 
 
-@pytest.mark.parametrize("replicas", [False, True], ids=["parts", "replicas"])
-def test_ivfpq_on_three_gpus_ranks_and_scores_like_one(tmp_path, gpus, replicas):
-    settings = {"device": "gpu", "gpus": [0, 1, 2], "gpu_replicas": replicas}
+def test_ivfpq_on_three_gpus_ranks_and_scores_like_one(tmp_path, gpus):
+    settings = {"device": "gpu", "gpus": [0, 1, 2]}
     ours = opened(tmp_path / "gpus", VECTORS, **IVFPQ, **settings)
     same_rankings(ours, opened(tmp_path / "cpu", VECTORS, **IVFPQ), VECTORS[:40])
-    assert [index.ntotal for _, _, index in gpus] == [3000 if replicas else 1000] * 3
+    assert [index.ntotal for _, _, index in gpus] == [1000] * 3
 
 
 def test_only_the_first_gpu_is_used_unless_others_are_named(tmp_path, gpus):
@@ -79,33 +75,25 @@ def test_fewer_documents_than_gpus_are_all_ranked(tmp_path, gpus):
     assert len(gpus) == 3
 
 
-@pytest.mark.parametrize(
-    ("settings", "dtype"),
-    [({"gpu_dtype": "float16"}, "float16"), ({"dtype": "float16"}, "float16"),
-     ({"dtype": "float16", "gpu_dtype": "float32"}, "float32")],
-)  # fmt: skip
-def test_float16_on_gpus_finds_more_candidates_and_scores_them_as_stored(tmp_path, gpus, settings, dtype):
-    ours = opened(tmp_path / "gpus", VECTORS, device="gpu", gpus=[0, 1], **settings)
-    stored = {name: value for name, value in settings.items() if name == "dtype"}
-    same_rankings(ours, opened(tmp_path / "cpu", VECTORS, **stored), VECTORS[:40])
-    assert {dtype for _, dtype, _ in gpus} == {dtype}
-    assert ours._search(VECTORS[:2], 30).shape == (2, 120 if dtype == "float16" else 30)
+def test_float16_on_gpus_finds_more_candidates_and_scores_them_as_stored(tmp_path, gpus):
+    ours = opened(tmp_path / "gpus", VECTORS, device="gpu", gpus=[0, 1], dtype="float16")
+    same_rankings(ours, opened(tmp_path / "cpu", VECTORS, dtype="float16"), VECTORS[:40])
+    assert {dtype for _, dtype, _ in gpus} == {"float16"}
+    assert ours._search(VECTORS[:2], 30).shape == (2, 120)
 
 
 def test_more_documents_than_a_gpu_finds_are_refused(tmp_path, gpus):
-    ours = opened(tmp_path, VECTORS, device="gpu", gpu_dtype="float16")
+    ours = opened(tmp_path, VECTORS, device="gpu", dtype="float16")
     assert ours._search(VECTORS[:2], 2000).shape == (2, 2048)
     with refused(RequestError, 2049, 2048, "env.vectors.device=cpu"):
         ours._search(VECTORS[:2], 2049)
 
 
-def test_a_gpu_that_is_not_there_or_is_named_twice_is_refused(tmp_path, gpus):
+def test_a_gpu_that_is_not_there_is_refused(tmp_path, gpus):
     with refused(ModelError, "GPU 8;", " 8,"):
         opened(tmp_path / "a", VECTORS, device="gpu", gpus=[0, 8])
     with refused(ModelError, "HNSW"):
         opened(tmp_path / "b", VECTORS, device="gpu", search="hnsw")
-    with pytest.raises(ValidationError, match=r"vectors\.gpus"):
-        VectorsConfig(gpus=[1, 1])
 
 
 def test_a_gpu_on_which_faiss_fails_is_named(tmp_path, gpus, monkeypatch):
@@ -113,5 +101,5 @@ def test_a_gpu_on_which_faiss_fails_is_named(tmp_path, gpus, monkeypatch):
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(gpu_index, "to_gpu", full)
-    with refused(ModelError, "GPU 6", "out of memory", "env.vectors.gpu_dtype=float16"):
+    with refused(ModelError, "GPU 6", "out of memory", "env.vectors.dtype=float16"):
         opened(tmp_path, VECTORS, device="gpu", gpus=[6])

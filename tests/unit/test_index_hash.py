@@ -6,9 +6,7 @@ from querylect.data.corpus import Origin
 from querylect.envs.index.manifest import FileEntry, Manifest, VectorStore
 from querylect.envs.recipes import RetrieverRecipe
 
-VECTORS = VectorStore(
-    dimension=384, dtype="float32", search="flat", hnsw_links=32, hnsw_effort=200, ivf_lists=16, pq_bytes=96
-)
+VECTORS = VectorStore(dimension=384, dtype="float32", search="flat")
 RECIPE = RetrieverRecipe(name="encoder", kind="dense", trained="A sentence encoder.")
 MANIFEST = Manifest(
     recipe=RECIPE,
@@ -32,8 +30,7 @@ OTHER = {
     "files": {"vectors.npy": FileEntry(sha256="t", size=9)},
 }
 OTHER_VECTORS = {
-    "dimension": 768, "dtype": "float16", "search": "hnsw", "hnsw_links": 16, "hnsw_effort": 100, "ivf_lists": 8,
-    "pq_bytes": 48,
+    "dimension": 768, "dtype": "float16", "search": "hnsw",
 }  # fmt: skip
 OTHER_RECIPE = {
     "name": "another", "kind": "custom", "pooling": "mean", "similarity": "dot", "instruction": "Find it.",
@@ -41,7 +38,7 @@ OTHER_RECIPE = {
     "query_max_length": 32, "padding_side": "left", "closing_token": "</s>", "dtype": "bfloat16",
 }  # fmt: skip
 SEARCH_TIME = {
-    "device", "gpus", "gpu_replicas", "gpu_dtype", "hnsw_depth", "build_threads", "ivf_probes",
+    "device", "gpus", "hnsw_depth", "build_threads", "ivf_probes",
 }  # fmt: skip
 """Settings of vectors that no file depends on; those that change a ranking are in the environment's settings hash."""
 

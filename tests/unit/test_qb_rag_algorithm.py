@@ -34,9 +34,9 @@ def ranked(*questions):
     return Scored(np.array(questions, dtype=np.int64), 1.0 / np.arange(1, len(questions) + 1))
 
 
-def ranked_contents(order, ranking, k, every=True, names="abcd"):
+def ranked_contents(order, ranking, k, names="abcd"):
     ends, rows = matrix(order, ["q1", "q2", "q3", "q4"], {name: index for index, name in enumerate(names)})
-    got = first_contents(ranking, ends, rows, k, every)
+    got = first_contents(ranking, ends, rows, k)
     return "".join(names[index] for index in got.documents), got.scores.tolist()
 
 
@@ -54,14 +54,11 @@ def test_fewer_questions_than_k_and_none_at_all():
     assert ranked_contents(ONE_EACH, ranked(), 3) == ("", [])
 
 
-def test_a_question_of_several_contents_brings_all_in_tie_order_or_the_first_alone():
+def test_a_question_of_several_contents_brings_all_in_tie_order():
     order = {"q1": ["c", "a"], "q2": ["c"], "q3": ["b"], "q4": ["c", "d"]}
     assert ranked_contents(order, ranked(0, 3, 2, 1), 3) == ("cad", [1.0, 1.0, 1 / 2])
     assert ranked_contents(order, ranked(0, 3, 2, 1), 1) == ("c", [1.0]), "the break comes in the middle of a question"
     assert ranked_contents(order, ranked(0, 3, 2, 1), 4) == ("cadb", [1.0, 1.0, 1 / 2, 1 / 3])
-    assert ranked_contents(order, ranked(0, 3, 2, 1), 4, every=False) == ("cb", [1.0, 1 / 3]), (
-        "c again from q4 is no step"
-    )
 
 
 def test_a_question_without_an_answer_brings_nothing():
@@ -71,21 +68,20 @@ def test_a_question_without_an_answer_brings_nothing():
 def test_newer_content_comes_first_then_more_questions():
     pairs = answers(q1="a b c d", q2="d", q3="d b", q4="b d")
     dates = {"a": "2024-05-01", "c": "2025-01-31"}
-    assert in_tie_order(pairs, contents("a b c d", dates), 0)["q1"] == ["c", "a", "d", "b"]
-    assert in_tie_order(pairs, contents("a b c d", dates), 0)["q3"] == ["d", "b"], "4 questions against 3"
+    assert in_tie_order(pairs, contents("a b c d", dates))["q1"] == ["c", "a", "d", "b"]
+    assert in_tie_order(pairs, contents("a b c d", dates))["q3"] == ["d", "b"], "4 questions against 3"
     later = contents("a b c d", rounds={"b": 1})
-    assert in_tie_order(pairs, later, 0)["q1"][:2] == ["b", "d"], "without dates, what came in later is newer"
+    assert in_tie_order(pairs, later)["q1"][:2] == ["b", "d"], "without dates, what came in later is newer"
     both = contents("a b c d", dates, rounds={"b": 1})
-    assert in_tie_order(pairs, both, 0)["q1"] == ["c", "a", "b", "d"], "a date says more than when it came in"
+    assert in_tie_order(pairs, both)["q1"] == ["c", "a", "b", "d"], "a date says more than when it came in"
 
 
 def test_chance_decides_last_and_evenly_and_the_same_way_again():
     pairs, three = answers(**{f"q{number}": "a b c" for number in range(300)}), contents("a b c")
-    order = in_tie_order(pairs, three, 7)
-    assert order == in_tie_order(pairs[::-1], three, 7), "it does not depend on the order of the pairs"
+    order = in_tie_order(pairs, three)
+    assert order == in_tie_order(pairs[::-1], three), "it does not depend on the order of the pairs"
     first = [row[0] for row in order.values()]
     assert all(70 < first.count(name) < 130 for name in "abc")
-    assert order != in_tie_order(pairs, three, 8)
 
 
 class Fixed:
@@ -127,7 +123,7 @@ def test_equal_to_the_pseudocode_on_random_matrices(data):
     dates = {name: str(draw.choice(["2024-01-01", "2025-01-01", ""])) for name in names}
     pairs = answers(**{columns[j]: " ".join(names[i] for i in np.flatnonzero(a[:, j])) for j in range(size[1])})
     contents_by_name = contents(" ".join(names), dates)
-    order = in_tie_order(pairs, contents_by_name, 0)
+    order = in_tie_order(pairs, contents_by_name)
     number = a.sum(axis=1)
     for j, column in enumerate(columns):
         ranks = [(contents_by_name[name].date, number[names.index(name)]) for name in order.get(column, ())]
@@ -137,22 +133,20 @@ def test_equal_to_the_pseudocode_on_random_matrices(data):
     ends, rows = matrix(order, columns, {name: index for index, name in enumerate(names)})
     base = Fixed(z)
     limits = [1, 2, 5, size[0]]
-    got = QuestionRetriever(base, ends, rows, every=True).rank([PROBE] * len(limits), limits)
+    got = QuestionRetriever(base, ends, rows).rank([PROBE] * len(limits), limits)
     for limit, ranking in zip(limits, got, strict=True):
         assert ranking.documents.tolist() == algorithm_1(a, z, limit, by_place)
         best = [max(z[j] for j in range(size[1]) if a[i, j]) for i in ranking.documents]
         assert ranking.scores.tolist() == best, "the score of a content is its most similar question's"
-    ones = QuestionRetriever(base, ends, rows, every=False).rank([PROBE], [size[0]])[0]
-    assert ones.documents.tolist() == algorithm_1(a, z, size[0], [row[:1] for row in by_place])
 
 
 def test_more_questions_are_ranked_only_until_there_are_enough_contents():
     """100 questions of one content before the only one of another: 17, 68, then all are looked at."""
     ends, rows = np.arange(201), np.array([0] * 100 + [1] * 100)
     base = Fixed(np.arange(200, 0, -1.0))
-    (ranking,) = QuestionRetriever(base, ends, rows, every=True).rank([PROBE], [1])
+    (ranking,) = QuestionRetriever(base, ends, rows).rank([PROBE], [1])
     assert (ranking.documents.tolist(), base.depths) == ([0], [[17]])
     base.depths.clear()
-    (ranking,) = QuestionRetriever(base, ends, rows, every=True).rank([PROBE], [2])
+    (ranking,) = QuestionRetriever(base, ends, rows).rank([PROBE], [2])
     assert (ranking.documents.tolist(), ranking.scores.tolist()) == ([0, 1], [200, 100])
     assert base.depths == [[18], [72], [200]]

@@ -8,35 +8,28 @@ import pytest
 from querylect.configs.environment import EnvironmentConfig
 from querylect.configs.section import Section
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.environment import NEWER_SCORE_SETTINGS, SCORE_SETTINGS, settings_hash
+from querylect.envs.environment import SCORE_SETTINGS, settings_hash
 
 JUDGEMENTS = {"dataset"}
 """Hashed by what they give: the corpus in the index hash, judgements and ignored documents in the settings hash."""
 INDEX = {
     "retriever", "model", "recipe", "engine", "rerank", "hybrid.depth",
-    *(f"hybrid.members.{name}" for name in ("retriever", "model", "recipe", "engine", "question_index")),
-    *(f"hybrid.members.remote.{name}" for name in ("index", "fields", "vector_field", "space", "window")),
-    *(f"question_index.{name}" for name in ("folder", "retriever", "model", "engine", "recipe", "answers", "seed")),
-    "remote.index", "remote.fields", "remote.vector_field", "remote.space", "remote.window",
-    "vectors.dtype", "vectors.search", "vectors.hnsw_links", "vectors.hnsw_effort", "vectors.ivf_lists",
-    "vectors.pq_bytes", "milvus.index_type", "milvus.index_params",
+    *(f"hybrid.members.{name}" for name in ("retriever", "model", "recipe", "question_index")),
+    *(f"hybrid.members.remote.{name}" for name in ("index", "fields", "vector_field", "space")),
+    *(f"question_index.{name}" for name in ("folder", "retriever", "model", "recipe")),
+    "remote.index", "remote.fields", "remote.vector_field", "remote.space", "vectors.dtype", "vectors.search",
 }  # fmt: skip
 """In the index hash (tests/unit/test_index_hash.py), in that of the reranker, or refused where the index has others."""
 NO_SCORE = {
-    "name", "index", "encoder_device", "verify", "block_mib", "host", "port", "workers",
-    "vectors.build_threads", "vectors.gpus", "vectors.gpu_replicas", "hybrid.members.index", "question_index.index",
-    *(f"{owner}.{name}" for owner in ("remote", "hybrid.members.remote")
-      for name in ("url", "auth_env", "timeout", "deadline")),
-    *(f"milvus.{name}" for name in
-      ("uri", "collection", "database", "token_env", "consistency", "connections", "deadline", "build_deadline")),
+    "name", "index", "encoder_device", "milvus_uri", "block_mib", "host", "port", "workers",
+    "vectors.build_threads", "vectors.gpus", "hybrid.members.index", "question_index.index",
+    "remote.url", "hybrid.members.remote.url",
 }  # fmt: skip
 """Where things lie, what a request may hold, how fast an answer comes: no ranking depends on them."""
 OTHER = {
     "vectors.hnsw_depth": 7,
     "vectors.ivf_probes": 7,
     "vectors.device": "gpu",
-    "vectors.gpu_dtype": "float16",
-    "milvus.search_params": {"ef": 7},
     "gain": "exponential",
 }
 
@@ -65,7 +58,7 @@ def names(model: type[Section], prefix: str = "") -> list[str]:
 
 def test_every_setting_of_an_environment_is_hashed_or_changes_no_score():
     """A new setting fails here until somebody has decided whether it can change a score."""
-    classes = {"judgements": JUDGEMENTS, "index": INDEX, "settings": {*SCORE_SETTINGS, *NEWER_SCORE_SETTINGS}}
+    classes = {"judgements": JUDGEMENTS, "index": INDEX, "settings": {*SCORE_SETTINGS}}
     classes["no score"] = NO_SCORE
     kinds = {
         name: [kind for kind, members in classes.items() if ancestors(name) & members]
@@ -94,7 +87,7 @@ BASE = settings_hash(dataset({"d1": 2, "d2": 1}), DOCUMENTS, EnvironmentConfig()
 
 
 def test_the_order_of_judgements_and_settings_of_the_service_are_not_in_the_hash():
-    config = EnvironmentConfig(name="other", port=1, workers=2, verify=True)
+    config = EnvironmentConfig(name="other", port=1, workers=2)
     assert settings_hash(dataset({"d2": 1, "d1": 2}), DOCUMENTS, config) == BASE
 
 
@@ -124,7 +117,7 @@ def test_other_judgements_or_questions_change_the_hash(changed):
     assert settings_hash(changed, DOCUMENTS, EnvironmentConfig()) != BASE
 
 
-@pytest.mark.parametrize("name", [*SCORE_SETTINGS, *NEWER_SCORE_SETTINGS])
+@pytest.mark.parametrize("name", SCORE_SETTINGS)
 def test_every_score_setting_changes_the_hash(name):
     section, _, field = name.rpartition(".")
     values = {section: {field: OTHER[name]}} if section else {field: OTHER[name]}
