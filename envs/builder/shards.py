@@ -72,8 +72,12 @@ class IndexShards:
         if existing is None:
             self.folder.mkdir(parents=True, exist_ok=True)
             temporary = self.folder / f"{_STEPS}.{secrets.token_hex(4)}"  # another process may start the same build
-            temporary.write_text(steps.model_dump_json(), encoding="utf-8")
-            temporary.rename(self.folder / _STEPS)
+            try:
+                temporary.write_text(steps.model_dump_json(), encoding="utf-8")
+                temporary.rename(self.folder / _STEPS)
+            except OSError:
+                self.tidy()
+                raise
         elif existing != steps:
             old, new = dict(existing.settings), dict(steps.settings)
             fields = [name for name in new if old[name] != new[name]]

@@ -337,7 +337,7 @@ def test_an_unknown_key_like_no_other_lists_the_keys_beside_it(save_yaml):
         ("train: {steps: '5'}", "train.steps", '"5"', "valid integer"),
         ("train: {learning_rate: fast}", "train.learning_rate", '"fast"', "valid number"),
         ("train: {packing: 1}", "train.packing", "1", "valid boolean, or Input should be 'auto'"),
-        ("env: {verify: 1}", "env.verify", "1", "valid boolean"),
+        ("env: {block_mib: x}", "env.block_mib", '"x"', "valid number"),
         ("train: {credit: leaf}", "train.credit", '"leaf"', "'turn' or 'trajectory'"),
         ("name: 5", "name", "5", "valid string"),
         ("client: {urls: 5}", "client.urls", "5", "valid list, or Input should be 'local'"),
