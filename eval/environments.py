@@ -207,7 +207,7 @@ class SpecEnvironments:
                 "index": manifest.index_hash,
                 "rerank": rerank,
                 "gain": env.gain,
-                "search": env.vectors.model_dump(mode="json", exclude={"gpus", "gpu_replicas"})
+                "search": env.vectors.model_dump(mode="json", exclude={"gpus"})
                 if manifest.vectors is not None or env.hybrid is not None
                 else None,
                 "judgements": judgements_identity(split.qrels),

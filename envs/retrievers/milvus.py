@@ -103,7 +103,7 @@ class Collection:
                 index.add_index(_FIELD, index_type="SPARSE_INVERTED_INDEX", metric_type="IP")
             else:
                 schema.add_field(_FIELD, DataType.FLOAT_VECTOR, dim=dimension)
-                index.add_index(_FIELD, index_type="AUTOINDEX", metric_type="IP")
+                index.add_index(_FIELD, index_type="FLAT", metric_type="IP")
             client.create_collection(self.name, schema=schema, index_params=index, timeout=_BUILD_SECONDS)
             for block in _blocks(({_KEY: key, _FIELD: vector} for key, vector in vectors), _ROWS):
                 client.upsert(self.name, block, timeout=_BUILD_SECONDS)
