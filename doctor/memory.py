@@ -8,7 +8,6 @@ from ..configs.schema import PolicyConfig, RunConfig
 from ..slurm.requests import request_of
 from ..train.arguments import check_combinations, trains_bfloat16
 from ..train.memory.estimate import GIB, H100_GIB, HEADROOM, MemoryPlanner, ProcessLayout, advice, planner_of
-from ..train.memory.host import host_memory
 from ..train.memory.model_shape import shape_of
 from .findings import Finding
 
@@ -52,12 +51,9 @@ def preview_training(config: RunConfig) -> list[str]:
     if planner is None:
         return [f"memory: {_UNKNOWN.format(config.policy.model)}"]
     finding = _finding(planner, [layout], f"those of slurm/{request.script}.sh")
-    host = host_memory(planner, layout)
-    phase = max(host, key=lambda name: host[name])
     return [
         f"memory: {finding.detail}",
         *(f"  {part}" for part in planner.estimate(layout).lines()[1:]),
-        f"  host memory of a node: {host[phase] / GIB:.1f} GiB, in the {phase}",
         *([f"  {finding.remedy}"] if finding.remedy else []),
     ]
 
