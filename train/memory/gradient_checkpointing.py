@@ -26,7 +26,7 @@ def resolve_gradient_checkpointing(
     model: "PreTrainedModel | PeftModel",
     device: torch.device,
     processes: int,
-) -> bool | Literal["reentrant"]:
+) -> bool:
     """`train.gradient_checkpointing` with `auto` resolved to true or false, by the estimate for this policy."""
     setting = train.gradient_checkpointing
     if setting != "auto":
