@@ -308,7 +308,9 @@ def _make_trainer(
     processes.on_every_process(lambda: name_reference(config.train, config.policy, opened.folder, policy.model))
     policy.sampler.sleep()  # vLLM is awake since it was started; what the trainer loads takes its place
     prompts = data.order or [question.id for question in data.questions]
-    name = processes.on_main_process(lambda: f"{config.name}-{tracking_id(path)}")
+    name = config.name
+    if "trackio" in config.tracking.report_to:
+        name = processes.on_main_process(lambda: f"{config.name}-{tracking_id(path)}")
     trainer = TreeTrainer(
         run=config,
         folder=opened.folder,

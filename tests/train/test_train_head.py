@@ -16,9 +16,9 @@ from .test_train_packing import TEMPERATURE, batch, gradient, relative, tree_row
 GIB = 2**30
 
 
-def plain(model, ids, temperatures):
-    """By the book: all logits of the model at once. Row i of `ids` is scored at temperatures[i]."""
-    logits = model(input_ids=ids).logits[:, :-1] / torch.tensor(temperatures)[:, None, None]
+def plain(model, ids, temperature):
+    """By the book: all logits of the model at once. Of all rows of `ids`."""
+    logits = model(input_ids=ids).logits[:, :-1] / temperature
     distribution = torch.log_softmax(logits, -1)
     return (
         distribution.gather(-1, ids[:, 1:, None])[..., 0].flatten(),
@@ -37,19 +37,18 @@ KINDS = {
 
 @pytest.mark.parametrize(("kind", "tile"), [*((kind, 7 * 320) for kind in KINDS), ("llama", 1 << 24)])
 def test_values_and_gradients_are_those_of_the_plain_head(kind, tile, monkeypatch):
-    """Also of architectures that scale or cap their logits, and at more than one temperature."""
+    """Also of architectures that scale or cap their logits."""
     monkeypatch.setattr(packed_head, "HEAD_CHUNK", tile)
     monkeypatch.setattr(packed_head, "HEAD_TOKENS", 70)
     model = tiny_model(kind, **KINDS[kind])
     ids = torch.randint(3, 300, (4, 30), generator=torch.Generator().manual_seed(0))
     predictors = torch.arange(120).view(4, 30)[:, :-1].flatten()
     parameters = dict(model.named_parameters())
-    temperatures = [0.7, 0.7, 1.3, 1.3]
-    piece = ForwardPass({"input_ids": ids}, predictors, ids[:, 1:].flatten(), [(0.7, 58), (1.3, 58)])
-    values, entropies = score(model, [piece], entropies=True, entropy_gradient=True)
+    piece = ForwardPass({"input_ids": ids}, predictors, ids[:, 1:].flatten())
+    values, entropies = score(model, [piece], 0.7, entropies=True, entropy_gradient=True)
     weights = torch.randn(116, generator=torch.Generator().manual_seed(1))
     actual_gradient = gradient(parameters, (weights * (values - 0.3 * entropies)).sum())
-    expected, expected_entropies = plain(model, ids, temperatures)
+    expected, expected_entropies = plain(model, ids, 0.7)
     plain_gradient = gradient(parameters, (weights * (expected - 0.3 * expected_entropies)).sum())
     assert relative(values, expected) < 1e-6
     assert relative(entropies, expected_entropies) < 1e-6
