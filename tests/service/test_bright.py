@@ -19,13 +19,12 @@ from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.builder.build import build_index
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.client.in_process import InProcessClient
-from querylect.envs.environment import Environment, settings_hash
+from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.schemas import Step
 from querylect.envs.server.app import create_app
 from querylect.errors import DataError, RequestError
 from querylect.eval.answers.sources import Contexts, known_questions
-from querylect.eval.identity import exclusions_identity
 from querylect.eval.records import read_records
 from querylect.eval.spec import evaluate_spec
 
@@ -241,23 +240,9 @@ def test_a_ranking_with_excluded_documents_is_scored_without_them(env):
     assert environment.score("0", ranking[:3], ["mrr@10"])["mrr@10"] == 1.0
 
 
-def test_clients_know_what_a_question_excludes(client):
-    first, second = client.questions("test")
-    assert (first.excluded, second.excluded) == (tuple(EXAMPLES[0]["excluded_ids"]), ())
-
-
 def toy(*excluded):
     corpus = [Document(name, "", name) for name in ("d1", "d2")]
     return Dataset("toy", corpus, {"test": Split([Question("q", "one", excluded=excluded)], {"q": {"d1": 1}})})
-
-
-def test_hashes_change_with_exclusions_alone():
-    plain, excluding = toy(), toy("d2")
-    hashes = [settings_hash(dataset, ("d1", "d2"), EnvironmentConfig()) for dataset in (plain, excluding, toy("d9"))]
-    assert hashes[0] != hashes[1]
-    assert hashes[0] == hashes[2], "a document that is not in the corpus changes no ranking"
-    assert exclusions_identity(plain.splits["test"].questions) is None
-    assert exclusions_identity(excluding.splits["test"].questions)
 
 
 def test_a_folder_in_beir_form_keeps_exclusions_and_cannot_be_merged(tmp_path):

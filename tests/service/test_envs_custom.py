@@ -106,27 +106,3 @@ def test_every_block_of_settings_in_the_guide_is_valid(tmp_path):
         file = tmp_path / f"{number}.yaml"
         file.write_text(text, encoding="utf-8")
         assert load_config(str(file)).env != EnvironmentConfig()
-
-
-@pytest.mark.parametrize(
-    ("code", "says"),
-    [
-        (
-            "class Retriever:\n    def __init__(self, documents):\n        raise KeyError('stem')\n",
-            "line 3: KeyError: 'stem'",
-        ),
-        ("import querylect_no_such_module\n", "line 1: ModuleNotFoundError"),
-        ("def rank(:\n", "SyntaxError"),
-    ],
-)
-def test_what_the_file_raises_is_told_with_its_line(config, tmp_path, code, says):
-    file = tmp_path / "broken.py"
-    file.write_text(code)
-    config = config.model_copy(update={"retriever": f"python:{file}"})
-
-    def use():
-        build_index(config)
-        Environment.open(config)
-
-    with refused(ConfigError, "broken.py", says):
-        use()

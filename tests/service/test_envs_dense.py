@@ -115,14 +115,6 @@ class Axes:
         return np.array([[float(value) for value in text.split()] for text in texts], dtype=np.float32)
 
 
-def test_each_distinct_text_is_embedded_once_over_all_batches():
-    encoder = Axes()
-    retriever = dense.Dense(encoder, np.eye(2, dtype=np.float32))
-    for _ in range(2):
-        retriever.rank([probe(("1 0", 1.0), ("0 1", 0.2)), probe(("1 0", 2.0)), probe(("1 0", -1.0))], [2, 2, 2])
-    assert sorted(encoder.embedded) == ["0 1", "1 0"]
-
-
 def test_a_probe_that_says_nothing_has_an_empty_ranking():
     retriever = dense.Dense(Axes(), np.eye(2, dtype=np.float32))
     probes = [probe((" ", 1.0)), probe(("1 0", 0.0)), probe(("1 0", 1.0), ("1 0", -1.0)), probe(("1 0", 1.0))]
@@ -220,23 +212,6 @@ def test_in_bfloat16_the_transformer_computes_in_it_and_what_follows_in_float32(
     np.testing.assert_allclose(vectors, dense.Encoder.open(recipe).documents(DOCUMENTS[:1]), atol=0.1)
 
 
-def test_two_encoders_of_different_size_are_refused(bert, tmp_path):
-    small = save_bert(tmp_path, hidden_size=16)
-    recipe = find_recipe("medcpt").model_copy(update={"model": bert, "query_model": small})
-    with refused(ModelError, bert, " 32 ", small, " 16"):
-        dense.Encoder.open(recipe)
-
-
-def test_a_folder_that_pools_otherwise_than_the_recipe_is_refused():
-    with refused(ModelError, "'mean'", "'cls'"):
-        dense.Encoder.open(find_recipe("bge-small-en-v1.5", MINILM))
-
-
-def test_a_folder_without_a_model_is_refused(tmp_path):
-    with refused(ModelError, tmp_path):
-        dense.Encoder.open(find_recipe("contriever", str(tmp_path)))
-
-
 def test_code_that_a_model_brings_is_not_run(bert, tmp_path):
     for file in Path(bert).iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -256,12 +231,6 @@ def test_weights_that_are_not_numbers_are_refused(bert, tmp_path):
     AutoTokenizer.from_pretrained(bert).save_pretrained(tmp_path)
     with refused(ModelError, tmp_path):
         dense.Encoder.open(find_recipe("contriever", str(tmp_path))).documents(DOCUMENTS)
-
-
-def test_missing_faiss_names_the_extras(monkeypatch):
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    with refused(ModelError, "'.[cpu]'", "'.[gpu]'"):
-        nearest.import_faiss()
 
 
 def test_torch_is_imported_before_a_faiss_for_gpus(monkeypatch):

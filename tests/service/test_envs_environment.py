@@ -131,11 +131,6 @@ def test_a_batch_equals_one_by_one_and_ranks_equal_probes_once(environment, monk
     assert sorted(ranked) == [("heat", 1), ("wing", 2)]
 
 
-def test_an_unknown_source_is_refused(environment):
-    with refused(RequestError, "'wiki'"):
-        environment.search([SearchPlan(probes=(Probe(terms=(Term(text="wing"),), source="wiki"),))])
-
-
 def test_score_is_the_metric_of_the_ranking(environment):
     ranking = [RankedHit("a", 2.0), RankedHit("b", 1.5), RankedHit("c", 1.0)]
     ideal = 2 + 1 / log2(3)
@@ -167,12 +162,6 @@ def test_a_question_id_of_the_test_is_no_training_question(tmp_path):
     environment = built(config_of(tmp_path, Dataset(name="tiny", corpus=CORPUS, splits={"train": train, "test": TEST})))
     assert [question.id for question in environment.questions("train")] == ["q9"]
     assert "q2" in [question.id for question in environment.questions("test")]
-
-
-def test_a_missing_index_is_refused_before_anything_is_loaded(tmp_path):
-    config = EnvironmentConfig(dataset=DatasetConfig(kind="beir", path="absent"), index=str(tmp_path / "absent"))
-    with refused(IndexFolderError, tmp_path / "absent", "querylect index build"):
-        Environment.open(config)
 
 
 def test_a_dense_index_of_other_weights_is_refused(tmp_path):

@@ -94,30 +94,6 @@ def test_an_index_that_was_copied_in_part_is_refused(config):
     verify_index(config.index)
 
 
-def test_a_missing_folder_says_how_to_build_it(tmp_path):
-    with refused(IndexFolderError, tmp_path / "nowhere", "querylect index build"):
-        open_index(tmp_path / "nowhere")
-
-
-def test_a_folder_without_manifest_is_no_index(tmp_path):
-    with refused(IndexFolderError, tmp_path, "manifest.json"):
-        open_index(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("content", "facts"),
-    [
-        ("{", ["manifest.json"]),
-        ('{"format": 1}', ["manifest.json", "format"]),
-        ('{"format": 2}', ["manifest.json", "recipe"]),
-    ],
-)
-def test_a_broken_manifest_is_refused(tmp_path, content, facts):
-    (tmp_path / "manifest.json").write_text(content)
-    with refused(IndexFolderError, *facts):
-        open_index(tmp_path)
-
-
 def test_an_index_of_another_corpus_is_refused(config, tmp_path):
     build_index(config)
     larger = config.model_copy(update={"dataset": save_dataset(tmp_path / "other", documents=41)})

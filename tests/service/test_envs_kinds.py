@@ -28,10 +28,9 @@ from querylect.envs.index_names import member_settings
 from querylect.envs.plan import PlanWithout, Probe, SearchPlan, Term
 from querylect.envs.retrievers.bm25 import tokenise
 from querylect.envs.retrievers.open import verify_indexes
-from querylect.envs.retrievers.rerank import Reranker
 from querylect.envs.schemas import Step
 from querylect.envs.server.app import create_app
-from querylect.errors import ConfigError, IndexFolderError, ModelError, RequestError
+from querylect.errors import ConfigError, IndexFolderError, RequestError
 from querylect.eval.records import record_of_search
 from querylect.methods.methods import make_method
 from querylect.methods.runner import Runner
@@ -61,7 +60,6 @@ def models(tmp_path_factory):
         "one": save_bert(folder / "one"),
         "two": save_bert(folder / "two", seed=1),
         "cross": save_cross_encoder(folder / "cross"),
-        "many": save_cross_encoder(folder / "many", labels=3),
     }
 
 
@@ -250,15 +248,6 @@ def test_the_hash_and_the_card_tell_every_second_stage_apart(configs, models):
     assert opened(reranked(configs, models, depth=4)).index_hash == environments[1].index_hash
 
 
-def test_a_second_stage_that_cannot_answer_is_refused(configs, models, tmp_path):
-    environment = opened(reranked(configs, models, depth=3))
-    with refused(RequestError, " 4 ", " 3", "env.rerank.depth"):
-        environment.search(plans(4))
-    for model, facts in ((models["many"], [" 3 "]), (str(tmp_path), [])):
-        with refused(ModelError, "env.rerank.model", model, *facts):
-            Environment.open(reranked(configs, models, model=model))
-
-
 def test_documents_that_are_left_out_are_no_request_beyond_the_depth(configs, models, folder):
     """A stage of three documents is asked for three of them, of which one is left out."""
     for config in (reranked(configs, models, depth=3), hybrid(configs, folder, depth=3)):
@@ -268,17 +257,6 @@ def test_documents_that_are_left_out_are_no_request_beyond_the_depth(configs, mo
         (filtered,) = environment.search([PlanWithout(probes=plan.probes, k=3, without=(ranking[0].id,))])
         assert len(ranking) == 3
         assert [hit.id for hit in filtered] == [hit.id for hit in ranking[1:]]
-
-
-def test_every_pair_is_scored_once(configs, models, monkeypatch):
-    scored_pairs = []
-    scores = Reranker.scores
-    monkeypatch.setattr(Reranker, "scores", lambda self, pairs: scored_pairs.extend(pairs) or scores(self, pairs))
-    environment = opened(reranked(configs, models, depth=3))
-    for _ in range(2):
-        environment.search(plans(3))
-    assert scored_pairs
-    assert len(scored_pairs) == len(set(scored_pairs))
 
 
 def test_queries_that_are_read_only_in_part_are_counted(configs, models, tmp_path, run_app):
@@ -416,13 +394,6 @@ def test_a_hybrid_of_other_depth_is_another_index_and_gives_no_more_than_its_dep
         environment.search(plans())
     with refused(IndexFolderError, " 3 "):
         Environment.open(hybrid(configs, folder, depth=4).model_copy(update={"index": config.index}))
-
-
-def test_a_hybrid_and_its_members_go_together():
-    with pytest.raises(ValueError, match=r"env\.hybrid"):
-        EnvironmentConfig(retriever="hybrid")
-    with pytest.raises(ValueError, match=r"'bm25'.*env\.hybrid"):
-        EnvironmentConfig(hybrid=HybridConfig(members=[MemberConfig(retriever="bm25", index=name) for name in "ab"]))
 
 
 def test_what_the_index_was_built_with_must_be_what_the_settings_say(configs, models):

@@ -1,11 +1,9 @@
 """Recipes: what a retriever name means, and what `env.recipe` may change of it."""
 
 import pytest
-from pydantic import ValidationError
 from querylect.configs.environment import EnvironmentConfig, RecipeConfig
-from querylect.configs.load import load_config
 from querylect.data.types import Document
-from querylect.envs.recipes import RECIPES, RetrieverRecipe, find_recipe, recipe_of
+from querylect.envs.recipes import RECIPES, find_recipe, recipe_of
 from querylect.errors import ConfigError
 
 from ..raising import refused
@@ -68,13 +66,6 @@ def test_any_other_model_is_a_generic_recipe_that_asks_the_model(name):
     assert recipe.pooling is recipe.similarity is recipe.query_template is recipe.document_template is None
 
 
-def test_a_folder_is_a_generic_recipe_called_like_the_folder(tmp_path):
-    folder = tmp_path / "my-encoder"
-    folder.mkdir()
-    recipe = find_recipe(str(folder))
-    assert (recipe.name, recipe.model) == ("my-encoder", str(folder))
-
-
 def test_the_recipe_block_changes_what_it_names_and_nothing_else():
     built_in = RECIPES["qwen3-embedding-0.6b"]
     recipe = configured("qwen3-embedding-0.6b", instruction="Find the clinical term", max_length=128)
@@ -117,30 +108,3 @@ def test_a_second_encoder_is_not_left_behind():
         recipe_of(EnvironmentConfig(retriever="medcpt", model="my/articles"))
     recipe = configured("medcpt", "my/articles", query_model="my/queries")
     assert (recipe.model, recipe.query_model) == ("my/articles", "my/queries")
-
-
-@pytest.mark.parametrize(
-    ("changes", "facts"),
-    [
-        ({"query_template": "query: "}, ["'query: '", "{text}"]),
-        ({"document_template": "{title}"}, ["'{title}'", "{text}", "{body}"]),
-        ({"query_template": "{instruction}{text}"}, ["'{instruction}{text}'", None]),
-        ({"query_template": "{text}", "instruction": "Find"}, ["'{text}'", "'Find'"]),
-        ({"instruction": "Find {text}"}, ["'Find {text}'"]),
-    ],
-)
-def test_a_block_that_contradicts_itself_is_refused(changes, facts):
-    with refused(ConfigError, "env.recipe", "'contriever'", *facts):
-        configured("contriever", **changes)
-
-
-def test_an_unknown_key_of_the_block_names_the_nearest():
-    with refused(ConfigError, "env.recipe.poling", "env.recipe.pooling"):
-        load_config(None, ["env.recipe.poling=cls"])
-    assert load_config(None, ["env.retriever=a/b", "env.recipe.pooling=cls"]).env.recipe == RecipeConfig(pooling="cls")
-
-
-@pytest.mark.parametrize("template", ["query: ", "{text} {text}"])
-def test_a_template_must_take_the_text_once(template):
-    with pytest.raises(ValidationError, match=r"\{text\}"):
-        RetrieverRecipe(name="x", kind="dense", trained="", query_template=template)

@@ -6,7 +6,6 @@ scores like such a service, and refuses what it refuses.
 
 import json
 import math
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from querylect.errors import (
     ConfigError,
     EnvironmentUnavailableError,
     IndexFolderError,
-    MissingPackageError,
     RequestError,
 )
 from starlette.responses import JSONResponse, PlainTextResponse
@@ -186,15 +184,6 @@ def test_a_negative_weight_is_refused_for_bm25(config, stand_in):
     assert not stand_in.requests
 
 
-def test_more_probes_than_one_request_takes_are_all_ranked(config, stand_in):
-    environment = opened(config)
-    terms = [[("heat", 1 + number / 100), ("wing", 1.0)] for number in range(130)]
-    rankings = environment.search([plan(probe_terms, 3) for probe_terms in terms])
-    assert [len(searches) for searches in stand_in.requests] == [64, 64, 2]
-    for ranking, probe_terms in zip(rankings, terms, strict=True):
-        check(ranking, scores_by_hand(probe_terms), 3)
-
-
 def test_the_recorded_exchange_is_asked_and_read(small_environment, run_app, tmp_path):
     exchange = json.loads(RECORDING.read_text(encoding="utf-8"))
     used = []
@@ -339,16 +328,6 @@ def test_an_index_that_is_missing_or_of_another_corpus_or_changed_is_refused(con
         Environment.open(config)
 
 
-def test_local_and_remote_indexes_are_not_taken_for_each_other(config):
-    local = config.model_copy(update={"remote": None})
-    build_index(config)
-    with refused(IndexFolderError, "engine"):
-        Environment.open(local)
-    build_index(local, overwrite=True)
-    with refused(IndexFolderError, "engine"):
-        Environment.open(config)
-
-
 def test_the_authorization_header_comes_from_the_environment_and_not_from_the_url(config, stand_in, monkeypatch):
     opened(config)
     assert not any("authorization" in headers for headers in stand_in.headers)
@@ -360,12 +339,6 @@ def test_the_authorization_header_comes_from_the_environment_and_not_from_the_ur
     assert "c2VjcmV0" not in json.dumps(environment.card)
     with refused(ConfigError, "env.remote.url", "'localhost:9200'"):
         opened(config.model_copy(update={"remote": config.remote.model_copy(update={"url": "localhost:9200"})}))
-
-
-def test_a_missing_client_is_said_with_its_extra(config, monkeypatch):
-    monkeypatch.setitem(sys.modules, "opensearchpy", None)
-    with refused(MissingPackageError, "opensearch-py", "'.[opensearch]'"):
-        build_index(config)
 
 
 def test_a_remote_member_of_a_hybrid_and_no_remote_for_others(config, stand_in, tmp_path):

@@ -4,16 +4,13 @@ import fcntl
 import json
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
-from querylect.cli import main
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir
 from querylect.data.corpus import open_corpus
@@ -227,26 +224,6 @@ def test_an_index_set_aside_by_a_killed_build_is_replaced_by_the_next(config, tm
     assert os.listdir(tmp_path / "in") == ["it"]
 
 
-def test_a_build_killed_while_it_removes_its_parts_can_be_given_again(config, monkeypatch):
-    """Every removal is cut short in turn: that of the index that was replaced, and that of the parts."""
-    built = build_index(config)
-    real = shutil.rmtree
-
-    for suffix in (".before", ".discarded"):
-
-        def killed(folder, suffix=suffix, **options):
-            if str(folder).endswith(suffix) and Path(folder).exists():
-                next(path for path in sorted(Path(folder).rglob("*")) if path.is_file()).unlink()
-                raise KeyboardInterrupt
-            real(folder, **options)
-
-        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
-            patch.setattr(shutil, "rmtree", killed)
-            build_index(config, overwrite=True)
-        assert build_index(config, overwrite=True).index_hash == built.index_hash
-        assert os.listdir(Path(config.index).parent) == ["it"]
-
-
 def test_a_corpus_that_changes_while_it_is_indexed_is_noticed(config, tmp_path):
     build_shard(config, 1, 1)
     with (tmp_path / "data" / "corpus.jsonl").open("a") as file:
@@ -358,11 +335,3 @@ def test_a_job_array_builds_shards_that_its_task_0_merges(config, tmp_path):
         )
         assert fact in process.stdout
     assert verify_index(config.index).documents == DOCUMENTS
-
-
-@pytest.mark.parametrize("shard", ["0/2", "3/2", "1", "a/b", "1/2/3", ""])
-def test_a_shard_that_does_not_exist_is_a_user_s_mistake(shard, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["index", "build", "tiny", "--shard", shard])
-    assert ended.value.code == 2
-    assert "expected i/n" in capsys.readouterr().err

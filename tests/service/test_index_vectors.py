@@ -118,13 +118,6 @@ def test_an_approximate_index_is_the_same_file_every_time(tmp_path, vectors, kin
     assert files[0] == files[1]
 
 
-def test_fewer_documents_than_asked_for_are_all_ranked(tmp_path, vectors):
-    for number, kind in enumerate(KINDS[:4]):
-        retriever = opened(tmp_path / str(number), vectors[:5], **kind)
-        (ranking,) = retriever.rank([Probe(terms=(Term(text=vector_text(vectors[0])),))], [10])
-        assert sorted(ranking.documents.tolist()) == [0, 1, 2, 3, 4]
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("vectors")

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 from querylect.cli import main
 from querylect.configs.environment import (
@@ -10,12 +9,10 @@ from querylect.configs.environment import (
     EnvironmentConfig,
     HybridConfig,
     MemberConfig,
-    QuestionIndexConfig,
 )
 from querylect.configs.evaluation import SpecConfig
-from querylect.configs.load import load_config
 from querylect.configs.schema import QuestionsConfig
-from querylect.envs.builder.build import build_index, build_shard
+from querylect.envs.builder.build import build_index
 from querylect.envs.client.client import Step, SyncEnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.index.open import open_index
@@ -24,13 +21,12 @@ from querylect.envs.retrievers.open import verify_indexes
 from querylect.envs.retrievers.qb_rag import questions_settings
 from querylect.envs.retrievers.question_index import open_question_index
 from querylect.envs.server.app import create_app
-from querylect.errors import ConfigError, IndexFolderError
+from querylect.errors import IndexFolderError
 from querylect.eval.environments import searched_here
 from querylect.questions.build import write_question_index
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.direct import QUESTION_INDEX, query_form
 
-from ..jsonl import read_jsonl
 from ..question_models import TEXTS, corpus, save_corpus  # noqa: F401 (a fixture)
 from ..raising import refused
 
@@ -191,33 +187,6 @@ def test_a_hybrid_may_hold_it_and_reach_what_has_no_question(served, tmp_path):
     assert [hit.id for hit in environment.search([SearchPlan.of("statin")])[0]] == ["word"]
     assert environment.search([SearchPlan.of("gums")])[0][0].id == "citrus"
     assert set(verify_indexes(env)) == {served.index, served.question_index.index, env.index, str(tmp_path / "plain")}
-
-
-def test_what_cannot_be_is_refused(served, tmp_path):
-    with refused(ConfigError, "qb-rag", "question_index"):
-        load_config(None, ["env.retriever=qb-rag"])
-    with refused(ConfigError, "qb-rag", "question_index"):
-        load_config(None, ["env.question_index={folder: a, index: b}"])
-    with refused(ConfigError, "question_index.retriever", "qb-rag"):
-        load_config(None, ["env.retriever=qb-rag", "env.question_index={folder: a, index: b, retriever: qb-rag}"])
-    with refused(ConfigError, "qb-rag"):
-        build_shard(served, 1, 2)
-    with refused(IndexFolderError, tmp_path / "data"):
-        build_index(changed(served, folder=str(tmp_path / "data"), index=str(tmp_path / "x")), overwrite=True)
-
-
-def test_questions_and_contents_lie_in_files_without_a_pickle(served):
-    ends, contents = (np.load(f"{served.index}/answers.{name}.npy") for name in ("ends", "contents"))
-    names = [row["_id"] for row in lines_of(served, "corpus.jsonl")]
-    assert len(ends) == len(names) + 1
-    assert sorted(contents.tolist()) == sorted([0, 3, 0, 0, 3, 1, 2, 5])
-    assert QuestionIndexConfig.model_validate(served.question_index.model_dump()) == served.question_index
-
-
-def lines_of(env, name):
-    from pathlib import Path
-
-    return read_jsonl(Path(env.question_index.folder) / name)
 
 
 def test_the_command_line_goes_from_questions_to_a_verified_index(tmp_path, corpus, capsys):  # noqa: F811

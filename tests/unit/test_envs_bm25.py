@@ -12,7 +12,6 @@ from querylect.envs.plan import Probe, Term
 from querylect.envs.recipes import RECIPES
 from querylect.envs.retrievers import bm25
 from querylect.envs.retrievers.bm25 import Bm25Kind
-from querylect.envs.retrievers.vocabulary import stems
 from querylect.errors import DataError
 
 ENGINES = ["bm25s", "rank_bm25"]
@@ -66,14 +65,6 @@ def test_scores_follow_the_formula(retriever):
     assert ranking.documents.tolist() == sorted(expected, key=lambda document: -expected[document])
 
 
-def test_a_block_stems_a_distinct_word_once(monkeypatch, tmp_path):
-    stemmed = []
-    monkeypatch.setattr(bm25, "_CHUNK", 2)
-    monkeypatch.setattr(bm25, "stems", lambda words: stemmed.extend(words) or stems(words))
-    opened(tmp_path / "index", [*TEXTS, "The slab of heat"], "bm25s")
-    assert sorted(stemmed) == ["flow", "heat", "of", "slab", "the", "wing"]
-
-
 @given(st.lists(st.text(st.sampled_from("aAtTheinsİß_9ς -'\u0301"), max_size=30), max_size=6))
 def test_the_words_of_a_block_are_those_of_bm25s(texts):
     words, tokens, lengths = bm25._number_words(texts, None)
@@ -106,16 +97,6 @@ def test_a_negative_weight_pushes_documents_down_and_out(retriever):
     assert dict(pairs(both)) == pytest.approx({d: s for d, s in net.items() if s > 0}, abs=1e-6)
     assert 1 in heat_scores
     assert 1 not in both.documents
-
-
-def test_without_compiled_code_a_text_in_many_probes_is_scored_once(tmp_path):
-    retriever = opened(tmp_path / "index", TEXTS, "bm25s")
-    retriever._engine.batch = None
-    scored = []
-    inner = retriever._engine.scores
-    retriever._engine.scores = lambda words: scored.append(tuple(words)) or inner(words)
-    retriever.rank([probe(("wing", 1.0), (text, 0.5)) for text in ("heat", "slab", "flow")], [5] * 3)
-    assert sorted(scored) == [("flow",), ("heat",), ("slab",), ("wing",)]
 
 
 WORDS = st.lists(st.sampled_from(["wing", "heat", "slab", "flow", "zebra"]), max_size=4).map(" ".join)

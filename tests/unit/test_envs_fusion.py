@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from querylect.envs.retrievers.fusion import NOTHING, Scored, best, fuse
+from querylect.envs.retrievers.fusion import Scored, best, fuse
 
 A = [(7, 3.0), (2, 2.0), (5, 1.0)]
 B = [(2, 2.5), (9, 2.0)]
@@ -35,26 +35,9 @@ def test_fusion_by_hand(how, expected):
     assert fused(how, A, B) == [(document, pytest.approx(score, abs=1e-15)) for document, score in expected]
 
 
-def test_edges_by_hand():
-    negative = fused("max", [(1, -1.0), (2, -3.0)], [(2, -2.0)])
-    assert negative == [(1, -1.0), (2, -2.0)], "the maximum of negative scores is not zero"
-    uneven = fused("interleave", [(1, 1.0)], [(2, 9.0), (3, 8.0), (4, 7.0)])
-    assert [document for document, _ in uneven] == [1, 2, 3, 4], "it goes on when one ranking ends"
-
-
-@pytest.mark.parametrize("how", ["max", "sum", "rrf", "interleave"])
-def test_k_cuts_the_fused_ranking(how):
-    assert fused(how, A, B, k=2) == fused(how, A, B)[:2]
-
-
 @pytest.mark.parametrize("how", ["max", "sum"])
 def test_a_tie_goes_to_the_better_rank_then_to_the_earlier_ranking(how):
     assert [d for d, _ in fused(how, [(4, 2.0), (8, 1.0)], [(3, 1.0)], [(1, 1.0)])] == [4, 3, 1, 8]
-
-
-@pytest.mark.parametrize("how", ["max", "sum", "rrf", "interleave"])
-def test_nothing_fused_is_nothing(how):
-    assert pairs(fuse([NOTHING, NOTHING], how, 10)) == []
 
 
 def test_best_breaks_ties_at_the_cut_in_corpus_order():

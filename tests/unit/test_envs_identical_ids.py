@@ -2,14 +2,11 @@
 
 import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
-from querylect.data.beir import load_beir, save_beir
+from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.builder.build import build_index
-from querylect.envs.client.in_process import InProcessClient
 from querylect.envs.environment import Environment
 from querylect.envs.plan import PlanWithout, Probe, SearchPlan, Term
-from querylect.errors import DataError
-from querylect.eval.answers.sources import Contexts, known_questions, raw_searches
 
 TEXTS = {
     "a": "taxes should rise because taxes pay for schools",
@@ -86,16 +83,6 @@ def test_the_settings_stand_above_the_files(tmp_path):
     assert ignoring.plan_for("x", plan) is plan
 
 
-def test_the_property_is_written_and_read(tmp_path):
-    save_beir(dataset(ignore_identical_ids=True), tmp_path / "a")
-    assert load_beir(tmp_path / "a").ignore_identical_ids
-    save_beir(dataset(), tmp_path / "b")
-    assert not load_beir(tmp_path / "b").ignore_identical_ids
-    (tmp_path / "b" / "meta.json").write_text('{"ignore_identical_ids": "yes"}')
-    with pytest.raises(DataError, match="'ignore_identical_ids' is 'yes'; expected true or false"):
-        load_beir(tmp_path / "b")
-
-
 def test_a_step_of_the_service_leaves_it_out_and_a_search_does_not(ignoring, tmp_path):
     from fastapi.testclient import TestClient
     from querylect.envs.server.app import create_app
@@ -112,16 +99,3 @@ def test_a_step_of_the_service_leaves_it_out_and_a_search_does_not(ignoring, tmp
         assert [hit["id"] for hit in ranking] == ["a", "b"]
         refused = client.post("/v1/search", json={"plans": [{**plan, "without": "a"}]})
         assert refused.status_code == 422
-
-
-def test_a_reader_of_answers_is_not_shown_the_own_document(tmp_path):
-    save_beir(dataset(ignore_identical_ids=True), tmp_path / "data")
-    source = DatasetConfig(kind="beir", path=str(tmp_path / "data"))
-    config = EnvironmentConfig(dataset=source, index=str(tmp_path / "index"))
-    build_index(config)
-    client = InProcessClient(config)
-    searches = raw_searches([*client.questions("test"), Question("of another dataset", TEXTS["a"])])
-    records = [record for by_id in searches.values() for record in by_id.values()]
-    questions = known_questions(client, "test", {record.question_id for record in records})
-    contexts = Contexts(2, None, client, searches, questions).of(records)
-    assert [[document.id for document in documents] for documents in contexts] == [["b", "c"], ["a", "b"], ["a", "b"]]
