@@ -108,6 +108,6 @@ def save_mlm(folder):
     return save_bert(folder, seed=2, model=BertForMaskedLM)
 
 
-def save_cross_encoder(folder, labels=1):
-    """A BERT with random weights that gives `labels` numbers for a pair of texts."""
-    return save_bert(folder, seed=3, model=BertForSequenceClassification, num_labels=labels)
+def save_cross_encoder(folder):
+    """A BERT with random weights that gives a number for a pair of texts."""
+    return save_bert(folder, seed=3, model=BertForSequenceClassification, num_labels=1)
