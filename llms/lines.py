@@ -15,8 +15,10 @@ from pydantic import BaseModel
 from .prose import unquoted
 
 _ITEM = re.compile(r"[ \t]*(?:\d+[.)](?!\d)|[-*•](?=\s))[ \t]*")
+_BARE = re.compile(r"[ \t]*(?:\d+[.)]?|[-*•])[ \t]*")
+"""The mark of an item without a text."""
 _PLACEHOLDER = re.compile(r"<[^<>]*>|…|\.{3}")
-_NOTHING = re.compile(r"\W*(?:none|no|nothing|n/?a|empty)\W*|", re.IGNORECASE)
+_NOTHING = re.compile(r"\W*(?:none|no|nothing|n/?a|empty)\W*", re.IGNORECASE)
 
 
 class LineField:
@@ -69,7 +71,9 @@ class LineField:
         if self.listed:
             if _NOTHING.fullmatch(text.strip()):
                 return []
-            return items(text) if self.kind is str else re.split(r"[,;\s]+", text.strip(" \t.[]"))
+            if self.kind is str:
+                return items(text) or None
+            return [number.strip("[]") for number in re.split(r"[,;\s]+", text.strip(" \t."))]
         line = " ".join(text.split())
         if _PLACEHOLDER.fullmatch(line) or not line:
             return None
@@ -151,17 +155,12 @@ def read_lines(text: str, form: type[BaseModel], finished: bool = True) -> dict[
     for position, (label, body) in enumerate(marks):
         field, leaf = leaves[label]
         last = position == len(marks) - 1
-        value = leaf.read(_first_block(body, leaf) if last or leaf.kind is not str else body)
+        value = leaf.read(_first_block(body, leaf) if last or leaf is fields[-1] or leaf.kind is not str else body)
         if last and not finished and "\n" not in body.strip() and leaf.kind is not str:
             continue
-        if (
-            last
-            and not finished
-            and leaf.listed
-            and isinstance(value, list)
-            and body.rstrip().endswith(str(value[-1:])[2:-2])
-        ):
-            value = value[:-1] or value
+        cut_line = body.rstrip().rpartition("\n")[2]
+        if last and not finished and isinstance(value, list) and len(value) > 1 and not _BARE.fullmatch(cut_line):
+            value = value[:-1] if value[-1].endswith(_ITEM.sub("", cut_line).strip()) else value
         if leaf is not field:
             entries = values.setdefault(field.key, [{}])
             if leaf.key in entries[-1]:
@@ -193,7 +192,7 @@ def fitted(value: object, form: type[BaseModel]) -> object:
 
 def _fit(value: Any, field: LineField) -> object:
     if isinstance(value, str):
-        return field.read(value) if value.strip() or field.listed else value
+        return field.read(value) if value.strip() else [] if field.listed else value
     if field.listed:
         members = value if isinstance(value, list) else [] if value is None else [value]
         if isinstance(value, dict) and not field.inner:
@@ -215,12 +214,17 @@ def _fit_member(item: Any, field: LineField) -> object:
 
 def items(text: str) -> list[str]:
     """The items of a list, one a line, numbered or not; [] where text stands before the first number."""
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in text.splitlines() if line.strip() and not _BARE.fullmatch(line)]
     numbered = any(map(_ITEM.match, lines))
     if numbered and not _ITEM.match(lines[0]):
         return []
-    found = [" ".join(_ITEM.sub("", line, count=1).split()) for line in lines if not numbered or _ITEM.match(line)]
-    return [item for item in found if item and not _PLACEHOLDER.fullmatch(item)]
+    found: list[str] = []
+    for line in lines:
+        if numbered and not _ITEM.match(line):
+            found[-1] += f" {line}"
+        else:
+            found.append(_ITEM.sub("", line, count=1))
+    return [" ".join(item.split()) for item in found if not _PLACEHOLDER.fullmatch(item.strip())]
 
 
 def is_placeholder(text: object) -> bool:
@@ -239,7 +243,7 @@ def _first_block(body: str, field: LineField) -> str:
     if field.listed and field.kind is str:
         return re.split(r"\n[ \t]*\n(?![ \t]*\d)", body.strip())[0]
     # a small model goes on with the options of the question
-    ends = r"\n[ \t]*\n|\n(?=[A-E][.)] )" if field.kind is str else r"\n"
+    ends = r"\n[ \t]*\n|\n(?=[A-D][.)] )" if field.kind is str else r"\n"
     return re.split(ends, body.strip())[0]
 
 

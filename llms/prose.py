@@ -154,8 +154,15 @@ def unquoted(text: str) -> str:
 
 def marked_answer(text: str) -> str | None:
     """The last non-empty text behind an "Answer:" that begins a line, or else in a box; None without either."""
-    answers = list(filter(None, map(str.strip, _ANSWER.findall(text)))) or boxed(text)
+    answers = list(filter(None, map(_behind_marks, _ANSWER.findall(text)))) or boxed(text)
     return answers[-1] if answers else None
+
+
+def _behind_marks(answer: str) -> str:
+    """The text after a repeated "The answer is:"."""
+    while mark := _ANSWER.match(answer):
+        answer = mark[1]
+    return answer
 
 
 def short_answer(text: str) -> str:

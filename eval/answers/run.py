@@ -73,9 +73,7 @@ def answer_questions(
         else:
             searches = raw_searches(_raw_questions(client, info, config.eval, config.answers, gold))
         searched = {name for by_id in searches.values() for name in by_id}
-        dataset = config.env.dataset if config.client.urls == "local" else None
-        known = known_questions(client, config.eval.split, searched)
-        contexts = Contexts(max(config.answers.top), dataset, client, searches, known)
+        contexts = Contexts(max(config.answers.top), client, known_questions(client, config.eval.split, searched))
         journal = open_journal(folder / "answers.jsonl", AnswerRecord)
         answering = Answering(config, reader, gold, searches, contexts, journal)
         refuse_other(folder / "answers.json", answering.identity, overwrite)
@@ -125,8 +123,7 @@ class AnswerCase:
     row: RowKey
     gold: Gold
     question: Question
-    documents: Sequence[Document] | None
-    """None where the evaluation got no ranking."""
+    documents: Sequence[Document]
     ndcg: float | None
     prompt: Prompt
 
@@ -193,11 +190,6 @@ class Answering:
         limit, seed = self._config.answers.limit, self._config.eval.sample_seed
         if sample := sampled(count, len(self._answerable), limit, seed):
             notes.append(f"The questions are a sample of those with a right answer: {sample}.")
-        if self._contexts.moved:
-            notes.append(
-                f"{self._contexts.moved} rankings came back in another order than they were recorded: the environment "
-                "or the depth of the search has changed."
-            )
         searches = [search for by_id in self._searches.values() for search in by_id.values()]
         if failed := sum(not search.format_ok for search in searches):
             notes.append(
@@ -211,15 +203,9 @@ class Answering:
         return notes
 
     def _answers(self, questions: Sequence[str]) -> list[AnswerRecord]:
-        """The records of some questions for all systems. Where there is no ranking, nothing is asked."""
-        cases = self._cases(questions)
-        keys = [self._reader.key(case.prompt, self._draw) for case in cases]
-        ranked = [(case, key) for case, key in zip(cases, keys, strict=True) if case.documents is not None]
-        read = iter(keyed_records(ranked, self._journal, self._ask, _reused, PROMPTS_AT_ONCE))
-        return [
-            next(read) if case.documents is not None else _record(case, key, None)
-            for case, key in zip(cases, keys, strict=True)
-        ]
+        """The records of some questions for all systems."""
+        cases = [(case, self._reader.key(case.prompt, self._draw)) for case in self._cases(questions)]
+        return keyed_records(cases, self._journal, self._ask, _reused, PROMPTS_AT_ONCE)
 
     def _cases(self, questions: Sequence[str]) -> list[AnswerCase]:
         cases = [self._case((Arm(NO_RAG, 0), 0), self._first[question], [], None) for question in questions]
@@ -232,16 +218,13 @@ class Answering:
         contexts = self._contexts.of([search for _, search in searched])
         for top in self._config.answers.top:
             for (arm, search), documents in zip(searched, contexts, strict=True):
-                selected = documents[:top] if documents is not None else None
-                cases.append(self._case((arm, top), search, selected, recorded_ndcg(search)))
+                cases.append(self._case((arm, top), search, documents[:top], recorded_ndcg(search)))
         return cases
 
-    def _case(
-        self, row: RowKey, search: EvalRecord, documents: Sequence[Document] | None, ndcg: float | None
-    ) -> AnswerCase:
+    def _case(self, row: RowKey, search: EvalRecord, documents: Sequence[Document], ndcg: float | None) -> AnswerCase:
         gold = self._gold.by_id[search.question_id]
         question = Question(search.question_id, search.question, gold.question.options, search.history)
-        prompt = reader_prompt(question, documents or [], self._config.answers.document_words)
+        prompt = reader_prompt(question, documents, self._config.answers.document_words)
         return AnswerCase(row, gold, question, documents, ndcg, prompt)
 
     def _ask(self, cases: Sequence[tuple[AnswerCase, str]]) -> list[AnswerRecord]:
@@ -261,9 +244,9 @@ def _record(case: AnswerCase, key: str, reply: LlmResponse | None) -> AnswerReco
         top=top,
         question_id=case.question.id,
         question=case.question.text,
-        documents=tuple(document.id for document in case.documents or ()),
+        documents=tuple(document.id for document in case.documents),
         answer=answer,
-        missing="" if answer is not None else "no reply" if case.documents is not None else "no ranking",
+        missing="" if answer is not None else "no reply",
         cut=reply is not None and not reply.texts[0].finished,
         chosen=option,
         scores=case.gold.score(text, option, SCORES),

@@ -1,23 +1,19 @@
 """The documents that the reader gets from each system.
 
-A recorded search plan is sent to the environment again, with texts and deep enough for the largest `top`. For records
-without plans, the texts of the ranked document ids come from the local dataset.
+A recorded search plan is sent to the environment again, with texts and deep enough for the largest `top`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
 from pydantic import ValidationError
 
-from ...configs.schema import DatasetConfig
-from ...data.load import load_dataset
 from ...data.types import Document, Question
 from ...envs.client.base import EnvironmentApi, SearchClient, StepClient
 from ...envs.plan import SearchPlan
 from ...envs.schemas import HitBody, Step
-from ...errors import ConfigError, DataError, EnvironmentUnavailableError, in_one_line
+from ...errors import DataError, EnvironmentUnavailableError, in_one_line
 from ..records import METRICS, RAW, EvalRecord, raw_record, read_records
 from ..table import Arm
 
@@ -55,19 +51,10 @@ def recorded_ndcg(record: EvalRecord) -> float | None:
     return record.metrics.get(METRICS[0])
 
 
-def _to_be_searched(record: EvalRecord) -> bool:
-    return record.format_ok and not record.unsearched
-
-
 def _plan(record: EvalRecord) -> SearchPlan | None:
-    """The recorded plan, or the text of a raw question; None without them, and where nothing was to be searched.
-
-    Raises DataError for a plan that cannot be read.
-    """
-    if not _to_be_searched(record):
-        return None
+    """The recorded plan; None where nothing was searched. Raises DataError for a plan that cannot be read."""
     if record.plan is None:
-        return SearchPlan.of(record.question) if record.system == RAW else None
+        return None
     try:
         return SearchPlan.model_validate(record.plan)
     except ValidationError as error:
@@ -94,41 +81,19 @@ class ContextClient(SearchClient, StepClient, Protocol):
 
 
 class Contexts:
-    """The documents of searches, from the environment or from the dataset."""
+    """The documents of searches, from the environment."""
 
-    def __init__(
-        self,
-        deepest: int,
-        dataset: DatasetConfig | None,
-        client: ContextClient,
-        searches: Searches,
-        known: Collection[str] = (),
-    ) -> None:
-        """`deepest`: the largest of `answers.top`; `dataset`: that of the environment, None if it is on another
-        machine; `known`: the ids that are those of the environment's questions (`known_questions`).
+    def __init__(self, deepest: int, client: ContextClient, known: Collection[str]) -> None:
+        """`deepest`: the largest of `answers.top`; `known`: the ids that are those of the environment's questions
+        (`known_questions`)."""
+        self._deepest, self._client, self._known = deepest, client, known
 
-        Raises ConfigError where `answers.top` needs more documents than a record without a plan has.
-        """
-        self._deepest, self._source, self._client, self._known = deepest, dataset, client, known
-        records = [record for by_id in searches.values() for record in by_id.values()]
-        unplanned = [
-            record for record in records if record.plan is None and _to_be_searched(record) and record.system != RAW
-        ]
-        longest = max((len(record.ranking) for record in unplanned), default=self._deepest)
-        if longest < self._deepest:
-            raise ConfigError(
-                f"the records hold no search plans and {longest} documents of a ranking; answers.top asks for "
-                f"{self._deepest}. Ask for fewer (--top {max(1, longest)}), or run `querylect eval` again."
-            )
-        self.moved = 0
-        """Number of rankings that differ from the recorded ones."""
+    def of(self, searches: Sequence[EvalRecord]) -> list[list[Document]]:
+        """The documents of each search, best first; an empty list where nothing was searched, because the model's
+        answer had the wrong format or it stopped before any search.
 
-    def of(self, searches: Sequence[EvalRecord]) -> list[list[Document] | None]:
-        """The documents of each search, best first; None where the evaluation got no ranking, an empty list where
-        nothing was searched, because the model's answer had the wrong format or it stopped before any search.
-
-        Raises EnvironmentUnavailableError where the environment does not answer, ConfigError where the texts of a
-        recorded ranking are not on this machine, DataError for a plan that cannot be read.
+        Raises EnvironmentUnavailableError where the environment does not answer, DataError for a plan that cannot be
+        read.
         """
         plans = [_plan(record) for record in searches]
         deep = [
@@ -137,19 +102,7 @@ class Contexts:
             if plan is not None
         ]
         rankings = iter(self._rankings(deep))
-        contexts: list[list[Document] | None] = []
-        for record, plan in zip(searches, plans, strict=True):
-            if plan is not None:
-                documents = [hit.document for hit in next(rankings)]
-                ids = tuple(document.id for document in documents)
-                same = min(len(ids), len(record.ranking))
-                self.moved += ids[:same] != record.ranking[:same]
-                contexts.append(documents)
-            elif _to_be_searched(record):
-                contexts.append(self._recorded(record) if recorded_ndcg(record) is not None else None)
-            else:
-                contexts.append([])
-        return contexts
+        return [[hit.document for hit in next(rankings)] if plan is not None else [] for plan in plans]
 
     def _rankings(self, plans: Sequence[tuple[str, SearchPlan]]) -> list[Sequence[HitBody]]:
         """The ranking of each plan, without the documents that the environment leaves out for its question."""
@@ -163,20 +116,3 @@ class Contexts:
         of_steps = iter([result.ranking for result in results if result is not None])
         of_others = iter(self._client.search(without_steps, with_text=True) if without_steps else [])
         return [next(of_steps if name in self._known else of_others) for name, _ in plans]
-
-    def _recorded(self, record: EvalRecord) -> list[Document]:
-        unknown = [document_id for document_id in record.ranking if document_id not in self._dataset]
-        if unknown:
-            raise DataError(
-                f"the records rank document {unknown[0]!r}, which the dataset does not have. Name the right one."
-            )
-        return [self._dataset[document_id] for document_id in record.ranking]
-
-    @cached_property
-    def _dataset(self) -> Mapping[str, Document]:
-        if self._source is None:
-            raise ConfigError(
-                "the records hold no search plans, and the environment is on another machine: the texts of their "
-                "documents are not known here. Run `querylect eval` again with this version."
-            )
-        return {document.id: document for document in load_dataset(self._source).corpus}

@@ -276,36 +276,6 @@ def test_a_rewriter_of_two_stages_asks_the_same_model_before(values, endpoint):
     assert {(record.sample, record.calls, record.tokens) for record in rows_of(folder)} == {(0, 2, 6), (1, 1, 3)}
 
 
-def test_a_system_is_asked_in_the_users_words(values, endpoint, tmp_path):
-    prompts_file = tmp_path / "mine.yaml"
-
-    def asked_with(texts, rewriter):
-        prompts_file.write_text(json.dumps(texts), encoding="utf-8")  # JSON is YAML
-        endpoint.bodies.clear()
-        settings = {"name": rewriter, "stop": rewriter == "hcqr"}
-        changed = with_system(values, rewriter=settings, turns=1, prompts=str(prompts_file))
-        _, results, _ = carry_out({**changed, "limit": 1})
-        return [last_user(body) for body in endpoint.bodies], results
-
-    (question,), _ = asked_with({"rewriter": "Mine: {question}"}, "explore")
-    assert question.removeprefix("Mine: please: ") in RIGHT
-    assert asked_with({"rewriter": "Mine: {question}"}, "explore")[0] == [], "known answers"
-    assert asked_with({"rewriter": "Other: {question}"}, "explore")[0] == [f"Other: {question[6:]}"]
-    endpoint.answer = lambda body: (
-        '{"discriminating_features": ["a"], "reasoning": "b", "confirming_evidence": ["c"], "best_guess": "g"}'
-        if last_user(body).startswith("Form:")
-        else "Query 1: a\nQuery 2: b\nQuery 3: c"
-    )
-    texts = {"formulator": "Form: {question}", "rewriter": "Search {guess}: {question}"}
-    assert asked_with(texts, "hcqr")[0] == [f"Form: {question[6:]}", f"Search g: {question[6:]}"]
-    texts["formulator"] = "Form: {question}!"
-    assert asked_with(texts, "hcqr")[0] == [f"Form: {question[6:]}!"], "the rest is cached"
-    (failure,) = asked_with({"judge": "{question}"}, "explore")[1]["failed"]
-    assert "systems.asked.prompts" in failure["message"]
-    with pytest.raises(ValueError, match="llm is missing"):
-        SpecConfig.model_validate({**values, "systems": {"x": {"prompts": "mine.yaml"}}})
-
-
 def test_an_answer_that_is_sent_back_is_two_calls(values, endpoint):
     def answer(body):
         first, *repair = body["messages"]

@@ -9,13 +9,12 @@ from querylect.eval.tasks import judge_prompts
 from querylect.eval.tasks.judge_prompts import Attribution, Attributions, Utility, YesNo
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, MissingResponse, Prompt, SamplingParams, Text
-from querylect.llms.lines import labels_of, opening, parts_of, read_lines, render, request
+from querylect.llms.lines import fields_of, labels_of, opening, read_lines, render, request
 from querylect.llms.structured import FormPrompt, WorkedExample, ask_structured, read
 from querylect.methods.chr import Hypotheses
 from querylect.methods.migres import Extracted, Kept, Piece
 from querylect.methods.misknow import Judgement
-from querylect.questions.prompts import Written
-from querylect.rewriters.hcqr import ChosenHypothesis, Hypothesis
+from querylect.rewriters.hcqr import Hypothesis
 from querylect.rollouts.llms import open_llm
 
 FULL = """Thought: Passage 1 says nothing.
@@ -76,7 +75,7 @@ def test_parts_may_run_over_lines_and_bear_the_marks_of_chat_models():
     assert value(text, Judgement) == JUDGED
     assert value(f"<think>is Judge: no?\nJudge: no</think>\n```\n{FULL}\n```", Judgement) == JUDGED
     assert value(FULL.replace("1. ", "").replace("2. ", ""), Judgement) == JUDGED, "a line for each, without numbers"
-    assert value(f"Here is my judgement:\n\n{FULL.replace('yes', '是')}", Judgement) == JUDGED
+    assert value(f"Here is my judgement:\n\n{FULL}", Judgement) == JUDGED
     assert value(FULL.replace("Judge:", "2. **Judge** (missing?):"), Judgement) == JUDGED
     assert value(JUDGED.model_dump_json(), Judgement) == JUDGED, "JSON where lines were asked for"
 
@@ -99,20 +98,11 @@ def test_an_answer_ends_with_its_last_part(after):
     [
         ("", "empty answer"),
         ("I think so.", "thought: Field required"),
-        (FULL.replace("Judge: yes\n", ""), "'Missing knowledge' stands where 'Judge' belongs"),
-        ("Judge: yes\n" + FULL.replace("Judge: yes\n", ""), "'Judge' stands where 'Thought' belongs"),
-        (FULL.replace("Judge: yes", "Judge: yes\nJudge: no"), "'Judge' stands where 'Missing knowledge' belongs"),
+        (FULL.replace("Judge: yes\n", ""), "judge: Field required"),
+        (FULL.replace("Judge: yes", "Judge: yes\nJudge: no"), "judge: Input should be a valid boolean"),
         (FULL.replace("yes", "yes and no"), "judge: Input should be a valid boolean"),
-        (
-            FULL.replace("Thought: Passage 1 says nothing.", "Thought:"),
-            "'Thought' has no value; thought: Field required",
-        ),
-        (FULL.replace("\n1. dog tamers", ""), "'Query' has no value; query: Field required"),
-        (FULL.replace("\n1. dog tamers", "\n1."), "query: Field required"),
-        (FULL.replace("Query:", "Query:\nSure, here they are:"), "query: Field required"),
-        (FULL.replace("dog tamers", "<text>\n2. …"), "query: Field required"),
-        (FULL.replace("Passage 1 says nothing.", "<text>"), "thought: Field required"),
-        (FULL.replace("Judge", "判断"), "'Missing knowledge' stands where 'Judge' belongs"),
+        (FULL.replace("Passage 1 says nothing.", ""), "thought: Input should be a valid string"),
+        (FULL.replace("Passage 1 says nothing.", "<text>"), "thought: Input should be a valid string"),
     ],
 )
 def test_whatever_else_is_off_is_a_failure_that_says_why(text, says):
@@ -167,56 +157,18 @@ def test_the_item_of_a_list_that_was_cut_at_the_limit_is_dropped(listed, items):
     [
         ("", "Asthma, which\nwheezes"),
         ("\nC. Croup\nD. Flu", "Asthma, which\nwheezes"),
-        ("\nDemonstration:\n1. none", "Asthma, which\nwheezes"),
         ("\nA child: it coughs", "Asthma, which\nwheezes\nA child: it coughs"),
         ("\nE. coli or Klebsiella.", "Asthma, which\nwheezes\nE. coli or Klebsiella."),
         ("\nJ. Lind with citrus.", "Asthma, which\nwheezes\nJ. Lind with citrus."),
     ],
 )
-def test_the_last_text_ends_before_copied_options_and_headings(after, text):
+def test_the_last_text_ends_before_copied_options(after, text):
     read_value = value(f"H_plus: Croup\nH_minus: Asthma, which\nwheezes{after}", Hypotheses)
     assert read_value.minus == " ".join(text.split())
 
 
-def test_quotes_around_all_of_a_text_are_no_part_of_it():
-    assert value('H_plus: "Croup"\nH_minus: "Asthma" or "flu"', Hypotheses) == Hypotheses(
-        H_plus="Croup", H_minus='"Asthma" or "flu"'
-    )
-
-
-def test_a_list_that_is_finished_keeps_its_last_item():
-    assert value("Missing:\n1. the year\n2. the pla", Pieces) == Pieces(missing=["the year", "the pla"])
-
-
-@pytest.mark.parametrize("letters", ["A", "AB", "ABCDEFGHIJ"])
-def test_texts_of_one_word_in_any_language_and_options_of_any_number(letters):
-    for letter in letters:
-        assert value(f"Selected answer: {letter}\nLabel: ENTAILED", Utility).selected_answer == letter
-    text = (
-        "Discriminating features:\n1. 发热\n2. 答案：咳嗽\nReasoning: 对\nConfirming evidence: رئة\nBest guess: J\n"
-        "Best guess text: 肺炎"
-    )
-    hypothesis = value(text, ChosenHypothesis)
-    assert hypothesis.discriminating_features == ("发热", "答案：咳嗽"), (
-        "a label is one of the form's own, nothing else"
-    )
-    assert (hypothesis.confirming_evidence, hypothesis.best_guess, hypothesis.guess) == (("رئة",), "J", "肺炎")
-    assert value("Questions: why?", Written) == Written(questions=["why?"])
-    assert value("Questions:\n1. Warum?\n2. 为什么？\n\n3. لماذا؟", Written).questions == [
-        "Warum?",
-        "为什么？",
-        "لماذا؟",
-    ]
-    assert value("Questions:\n1. half\ud800", Written) is None, "half a character is no text"
-
-
-def test_a_list_that_must_hold_something_may_not_be_none():
-    text = "Discriminating features: none\nReasoning: so\nConfirming evidence: x\nBest guess: y"
-    assert "discriminating_features" in read(text, Hypothesis, "lines").failure
-
-
 def test_the_request_shows_every_label_and_what_may_follow():
-    assert request(Judgement).splitlines() == [
+    assert request(Judgement, {}).splitlines() == [
         "Answer with these lines and nothing else, each beginning with its label; write none where a list is empty:",
         "Thought: <text>",
         "Judge: <yes or no>",
@@ -227,21 +179,21 @@ def test_the_request_shows_every_label_and_what_may_follow():
         "1. <text>",
         "2. …",
     ]
-    assert request(Utility).splitlines()[1:] == [
+    assert request(Utility, {}).splitlines()[1:] == [
         "Selected answer: <text>",
         "Label: <ENTAILED or USEFUL_BUT_NOT_ENTAILED or NOT_USEFUL>",
     ]
     assert request(Hypothesis, {"best_guess": "A/B"}).splitlines()[0].endswith("label:"), "no list may be empty"
     assert "Best guess: <A/B>" in request(Hypothesis, {"best_guess": "A/B"})
-    assert "(and so on for each; Pieces: none where there is none)" in request(Extracted)
+    assert "(and so on for each; Pieces: none where there is none)" in request(Extracted, {})
     assert labels_of(Attributions) == ["Statement", "Attributed", "Reason"]
     assert labels_of(Hypotheses) == ["H_plus", "H_minus"], "as a policy in training writes them"
 
 
 def test_an_answer_begins_with_what_is_known_of_it():
-    assert opening(Judgement) == "Thought:"
-    assert opening(Hypothesis) == "Discriminating features:\n1."
-    assert opening(Attributions) == "", "a list of models may begin in two ways"
+    assert opening(Judgement, {}) == "Thought:"
+    assert opening(Hypothesis, {}) == "Discriminating features:\n1."
+    assert opening(Attributions, {}) == "", "a list of models may begin in two ways"
     assert opening(Judgement, {"thought": "so", "judge": False}) == "Thought: so\nJudge: no\nMissing knowledge:"
 
 
@@ -250,7 +202,7 @@ def test_a_field_that_no_line_holds_is_refused_by_name():
         tree: dict[str, str]
 
     with pytest.raises(TypeError, match=r"Deep\.tree"):
-        parts_of(Deep)
+        fields_of(Deep)
 
 
 class Script:
@@ -282,11 +234,11 @@ def test_one_prompt_is_said_in_either_way():
     as_lines = PROMPT.worded(YesNo, "lines")
     assert (as_lines.version, as_lines.opening) == ("judge-1/lines", "Explanation:")
     assert [message["role"] for message in as_lines.messages] == ["user", "assistant", "user"]
-    assert as_lines.messages[0]["content"] == f"Judge the reply.\n\n{request(YesNo)}\n\nReply: 4"
+    assert as_lines.messages[0]["content"] == f"Judge the reply.\n\n{request(YesNo, {})}\n\nReply: 4"
     assert as_lines.messages[1]["content"] == "Explanation: four\nVerdict: yes"
     assert as_lines.messages[2]["content"] == "Reply: 5"
     (alone,) = FormPrompt("Judge.", "Reply: 5", "judge-1").worded(YesNo, "lines").messages
-    assert alone["content"] == f"Judge.\n\n{request(YesNo)}\n\nReply: 5"
+    assert alone["content"] == f"Judge.\n\n{request(YesNo, {})}\n\nReply: 5"
 
 
 def test_a_wrong_answer_is_mended_once_from_where_it_went_wrong():
@@ -325,13 +277,6 @@ def test_every_example_of_a_judge_is_an_answer_of_its_form():
         assert read(example.json, type(example.answer)).value == example.answer
 
 
-def test_figures_in_a_list_begin_no_item():
-    text = FULL.replace("1. dog tamers", "1. 2.5 mg daily\n-5 degrees\n- no item of its own")
-    assert value(text, Judgement).query == ["2.5 mg daily -5 degrees", "no item of its own"]
-    assert value(FULL.replace("1. dog tamers", "2.5 mg\n-5 °C"), Judgement).query == ["2.5 mg", "-5 °C"]
-    assert value(f"Passages: {'9' * 5000}", Kept) is None, "more figures than a number can have"
-
-
 def test_a_cut_off_tail_never_raises():
     for end in range(len(FULL)):
         read_lines(FULL[:end], Judgement, finished=False)
@@ -341,11 +286,11 @@ def test_a_cut_off_tail_never_raises():
 def test_a_model_that_runs_here_finds_its_answer_begun(tiny_policy, tmp_path, form):
     config = LlmConfig(model=str(tiny_policy), dtype="float32", cache=str(tmp_path / "cache"))
     plain = Prompt(({"role": "user", "content": "judge"},))
-    prefilled = Prompt(plain.messages, opening=opening(form))
+    prefilled = Prompt(plain.messages, opening=opening(form, {}))
     with open_llm(config) as llm:
         first, second = llm.ask([plain, prefilled], SamplingParams(max_tokens=8))
         assert (llm.costs.calls, llm.key(plain, SamplingParams()) == llm.key(prefilled, SamplingParams())) == (2, False)
-        assert second.texts[0].text.startswith(opening(form))
+        assert second.texts[0].text.startswith(opening(form, {}))
         assert second.prompt_tokens > first.prompt_tokens
         assert second.tokens <= 8, "what was begun for it is read, not written"
         assert llm.ask([prefilled], SamplingParams(max_tokens=8)) == [second]
