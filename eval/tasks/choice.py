@@ -28,6 +28,7 @@ _IS_BEST = re.compile(
     r"(?:most|best|correct|right)\b",
     re.MULTILINE,
 )
+_INTRODUCTION = re.compile(r"^(?:based on|according to) the [^,]*, *", re.IGNORECASE)
 _CONDITION = re.compile(r"\b(?:if|unless|whether|either|neither|could|might|may)\b", re.IGNORECASE)
 _TURN = re.compile(r"\b(?:but|so|still|i|i'd)\b", re.IGNORECASE)
 _LETTER = re.compile(
@@ -50,7 +51,7 @@ def chosen(answer: str, options: Sequence[str]) -> int | None:
         said = [_named(mark["said"], options) for mark in marks]
         if said:
             return said[-1] if pattern is _STATED or len(set(said)) == 1 else None
-    lines = [line.lstrip("# ") for line in text.splitlines() if line.strip()]
+    lines = [_INTRODUCTION.sub("", line.lstrip("# ")) for line in text.splitlines() if line.strip()]
     outer = {index for line in {*lines[:1], *lines[-1:]} if (index := _named(line, options)) is not None}
     return outer.pop() if len(outer) == 1 and not _STATED.search(text) else None
 

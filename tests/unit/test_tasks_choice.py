@@ -101,6 +101,7 @@ YES_NO = {
     1: [
         *("**No**", "No, it does not.", "I think the answer is no", "Answer: No", "B", "B. no"),
         *('{"answer_choice": "no"}', "\\boxed{no}", "The trial found no benefit.\n\nAnswer: no"),
+        "Based on the context, no.",
     ],
     2: [
         *("ANSWER: MAYBE", "The answer is maybe.", "The documents do not agree.\n\nMaybe"),
