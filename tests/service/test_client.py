@@ -165,7 +165,7 @@ def test_a_dead_service_ends_a_start_with_its_url_and_the_remedy(dead, connect):
         ((408, {}, b""), "HTTP 408"),
         ((302, {"location": "/"}, b""), "HTTP 302"),
         ((200, {}, b"<html>welcome to the proxy</html>"), "Invalid JSON"),
-        ((200, {"content-length": "900"}, b"{"), "RemoteProtocolError"),
+        ((200, {"content-length": "900"}, b"{"), "Error"),
         ((200, {}, b"{}"), "index_hash"),
         ((204, {}, b""), "HTTP 204"),
     ],
