@@ -86,7 +86,7 @@ def test_probes_score_as_with_the_local_index_also_from_shards(kind, dataset, re
     milvus = Environment.open(config)
     rankings = milvus.search(plans(kind))
     same_scores(rankings, local.search(plans(kind)))
-    assert [milvus.search([single])[0] for single in plans(kind)] == rankings
+    same_scores([milvus.search([single])[0] for single in plans(kind)], rankings)
     assert milvus.card["engine"] == "milvus"
     assert milvus.card.get("frequent_terms") == local.card.get("frequent_terms")
     assert milvus.index_hash != local.index_hash
