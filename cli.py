@@ -329,9 +329,6 @@ def serve(
     turn: Annotated[
         int | None, typer.Option("--turn", min=1, help="Of the rewriter; the turn that won on validation.")
     ] = None,
-    openai: Annotated[
-        bool, typer.Option("--openai", help="Answer chats with the rewriter, too, in OpenAI's protocol.")
-    ] = False,
     env: MixMember = None,
     facing: Annotated[
         str | None, typer.Option("--facing", metavar="HOST", help="Listen where HOST reaches this machine.")
@@ -346,8 +343,8 @@ def serve(
 ) -> None:
     """Serve CONFIG's environment over HTTP until Ctrl-C; print its URL once it answers."""
     settings = only(_resolve(config, overrides, verbose, dry_run), env)
-    if rewriter is None and (checkpoint is not None or revision is not None or turn is not None or trust or openai):
-        message = "--checkpoint, --revision, --turn, --trust and --openai are for a rewriter; there is no --rewriter."
+    if rewriter is None and (checkpoint is not None or revision is not None or turn is not None or trust):
+        message = "--checkpoint, --revision, --turn and --trust are for a rewriter; there is no --rewriter."
         raise ConfigError(message)
     from .envs.client.discovery import PRIVATE, write_url
     from .envs.credentials import token_of
@@ -369,7 +366,7 @@ def serve(
         trained = open_trained(rewriter, checkpoint=checkpoint, revision=revision, trust=trust)
         from .inference.server import open_rewriter  # which imports PyTorch
 
-        extend = open_rewriter(trained, env, turn, openai)
+        extend = open_rewriter(trained, env, turn)
     from .envs.server.serve import serve as serve_environment
 
     def ready(url: str) -> None:

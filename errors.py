@@ -58,12 +58,8 @@ class ClusterError(UserError):
     """The cluster refused a job as it was specified."""
 
 
-class HubRefusedError(UserError):
-    """The Hugging Face Hub refused a request as wrong (HTTP 4xx): repeating it would not help."""
-
-
-class HubUnavailableError(QuerylectError):
-    """The Hugging Face Hub did not answer, or not in time; the same command continues later."""
+class HubError(QuerylectError):
+    """The Hugging Face Hub refused a request, or did not answer; the message is its own."""
 
 
 class EnvironmentUnavailableError(QuerylectError):

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from .llm import LlmConfig
 from .section import Section
@@ -24,17 +24,8 @@ class OptimizeConfig(Section):
     shown documents, the examples."""
     minibatch: Annotated[int, Field(ge=1)] = 8
     """Training questions that a proposal is made from; it is validated only if it beats its parent on them."""
-    feedback: bool = True
-    """Show the reflection model how the prompt did on the minibatch. False: it sees the prompt alone, so that the run
-    selects among unguided proposals: the control experiment."""
-    titles: Annotated[int, Field(ge=1)] = 3
-    """Titles of retrieved and of relevant documents shown to the reflection model per question."""
-    attempts: Annotated[int, Field(ge=1)] = 3
-    """Attempts at one proposal; the reason for refusing an unusable prompt is given to the next attempt."""
     reflection: LlmConfig | None = None
     """The model that proposes prompts; None: the base model of the policy."""
-    reflection_temperature: Annotated[float, Field(ge=0)] = 1.0
-    """Sampling temperature of the reflection model."""
     reflection_tokens: Annotated[int, Field(ge=1)] = 1024
     """Maximum tokens of a proposal, thinking included."""
     task: LlmConfig | None = None
@@ -46,12 +37,3 @@ class OptimizeConfig(Section):
         if len(set(components)) < len(components):
             raise ValueError(f"components {components} names one of them twice")
         return components
-
-    @model_validator(mode="after")
-    def _check_feedback(self) -> "OptimizeConfig":
-        if not self.feedback and self.reflection_temperature == 0:
-            raise ValueError(
-                "feedback is false and reflection_temperature is 0: the reflection model would be asked the same "
-                "and answer the same again and again; give a temperature above 0"
-            )
-        return self

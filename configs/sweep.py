@@ -24,10 +24,6 @@ class SweepConfig(Section):
     the config and `-sweep`."""
     set: Annotated[dict[str, Annotated[list[object], Field(min_length=1)]], Field(min_length=1)]
     """Values by setting, such as train.learning_rate; a run for every combination."""
-    random: Annotated[int, Field(ge=1)] | None = None
-    """Size of a random sample of the combinations; None: all of them."""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Random seed of the sample; a smaller sample is the beginning of a larger one."""
 
     @field_validator("set")
     @classmethod
@@ -38,18 +34,14 @@ class SweepConfig(Section):
         return values
 
 
-def load_sweep(path: str | None, settings: Sequence[str] = (), **options: object) -> SweepConfig:
-    """The sweep of a YAML file and of `key=a,b,c` settings, which win; so do the `options` that are not None.
-
-    Raises ConfigError.
-    """
-    source = path or "--set"
+def load_sweep(path: str | None, settings: Sequence[str] = (), name: str | None = None) -> SweepConfig:
+    """The sweep of a YAML file and of `key=a,b,c` settings, which win; so does `name`. Raises ConfigError."""
     values = read_yaml(Path(path).expanduser()) if path is not None else {}
     given = dict(map(_values_of, settings))
     in_file = values.get("set", {})
     if given and isinstance(in_file, dict):
         values["set"] = {**in_file, **given}
-    return validated(SweepConfig, values | {key: value for key, value in options.items() if value is not None}, source)
+    return validated(SweepConfig, values | ({"name": name} if name is not None else {}), path or "--set")
 
 
 def _values_of(text: str) -> tuple[str, list[object]]:

@@ -5,7 +5,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..configs.yaml12 import InvalidYAMLError, card_metadata
+from yaml import YAMLError
+
 from ..errors import ConfigError
 from ..sources import resolve_model
 
@@ -78,17 +79,16 @@ def _licence(folder: Path | None, gguf: Path | None, hub_id: str | None) -> Lice
 
 def licence_of_card(text: str) -> Licence:
     """The licence in the YAML metadata at the top of a model card."""
+    from huggingface_hub import ModelCard
+
     try:
-        values = card_metadata(text)
-    except InvalidYAMLError:
+        data = ModelCard(text, ignore_metadata_errors=True).data
+    except (ValueError, YAMLError):
         return Licence()
-    identifier = values.get("license")
-    if isinstance(identifier, list):
-        identifier = identifier[0] if len(identifier) == 1 else None
+    identifier = data.get("license")
     if not isinstance(identifier, str):
         return Licence()
-    name, link = (values.get(key) for key in ("license_name", "license_link"))
-    return Licence(identifier, str(name) if name else None, str(link) if link else None)
+    return Licence(identifier, data.get("license_name"), data.get("license_link"))
 
 
 def _licence_of_gguf(path: Path) -> Licence:

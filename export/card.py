@@ -61,7 +61,7 @@ def model_card(
     from huggingface_hub import ModelCard
 
     name = address.name.rpartition("/")[2] if address.on_the_hub else exported.run.name
-    members = exported.members
+    members = exported.environments
     member_name, first = next(iter(members.items()))
     licences = [member.results.licence for member in members.values() if member.results is not None]
     card = ModelCard.from_template(
@@ -91,7 +91,7 @@ def metadata(exported: Exported, base: BaseModelSource, datasets: Sequence[str],
     """The metadata that the Hub displays and indexes."""
     from huggingface_hub import ModelCardData
 
-    retrievers = [_tag(str(member.retriever.get("name", ""))) for member in exported.members.values()]
+    retrievers = [_tag(str(member.retriever.get("name", ""))) for member in exported.environments.values()]
     tags = ["querylect", "query-rewriting", "information-retrieval", "reinforcement-learning", "grpo", *retrievers]
     results = list(_eval_results(exported))
     return ModelCardData(
@@ -113,7 +113,7 @@ def _eval_results(exported: Exported) -> Iterator["EvalResult"]:
     """The trained policy's metrics per turn. Baselines appear only in the card's table."""
     from huggingface_hub import EvalResult
 
-    measured = [member.results for member in exported.members.values() if member.results is not None]
+    measured = [member.results for member in exported.environments.values() if member.results is not None]
     trained = [(results, row) for results in measured for row in results.systems if row.system == TRAINED]
     for results, row in trained:
         for metric, value in row.metrics.items():
@@ -183,7 +183,7 @@ def _label(row: ExportedSystem, rollout: ExportedRollout) -> str:
     label = Arm(row.system, row.turn).phrase.removeprefix("the ").replace(" at turn", ", turn")
     if row.system != TRAINED:
         return label
-    used = row.turn == rollout.used_turn and rollout.turns > 1
+    used = row.turn == rollout.turn and rollout.turns > 1
     return f"**{label}, which is used**" if used else f"**{label}**"
 
 
@@ -220,7 +220,7 @@ def _training(exported: Exported, base: BaseModelSource) -> list[tuple[str, str]
     ]
     if train["warm_start"]["questions"]:
         facts.append(("warm start", f"{_warm_start(train['warm_start'])} before GRPO"))
-    for key, member in exported.members.items():
+    for key, member in exported.environments.items():
         environment = member.environment
         searched = f"{environment.corpus_size:,} documents, corpus `{environment.corpus_hash}`"
         facts.append((f"environment {key}".rstrip(), f"{_retriever(member)}, {searched}"))

@@ -30,9 +30,7 @@ def export(
         bool, typer.Option("--without-evaluation", help="Also where nothing held-out was measured; the card says so.")
     ] = False,
     public: Annotated[bool, typer.Option("--public", help="Let everyone see the repository.")] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace what stands there and is no earlier export of this run.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what stands there.")] = False,
     base_model: Annotated[
         str | None, typer.Option("--base-model", metavar="ID", help="Hub id of a base model that lies in a folder.")
     ] = None,

@@ -11,7 +11,6 @@ from ..configs.mix import environments
 from ..configs.rewriter import RewriterConfig
 from ..configs.schema import RewardConfig, RolloutConfig, RunConfig
 from ..data.types import Question
-from ..errors import ConfigError
 from ..rewriters.base import RewritingStrategy, Staged
 from ..rewriters.card import RetrieverCard
 from ..rewriters.registry import make_rewriter
@@ -40,8 +39,6 @@ from .exported import (
 from .source import CheckpointSource, example_question, git_commits, run_identity
 from .weights import Loaded
 
-_PLACEHOLDER = "QUERYLECT-QUESTION-PLACE"
-
 
 def describe(
     source: CheckpointSource,
@@ -55,19 +52,17 @@ def describe(
 ) -> Exported:
     """All of `querylect.json`; the prompt files that it names are copied into `folder`.
 
-    `results` is keyed by environment name; environments without results are missing. Raises ConfigError if the
-    retriever or the rewriter of the run is unknown to this version.
+    `results` is keyed by environment name; environments without results are missing.
     """
     config = with_prompt(source.config, source.checkpoint)
-    members = {
-        name: _member(source, member_config.rewriter, name, base, loaded, results.get(name), folder, example)
-        for name, member_config in environments(config).items()
-    }
-    single = members[""] if config.mix is None else None
     return Exported(
         querylect=__version__,
         base_model=base.name,
         lora=adapter,
+        environments={
+            name: _member(source, member_config.rewriter, name, base, loaded, results.get(name), folder, example)
+            for name, member_config in environments(config).items()
+        },
         rollout=_rollout(config.rollout, config.search_depth, source.used),
         policy=ExportedPolicy(
             dtype=loaded.dtype,
@@ -84,12 +79,6 @@ def describe(
             checkpoint_hash=source.checkpoint_hash,
             git=git_commits(source.run),
         ),
-        rewriter=single.rewriter if single else None,
-        chat=single.chat if single else None,
-        retriever=single.retriever if single else None,
-        environment=single.environment if single else None,
-        results=single.results if single else None,
-        environments=members if single is None else None,
     )
 
 
@@ -227,17 +216,9 @@ def _chat(rollout: RolloutConfig, rewriter: RewritingStrategy, loaded: Loaded, e
 
 
 def _template(rewriter: RewritingStrategy) -> list[ExportedMessage]:
-    """The chat with a {question} placeholder. Raises ConfigError if the prompt itself contains {question}."""
-    messages = rewriter.first(Question("template", _PLACEHOLDER))
-    if any("{question}" in message["content"] for message in messages):
-        raise ConfigError(
-            "the rewriter's prompt holds {question} besides the place of the question, so a reader could not tell them "
-            "apart. Word it differently, train again, or export with the version that trained it."
-        )
-    return [
-        ExportedMessage(role=message["role"], content=message["content"].replace(_PLACEHOLDER, "{question}"))
-        for message in messages
-    ]
+    """The chat with a {question} placeholder."""
+    messages = rewriter.first(Question("template", "{question}"))
+    return [ExportedMessage.model_validate(message) for message in messages]
 
 
 def _answer(

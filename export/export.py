@@ -1,26 +1,21 @@
 """Exports a run to a self-contained folder or to a Hub repository."""
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..configs.mix import environments
-from ..storage import parse_json, writing
-from ..version import __version__
+from ..errors import ConfigError
+from ..storage import new_folder, parse_json, writing
 from .base import BaseModelSource, base_of
 from .card import README, Address, model_card
 from .describe import describe
-from .exported import Exported, ExportedResults, write_exported
-from .replacement import only_export, placed, refuse_strangers, refuse_the_run
+from .exported import ExportedResults, write_exported
 from .results import find_results, refuse_unevaluated
 from .source import CheckpointSource, dataset_ids, every_checkpoint, open_source, run_identity
 from .upload import MAIN, HubRepository
 from .weights import load, refuse_lone_adapter, write_adapter, write_merged
-
-log = logging.getLogger(__name__)
 
 CHECKPOINTS = "checkpoints"
 """Subfolder of the numbered checkpoints in an export to a folder."""
@@ -37,7 +32,7 @@ class ExportOptions:
     without_evaluation: bool = False
     """Allow the export of a checkpoint without evaluation results."""
     overwrite: bool = False
-    """Replace a target that is not an export of this run."""
+    """Replace a target that exists; on the Hub also one that is no export of this run."""
     public: bool = False
     """Create the repository as a public one."""
     checkpoint: str | None = None
@@ -66,14 +61,16 @@ class _Part:
 def export_to_folder(run: Path, target: Path, wishes: ExportOptions) -> list[str]:
     """Write the export to `target` and return its path. Numbered checkpoints, if requested, go into a subfolder.
 
-    Raises ConfigError if `target` holds something else or the run itself, CheckpointError and DataError as
-    `find_results`, ModelError and CheckpointError as `load_policy`, StorageError if it cannot be written.
+    Raises ConfigError if `target` exists, CheckpointError and DataError as `find_results`, ModelError and
+    CheckpointError as `load_policy`, StorageError if it cannot be written.
     """
+    resolved = target.resolve()
+    if run.resolve().is_relative_to(resolved):
+        raise ConfigError(f"--to {target} would replace the run {run}. Choose another folder.")
+    if not wishes.overwrite and target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise ConfigError(f"{target} exists. Choose another --to, or replace it with --overwrite.")
     base, parts = _prepare(run, wishes)
-    refuse_the_run(target, run)
-    if not wishes.overwrite:
-        refuse_strangers(target, parts[0].source.config.name, run_identity(run))
-    with only_export(run), placed(target) as folder:
+    with new_folder(resolved, "the export") as folder:
         for part in parts:
             subfolder = folder if part.revision == MAIN else folder / CHECKPOINTS / part.revision
             write_folder(subfolder, part, base, wishes, Address("."))
@@ -83,29 +80,24 @@ def export_to_folder(run: Path, target: Path, wishes: ExportOptions) -> list[str
 def export_to_hub(run: Path, repo_id: str, wishes: ExportOptions, endpoint: str | None = None) -> Iterator[str]:
     """Upload the checkpoints, the main one first, and yield the address of each after its upload.
 
-    Raises as `export_to_folder`, and HubRefusedError and HubUnavailableError for errors of the Hub. The addresses
-    yielded before an error are complete, and another call continues with the rest.
+    Raises as `export_to_folder`, ConfigError for a repository that holds something else, and HubError. The addresses
+    yielded before an error are complete; another call sends only what the Hub lacks.
     """
     base, parts = _prepare(run, wishes)
     repository = HubRepository(repo_id, endpoint)
     repository.open(wishes.public, run_identity(run), wishes.overwrite)
-    with only_export(run):
-        for part in parts:
-            address = Address(repo_id, None if part.revision == MAIN else part.revision)
-            existing = repository.exported(part.revision)
-            if existing is not None and _is_up_to_date(existing, part, base, wishes):
-                log.info("%s of %s is there already", part.revision, repo_id)
-                yield repository.address(part.revision)
-                continue
-            with _upload_folder(run) as folder:
-                write_folder(folder, part, base, wishes, address)
-                name, step = part.source.checkpoint.name, part.source.step
-                after = f", after {step} steps" if step is not None else ""
-                repository.put(folder, part.revision, f"Export {name} of the run {part.source.config.name}{after}")
-            yield repository.address(part.revision)
+    for part in parts:
+        address = Address(repo_id, None if part.revision == MAIN else part.revision)
+        room = "It needs the room of one checkpoint in the run folder."
+        with writing(run, room), TemporaryDirectory(prefix=".exporting-", dir=run) as folder:
+            write_folder(Path(folder), part, base, wishes, address)
+            name, step = part.source.checkpoint.name, part.source.step
+            after = f", after {step} steps" if step is not None else ""
+            repository.put(Path(folder), part.revision, f"Export {name} of the run {part.source.config.name}{after}")
+        yield repository.address(part.revision)
 
 
-def write_folder(folder: Path, part: _Part, base: BaseModelSource, wishes: ExportOptions, address: Address) -> Exported:
+def write_folder(folder: Path, part: _Part, base: BaseModelSource, wishes: ExportOptions, address: Address) -> None:
     """Write the model files, `querylect.json` and card of one checkpoint to `folder`. Raises as `load_policy`."""
     source, adapter = part.source, _exports_adapter(part.source, wishes)
     loaded = load(source.config.policy, source.config.rollout, source.checkpoint, part.dtype)
@@ -120,7 +112,6 @@ def write_folder(folder: Path, part: _Part, base: BaseModelSource, wishes: Expor
     datasets = dataset_ids(member.env.dataset for member in environments(source.config).values())
     card = model_card(exported, base, datasets, address, _rank(source) if adapter else None)
     (folder / README).write_text(card, encoding="utf-8")
-    return exported
 
 
 def _prepare(run: Path, wishes: ExportOptions) -> tuple[BaseModelSource, list[_Part]]:
@@ -150,24 +141,3 @@ def _rank(source: CheckpointSource) -> int:
     values = parse_json((source.checkpoint / "adapter_config.json").read_text(encoding="utf-8"))
     ranks: Sequence[int] = [int(values["r"]), *(values.get("rank_pattern") or {}).values()]
     return max(ranks)
-
-
-def _is_up_to_date(existing: Exported, part: _Part, base: BaseModelSource, wishes: ExportOptions) -> bool:
-    """Whether the export on the Hub equals the one that would be made. Commits are atomic, so it is complete."""
-    members = existing.members
-    return (
-        existing.querylect == __version__
-        and existing.run.checkpoint_hash == part.source.checkpoint_hash
-        and existing.lora == _exports_adapter(part.source, wishes)
-        and (existing.base_model, existing.license) == (base.name, base.licence.id)
-        and {name: member.results for name, member in members.items() if member.results} == dict(part.results)
-        and wishes.example in (None, next(iter(members.values())).chat.question)
-    )
-
-
-@contextmanager
-def _upload_folder(run: Path) -> Iterator[Path]:
-    """A temporary folder inside the run folder, deleted after the upload. Raises StorageError."""
-    remedy = f"It needs the room of one checkpoint: make {run} writable, or free some space, and export again."
-    with writing(run, remedy), TemporaryDirectory(prefix=".exporting-", dir=run) as folder:
-        yield Path(folder)

@@ -4,25 +4,21 @@ An exported folder is a plain model folder of transformers (or an adapter folder
 weights. Together they determine the search plan of a question: the prompt, the parser of the answer, the target
 retriever, the training settings and the evaluation results. The folder is self-contained except for the base model of
 an adapter: the prompts of the run are copied into it.
-
-Readers ignore unknown fields, so fields may be added. `format` changes when the meaning of a field does.
 """
 
-import json
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..configs.llm import LlmConfig
 from ..configs.rewriter import RewriterConfig
 from ..data.sampling import QuestionSample
 from ..envs.plan import SearchPlan
 from ..errors import ModelError
-from ..storage import parse_json, writing
+from ..storage import writing
 
 FILE = "querylect.json"
-FORMAT = 1
 
 LLM = ("model", "dtype", "max_prompt_tokens")
 """The fields of `rewriter.llm` that an export contains and that readers use."""
@@ -197,24 +193,19 @@ class ExportedRollout(_Entry):
 
     turns: Annotated[int, Field(ge=1)]
     """Turns of training."""
-    turn: Annotated[int, Field(ge=1)] | None = None
-    """The turn whose rewrite is used, selected on validation; None (in older files) means the last one."""
-    turn_reason: str = ""
+    turn: Annotated[int, Field(ge=1)]
+    """The turn whose rewrite is used, selected on validation."""
+    turn_reason: str
     """Why `turn` was selected."""
     max_new_tokens: list[Annotated[int, Field(ge=1)]]
     """Per turn; later turns use the last entry."""
     max_prompt_tokens: int
     documents: int
     document_tokens: int
-    observation_tokens: int | None = None
-    history_tokens: Annotated[int, Field(ge=1)] = 512
+    observation_tokens: int | None
+    history_tokens: Annotated[int, Field(ge=1)]
     k: Annotated[int, Field(ge=1)]
     """Number of documents that a search plan requests."""
-
-    @property
-    def used_turn(self) -> int:
-        """The turn whose rewrite is used."""
-        return self.turn or self.turns
 
 
 class ExportedRun(_Entry):
@@ -234,25 +225,16 @@ class ExportedRun(_Entry):
 
 
 class Exported(_Entry):
-    """The content of `querylect.json`.
+    """The content of `querylect.json`."""
 
-    With one environment, the fields of ExportedMember are at the top level; with several, they are in `environments`.
-    """
-
-    format: int = FORMAT
     querylect: str
     """The querylect version that wrote the file."""
     base_model: str | None
     """Hub id of the base model, or its name if it has no Hub id."""
     lora: bool
     """Whether the folder is an adapter on `base_model`."""
-    rewriter: RewriterConfig | None = None
-    chat: ExportedChat | None = None
-    retriever: dict[str, object] | None = None
-    environment: ExportedEnvironment | None = None
-    results: ExportedResults | None = None
-    environments: dict[str, ExportedMember] | None = None
-    """Only for a policy trained on several environments, keyed by name."""
+    environments: Annotated[dict[str, ExportedMember], Field(min_length=1)]
+    """The rewriter of each environment by name; {"": …} if there is only one."""
     rollout: ExportedRollout
     policy: ExportedPolicy
     training: dict[str, Any]
@@ -260,36 +242,6 @@ class Exported(_Entry):
     license: str
     """Hub licence identifier; `unknown` if the base model does not state one."""
     run: ExportedRun
-
-    @model_validator(mode="after")
-    def _check_shape(self) -> Self:
-        single = (self.rewriter, self.chat, self.retriever, self.environment)
-        if self.environments is None and None in single:
-            raise ValueError("rewriter, chat, retriever and environment are needed where there are no environments")
-        if self.environments is not None and (any(part is not None for part in single) or not self.environments):
-            raise ValueError("environments stands for rewriter, chat, retriever and environment, and is not empty")
-        return self
-
-    @property
-    def members(self) -> dict[str, ExportedMember]:
-        """The rewriters by environment name; {"": …} if there is only one."""
-        if self.environments is not None:
-            return dict(self.environments)
-        parts = {name: getattr(self, name) for name in ExportedMember.model_fields}
-        return {"": ExportedMember.model_construct(**parts)}
-
-    def member(self, name: str | None = None) -> ExportedMember:
-        """The rewriter for the environment `name`, which may be None if there is only one. Raises ModelError."""
-        members = self.members
-        if name is None and len(members) == 1:
-            return next(iter(members.values()))
-        if name is None or name not in members:
-            if self.environments is None:
-                raise ModelError(f"the rewriter was trained for one environment, which has no name like {name!r}.")
-            raise ModelError(
-                f"the rewriter was trained for {', '.join(members)}, and {name!r} was asked for. Name one."
-            )
-        return members[name]
 
 
 def rewriter_of(member: ExportedMember, folder: Path) -> RewriterConfig:
@@ -308,45 +260,19 @@ def rewriter_of(member: ExportedMember, folder: Path) -> RewriterConfig:
 
 
 def read_exported(folder: Path) -> Exported:
-    """Read FILE of an exported folder.
-
-    Raises ModelError if it is missing, truncated, of another format, or lacks a field.
-    """
+    """Read FILE of an exported folder. Raises ModelError if it is missing or does not describe a rewriter."""
     path = folder / FILE
     try:
-        values = parse_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+        return Exported.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
         raise ModelError(
-            f"{folder} holds no {FILE}, so nothing says how its model is asked. Give a folder or Hub repository that "
-            "`querylect export` wrote; a run folder is exported first."
-        ) from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ModelError(f"{path} cannot be read ({error}). Export or download it again.") from error
-    if not isinstance(values, dict):
-        raise ModelError(f"{path} holds a {type(values).__name__}; expected an object. Export or download it again.")
-    version = values.get("format")
-    if version != FORMAT:
-        raise ModelError(
-            f"{path} has format {version!r}, written by querylect {values.get('querylect', 'of an unknown version')}, "
-            f"and this version reads format {FORMAT}. Install the version that wrote it, or a newer one."
-        )
-    try:
-        return Exported.model_validate(values)
-    except ValidationError as error:
-        detail = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        location = ".".join(map(str, detail["loc"])) or "the whole"
-        raise ModelError(
-            f"{path} does not describe a rewriter: {location}: {detail['msg']} ({error.error_count()} such places). "
-            f"It was written by querylect {values.get('querylect')}: install that version, or export again."
+            f"{path} describes no rewriter of this version of querylect: {error} Give a folder or Hub repository that "
+            "`querylect export` wrote."
         ) from error
 
 
-def write_exported(folder: Path, exported: Exported) -> Path:
+def write_exported(folder: Path, exported: Exported) -> None:
     """Write FILE to `folder`. Raises StorageError."""
     path = folder / FILE
-    values = exported.model_dump(mode="json", exclude_none=False)
-    for name in ("environments",) if exported.environments is None else ExportedMember.model_fields:
-        values.pop(name)
     with writing(path, "Free some space and export again."):
-        path.write_text(json.dumps(values, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-    return path
+        path.write_text(exported.model_dump_json(indent=2) + "\n", encoding="utf-8")

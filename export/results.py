@@ -1,7 +1,7 @@
 """Finds the held-out evaluation of a checkpoint in its run folder.
 
 `querylect eval` records the hash of the checkpoint it measured. Results are exported only with those weights and
-settings, and never if they include training questions.
+settings.
 """
 
 import logging
@@ -17,13 +17,10 @@ from ..configs.load import validated
 from ..configs.mix import environments
 from ..configs.schema import RunConfig
 from ..configs.yaml12 import parse_yaml
-from ..data.history import parse_history
-from ..data.leakage import words
-from ..data.types import Question
 from ..errors import CheckpointError, ConfigError, DataError
 from ..eval.placement import EVALUATIONS
 from ..eval.records import METRICS, TRAINED
-from ..storage import json_object, parse_json
+from ..storage import json_object
 from .exported import ExportedResults
 from .source import CheckpointSource
 
@@ -94,31 +91,24 @@ def refuse_unevaluated(source: CheckpointSource, results: Mapping[str, ExportedR
         command = shlex.join(
             ["querylect", "eval", str(run), "--checkpoint", checkpoint, *(["--env", name] if name else [])]
         )
-        candidates = [path for path in _result_paths(run, name) if path.is_file()]
         scope = f" on {name}" if name else ""
-        if not candidates:
-            raise CheckpointError(
-                f"{run} holds no held-out evaluation{scope} of {checkpoint}, and a rewriter is published with what it "
-                f"gained. Run `{command}`, or export it --without-evaluation, which its card will say."
-            )
-        measured = Path(str(_read(candidates[0]).get("provenance", {}).get("checkpoint") or "no checkpoint"))
-        same = measured.name == checkpoint
-        weights = "other weights under that name, or by an earlier version" if same else measured.name
         raise CheckpointError(
-            f"{candidates[0]} was measured on {weights}, and {checkpoint} is exported. Run `{command}`, export the "
-            "checkpoint that was measured (--checkpoint), or export this one --without-evaluation."
+            f"{run} holds no held-out evaluation{scope} of these weights ({checkpoint}), and a rewriter is published "
+            f"with what it gained. Run `{command}`, or export it --without-evaluation, which its card will say."
         )
 
 
 def _result_paths(run: Path, environment: str) -> Iterator[Path]:
     """Existing result files: that of the run folder first, then those in other output folders of `querylect eval`."""
     prefix = f"eval-{environment}/" if environment else ""
-    evaluations = run.glob(f"{prefix}{EVALUATIONS}/*/results.json")
-    candidates = sorted(
-        {*evaluations, *run.glob(f"*/{prefix}results.json"), *run.glob(f"*/{EVALUATIONS}/*/{prefix}results.json")}
-    )
     first = run / f"{prefix}results.json"
-    yield from (path for path in (first, *(path for path in candidates if path != first)) if path.is_file())
+    patterns = (
+        f"{prefix}{EVALUATIONS}/*/results.json",
+        f"*/{prefix}results.json",
+        f"*/{EVALUATIONS}/*/{prefix}results.json",
+    )
+    others = {path for pattern in patterns for path in run.glob(pattern)} - {first}
+    yield from (path for path in (first, *sorted(others)) if path.is_file())
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -164,7 +154,6 @@ def _results(path: Path, values: dict[str, Any], source: CheckpointSource) -> Ex
             f"{source.used.turn} is what its users get ({source.used.reason}). Evaluate again with "
             f"eval.turns={source.used.turn}."
         )
-    _refuse_trained_questions(path, source)
     return results
 
 
@@ -184,29 +173,3 @@ def _refuse_other_settings(path: Path, provenance: dict[str, Any], config: RunCo
             f"{path} was measured with other settings than those of the run: {', '.join(differing)}. Evaluate again "
             "without overriding them."
         )
-
-
-def _refuse_trained_questions(path: Path, source: CheckpointSource) -> None:
-    """Raise DataError if the evaluation log shares a question with the training log."""
-    trained = {words(text): text for text in _questions(source.run / "rollouts.jsonl")}
-    shared = sorted({text for text in _questions(path.with_name("eval.jsonl")) if words(text) in trained})
-    if shared:
-        raise DataError(
-            f"{len(shared)} questions of {path.with_name('eval.jsonl')} were trained on ({shared[0]!r}), so its "
-            "figures are not held out. Take them out of one of the two splits and evaluate again."
-        )
-
-
-def _questions(path: Path) -> Iterator[str]:
-    """The questions in a log file, each with its history, without damaged lines; empty if the file does not exist."""
-    if not path.is_file():
-        return
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                record = parse_json(line)
-                text, history = record.get("question"), parse_history(record.get("history"))
-            except (ValueError, AttributeError):
-                continue
-            if isinstance(text, str):
-                yield Question("", text, history=history).in_context

@@ -100,8 +100,8 @@ def _searched(run: Path, mix: MixConfig | None) -> dict[str, dict[str, Any]]:
     by_name = description.get("environments")
     if not isinstance(by_name, dict) or set(by_name) != set(mix.environments):
         raise CheckpointError(
-            f"{run / 'environment.json'} does not describe each environment of the mix: an earlier version wrote it. "
-            "Go on with the run (--resume) against the same environments, which writes it anew."
+            f"{run / 'environment.json'} does not describe each environment of the mix. Go on with the run (--resume), "
+            "which writes it anew."
         )
     return by_name
 

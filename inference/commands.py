@@ -1,12 +1,10 @@
 """`querylect rewrite` and `querylect mcp`. Heavy imports are inside the command."""
 
-import gzip
 import json
 import sys
-import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable
+from contextlib import nullcontext
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +13,7 @@ import typer
 
 from ..command_options import DryRun, Trust, Verbose
 from ..configs.load import dump_config, is_override
-from ..errors import ConfigError, DataError, IncompleteError, UserError
+from ..errors import ConfigError, UserError
 from ..logs import set_up_logging
 
 if TYPE_CHECKING:
@@ -50,11 +48,16 @@ def rewrite(
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option("--input", "-i", metavar="FILE", help="Lines, JSON lines, .tsv of ids and texts; standard input."),
+        typer.Option("--input", "-i", metavar="FILE", exists=True, help="Lines of text or JSON; standard input."),
     ] = None,
     history: Annotated[
         Path | None,
-        typer.Option("--history", metavar="FILE", help="What was said before the question, as JSON; with --question."),
+        typer.Option(
+            "--history",
+            metavar="FILE",
+            exists=True,
+            help="What was said before the question, as JSON; with --question.",
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="A new file; standard output.")
@@ -80,8 +83,6 @@ def rewrite(
     The answer is that of the turn that won on validation; between turns the environment of the run is searched.
     """
     set_up_logging(verbose)
-    from ..rewriters.registry import refuse_unknown
-    from ..rollouts.preflight import check_run
     from .load import only_member, open_trained
 
     changes = list(overrides or ())
@@ -97,22 +98,19 @@ def rewrite(
     if dry_run:
         typer.echo(dump_config(trained.config), nl=False)
         return
-    for member in trained.members.values():
-        refuse_unknown(member.rewriter.name)
-    if any(member.card is None for member in trained.members.values()):
-        check_run(trained.config)  # its environment has to be asked which retriever it is
-    _refuse_model_alone(model, endpoint)
+    if question and source is not None:
+        raise ConfigError("--question and --input are both given; give one of them.")
     if resume and output is None:
         raise ConfigError("--resume goes on with a file, and there is no --output.")
-    _check_questions(question or (), source, history)
-    from .jsonl_io import Output, QuestionLines, read_history
+    from .jsonl_io import Output, read_history, read_questions
 
     utterances = read_history(history) if history is not None else ()
-    with _open_lines(source) as stream, nullcontext() if output is None else Output(output, resume) as records_file:
-        lines = QuestionLines(question or stream, utterances)
-        pending = iter(lines) if records_file is None else records_file.unanswered(lines)
+    records_file = None if output is None else Output(output, resume)
+    with nullcontext(sys.stdin) if source is None else source.expanduser().open(encoding="utf-8") as stream:
+        questions = read_questions(question or stream, utterances)
+        pending = iter(questions) if records_file is None else records_file.unanswered(questions)
         first = list(islice(pending, 1))
-        if not first and not lines.bad and not (records_file and records_file.done):
+        if not first and not (records_file and records_file.done):
             raise UserError("no question to rewrite: give --question TEXT, or one question per line of input.")
         if first:
             from .endpoint import endpoint_of
@@ -121,24 +119,6 @@ def rewrite(
             engine = endpoint_of(endpoint, model, trained.is_trained) if endpoint is not None else None
             with Rewriter(trained, engine, turn=turn) as loaded:
                 _write_rewrites(loaded, chain(first, pending), batch, records_file)
-    if lines.bad:
-        raise IncompleteError(f"{lines.bad} lines were no question and are logged above; all others were rewritten.")
-
-
-def _refuse_model_alone(model: str | None, endpoint: str | None) -> None:
-    if model is not None and endpoint is None:
-        raise ConfigError("--model names a model at an endpoint, and there is no --endpoint.")
-
-
-def _check_questions(questions: Sequence[str], source: Path | None, history: Path | None) -> None:
-    """Raise ConfigError for options that say twice what is asked, UserError for a blank question."""
-    if questions and source is not None:
-        raise ConfigError("--question and --input are both given; give one of them.")
-    if history is not None and not questions:
-        raise ConfigError("--history is for --question; a JSON line of --input has its own field history.")
-    for number, text in enumerate(questions, start=1):
-        if not text.strip():
-            raise UserError(f"question {number} of {len(questions)} (--question) is blank: {text!r}.")
 
 
 def _write_rewrites(
@@ -165,10 +145,6 @@ def mcp(
     env: Annotated[
         str, typer.Option("--env", metavar="URL", help="The environment service whose documents are searched.")
     ],
-    port: Annotated[
-        int | None,
-        typer.Option("--port", min=0, max=65535, help="Serve over HTTP on this machine; standard input and output."),
-    ] = None,
     checkpoint: Checkpoint = None,
     revision: Revision = None,
     turn: Annotated[
@@ -181,38 +157,10 @@ def mcp(
 ) -> None:
     """Give agents a tool `search` (MCP) that rewrites a question and searches a running service (docs/use.md)."""
     set_up_logging(verbose)
-    _refuse_model_alone(model, endpoint)
     from .mcp_server import serve_search
     from .rewriter import Rewriter
 
     with Rewriter.from_pretrained(
         rewriter, revision=revision, checkpoint=checkpoint, trust=trust, turn=turn, endpoint=endpoint, model=model
     ) as loaded:
-        serve_search(loaded, env, port, typer.echo)
-
-
-@contextmanager
-def _open_lines(source: Path | None) -> Iterator[Iterable[str | bytes]]:
-    """The lines of a file (also a gzipped one) or of standard input, read lazily; those of a .tsv become JSON lines."""
-    if source is None:
-        yield getattr(sys.stdin, "buffer", sys.stdin)
-        return
-    path = source.expanduser()
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise DataError(f"{source} cannot be read ({error.strerror}). Give a file of questions.") from error
-    with file:
-        if path.with_suffix("" if path.suffix == ".gz" else path.suffix).suffix == ".tsv":
-            from ..data.trec import read_topics
-
-            yield (json.dumps({"id": name, "question": text}) for _, name, text in read_topics(path))
-        else:
-            yield _readable(gzip.GzipFile(fileobj=file), path) if path.suffix == ".gz" else file
-
-
-def _readable(lines: Iterable[bytes], path: Path) -> Iterator[bytes]:
-    try:
-        yield from lines
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is damaged ({error}); expected gzipped lines. Compress or copy it again.") from error
+        serve_search(loaded, env)

@@ -6,7 +6,7 @@ rewriter's settings and the target retriever.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,13 @@ from ..configs.run_settings import load_run_config
 from ..configs.schema import PolicyConfig, RunConfig
 from ..configs.section import Section
 from ..configs.trust import is_own, refuse_code
-from ..errors import CheckpointError, ConfigError, DownloadError, ModelError, first_line
+from ..errors import CheckpointError, ConfigError, DownloadError, ModelError, in_one_line
 from ..export.exported import FILE, read_exported, rewriter_of
 from ..rewriters.card import RetrieverCard
 from ..rollouts.checkpoints import find_checkpoint, refuse_task_model, with_prompt
 from ..rollouts.turns import UsedTurn, used_turn
 from ..sources import optional_packages, resolve_model
-from ..storage import parse_json
+from ..storage import json_object
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _NOT_NEEDED = ["*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "optimizer*"]
@@ -44,8 +44,6 @@ class Member:
     rewriter: RewriterConfig
     card: RetrieverCard | None
     """The retriever of training; None if no file records it and the environment must be asked."""
-    service_card: Mapping[str, object] = field(default_factory=dict)
-    """The full retriever card of the environment at training time: model fingerprint, templates, …"""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -114,7 +112,9 @@ def open_trained(
     if revision is not None and not from_hub:
         raise ConfigError(f"the revision {revision!r} is asked for, and {name!r} is not on the Hub. Leave it out.")
     if from_hub:
-        folder = _from_the_hub(name, revision, token)
+        if revision is None:
+            _refuse_misspelt(folder)
+        folder = _downloaded(name, revision, token)
     if exported or from_hub:
         return _open_export(name, folder, settings, trust or (exported and is_own(folder)), token)
     if run:
@@ -132,40 +132,19 @@ def open_trained(
     return replace(of_config(name, load_config(name, settings), None, None), is_trained=False)
 
 
-_SAME_WORD = 0.75
-"""Similarity (difflib) from which a name is a misspelling of another: one letter in four."""
-
-
-def _from_the_hub(name: str, revision: str | None, token: str | None) -> Path:
-    """Download a Hub repository, unless a run or an export here seems to be meant.
-
-    One is where a folder has the name's first part and holds it under nearly the second: the Hub is not asked then,
-    unless a revision is given, which only a repository has. Raises ConfigError, also where the Hub gives no such
-    repository, and otherwise as `_downloaded`.
-    """
-    folder = Path(name)
+def _refuse_misspelt(folder: Path) -> None:
+    """Raise ConfigError for a path beside runs or exports of this machine: it is a misspelling, and no Hub id."""
     present = sorted({path.parent.name for file in ("config.yaml", FILE) for path in folder.parent.glob(f"*/{file}")})
-    near = get_close_matches(folder.name, present, n=3, cutoff=_SAME_WORD)
-    if near and revision is None:
+    if present:
+        near = ", ".join(str(folder.parent / name) for name in get_close_matches(folder.name, present, n=3, cutoff=0.0))
         raise ConfigError(
-            f"there is no folder {name}. Is one of these meant: {_listed(folder.parent, near)}? The Hub was not asked; "
-            f"for its repository {name} give a revision too (--revision main)."
+            f"there is no folder {folder}; the nearest runs and exports there: {near}. For the Hub repository of that "
+            "name give a revision too (--revision main)."
         )
-    try:
-        return _downloaded(name, revision, token)
-    except (ModelError, DownloadError) as error:
-        if not present or "is no folder here" not in str(error):
-            raise
-        listed = _listed(folder.parent, get_close_matches(folder.name, present, n=3, cutoff=0.0))
-        raise ConfigError(f"{error} The nearest runs and exports here: {listed}.") from error
-
-
-def _listed(folder: Path, names: Sequence[str]) -> str:
-    return ", ".join(str(folder / name) for name in names)
 
 
 def _member(rewriter: RewriterConfig, card: Mapping[str, object] | None) -> Member:
-    return Member(rewriter, RetrieverCard.from_service(card), card) if card else Member(rewriter, None)
+    return Member(rewriter, RetrieverCard.from_service(card) if card else None)
 
 
 def of_config(
@@ -216,17 +195,14 @@ def with_cards(trained: Trained) -> Trained:
 
 def _environment_record(run: Path) -> Mapping[str, Any] | None:
     path = run / "environment.json"
-    try:
-        record: Mapping[str, Any] = parse_json(path.read_text(encoding="utf-8"))
-        if not isinstance(record["retriever"], dict):
-            raise TypeError("retriever is no object")
-        return record
-    except FileNotFoundError:
+    if not path.is_file():
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    record: Mapping[str, Any] | None = json_object(path)
+    if record is None or "retriever" not in record:
         raise CheckpointError(
-            f"{path} does not say what was searched ({error}). Go on with the run (--resume), which writes it anew."
-        ) from error
+            f"{path} does not say what was searched. Go on with the run (--resume), which writes it anew."
+        )
+    return record
 
 
 def _open_export(name: str, folder: Path, settings: Sequence[str], trust: bool, token: str | None) -> Trained:
@@ -257,7 +233,7 @@ def _open_export(name: str, folder: Path, settings: Sequence[str], trust: bool, 
     config = validated(RunConfig, values, str(folder / FILE), settings)
     changes = [override for override in settings if override.strip().startswith("rewriter.")]
     members = {}
-    for env, member in exported.members.items():
+    for env, member in exported.environments.items():
         rewriter = rewriter_of(member, folder)
         if changes:
             section: dict[str, object] = {"rewriter": rewriter.model_dump(mode="json")}
@@ -266,7 +242,7 @@ def _open_export(name: str, folder: Path, settings: Sequence[str], trust: bool, 
         members[env] = _member(rewriter, member.retriever)
     replaced = base_model is not None and not exported.lora
     base = config.policy.model_copy(update={"model": base_model}) if replaced else config.policy
-    used = UsedTurn(rollout.used_turn, rollout.turn_reason or "the export does not say, so the last turn")
+    used = UsedTurn(rollout.turn, rollout.turn_reason)
     searchable = any(override.strip().startswith(("env.", "client.")) for override in settings)
     trained = Trained(name, config, folder if exported.lora else None, members, base, rollout.k, used, searchable)
     return replace(trained, base_fingerprint=exported.policy.base_fingerprint) if exported.lora else trained
@@ -287,48 +263,18 @@ def _is_on_the_hub(model: str) -> bool:
 def _downloaded(name: str, revision: str | None, token: str | None, rewriter: bool = True) -> Path:
     """Download a Hub repository; for a rewriter, FILE first, to fail early if it is missing."""
     with optional_packages("local"):
-        from huggingface_hub import hf_hub_download, snapshot_download
-        from huggingface_hub.errors import (
-            EntryNotFoundError,
-            GatedRepoError,
-            HfHubHTTPError,
-            HFValidationError,
-            HTTPError,
-            LocalEntryNotFoundError,
-            OfflineModeIsEnabled,
-            RepositoryNotFoundError,
-            RevisionNotFoundError,
-            XetDownloadError,
-        )
+        from huggingface_hub import errors, hf_hub_download, snapshot_download
 
     try:
         if rewriter:
             hf_hub_download(name, FILE, revision=revision, token=token)
         return Path(snapshot_download(name, revision=revision, token=token, ignore_patterns=_NOT_NEEDED))
-    except GatedRepoError as error:
-        raise ModelError(f"{name} on the Hub asks for consent first. Give it on its page and log in.") from error
-    except RevisionNotFoundError as error:
-        raise ModelError(f"{name} on the Hub has no revision {revision!r}. Its page lists those there are.") from error
-    except RepositoryNotFoundError as error:
-        raise ModelError(
-            f"{name!r} is no folder here and no repository that can be seen on the Hub. Correct the name; for a "
-            "private one log in (`hf auth login`) or set HF_TOKEN."
-        ) from error
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
-        raise DownloadError(
-            f"{name!r} is no folder here, and the Hub cannot be reached ({first_line(error.__cause__ or error, 200)}). "
-            "Correct the path, or try again with a connection; what has arrived is kept."
-        ) from error
-    except EntryNotFoundError as error:
-        raise ModelError(
-            f"{name} on the Hub holds no {FILE}, so it is no exported rewriter. Give one that `querylect export` wrote."
-        ) from error
-    except HFValidationError as error:
-        raise ConfigError(
-            f"{name!r} is no folder here and no Hub id ({first_line(error, 200)}). Correct it."
-        ) from error
-    except (HfHubHTTPError, HTTPError, XetDownloadError, OSError) as error:
-        raise DownloadError(
-            f"{name} could not be downloaded ({first_line(error, 200)}). Check the connection and the free space on "
-            "the disk and try again; what has arrived is kept."
-        ) from error
+    except (
+        errors.RepositoryNotFoundError,
+        errors.RevisionNotFoundError,
+        errors.RemoteEntryNotFoundError,
+        errors.HFValidationError,
+    ) as error:
+        raise ModelError(f"{name!r} is no folder here and no rewriter on the Hub: {in_one_line(error, 500)}") from error
+    except (OSError, errors.HTTPError, errors.XetDownloadError) as error:
+        raise DownloadError(f"{name!r} could not be downloaded: {in_one_line(error, 500)}") from error

@@ -1,30 +1,24 @@
 """A search tool for agents, by the Model Context Protocol (MCP): a question is rewritten, then searched.
 
 The server has one tool, `search`. A client starts it as a child process and speaks to it over standard input and
-output, or over HTTP on this machine (`port`). The documents are those of a running environment service.
+output. The documents are those of a running environment service.
 """
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
 from typing import Annotated
 
-import uvicorn
 from mcp.server.mcpserver import MCPServer
 from pydantic import BaseModel, Field
 
 from ..configs.schema import ClientConfig
 from ..envs.client.client import EnvironmentClient
 from ..envs.schemas import MAX_QUESTION, AskedHistory, utterances
-from ..envs.server.serve import Server, bound
 from ..version import __version__
 from .results import SearchResult
 from .rewriter import Rewriter
 
 MAX_DOCUMENTS = 100
 """Most documents of one answer; an agent reads them all."""
-HOST = "127.0.0.1"
-"""The protocol brings no token, so HTTP is for this machine alone."""
 
 
 class FoundDocument(BaseModel):
@@ -80,25 +74,16 @@ def search_server(rewriter: Rewriter, client: EnvironmentClient) -> MCPServer:
     return server
 
 
-def serve_search(
-    rewriter: Rewriter, url: str, port: int | None = None, ready: Callable[[str], object] = lambda url: None
-) -> None:
-    """Serve the tool on standard input and output until the client closes them; with `port` over HTTP until a signal.
+def serve_search(rewriter: Rewriter, url: str) -> None:
+    """Serve the tool on standard input and output until the client closes them.
 
-    `url` is that of the environment, whose token is in QUERYLECT_TOKEN. `ready` gets the URL of the HTTP server once it
-    listens; port 0 takes a free one. Raises ConfigError if the rewriter does not fit its retriever, UserError for a
-    port in use, and as `EnvironmentClient.environment`.
+    `url` is that of the environment, whose token is in QUERYLECT_TOKEN. Raises ConfigError if the rewriter does not fit
+    its retriever, and as `EnvironmentClient.environment`.
     """
-    asyncio.run(_serve(rewriter, url, port, ready))
+    asyncio.run(_serve(rewriter, url))
 
 
-async def _serve(rewriter: Rewriter, url: str, port: int | None, ready: Callable[[str], object]) -> None:
+async def _serve(rewriter: Rewriter, url: str) -> None:
     async with EnvironmentClient(ClientConfig(urls=[url])) as client:
         rewriter.prepare((await client.environment()).retriever)
-        server = search_server(rewriter, client)
-        if port is None:
-            await server.run_stdio_async()
-            return
-        with bound(HOST, port) as listener:
-            started = partial(ready, f"http://{HOST}:{listener.getsockname()[1]}/mcp")
-            await Server(uvicorn.Config(server.streamable_http_app(), log_config=None), started).serve([listener])
+        await search_server(rewriter, client).run_stdio_async()

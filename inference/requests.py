@@ -67,6 +67,4 @@ def _history(history: object, label: str) -> tuple[Utterance, ...]:
 
 
 def _describe(value: object) -> str:
-    if isinstance(value, str):
-        return f"{value!r}, which is blank" if value else "the empty text ''"
-    return "None" if value is None else f"a {type(value).__name__} ({str(value)[:40]!r})"
+    return f"{value!r}, which is blank" if isinstance(value, str) else f"a {type(value).__name__} ({str(value)[:40]!r})"

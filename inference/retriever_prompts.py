@@ -10,7 +10,7 @@ from ..errors import ConfigError
 from ..rewriters.base import RewritingStrategy
 from ..rewriters.card import RetrieverCard
 from ..rewriters.registry import make_rewriter
-from ..rewriters.small import load_prompt
+from ..rewriters.small import FewShotPrompt, load_prompt
 from ..rollouts.conversation import Conversation
 from ..rollouts.engines.base import Engine
 from .endpoint import EndpointConversation, EndpointModel
@@ -20,9 +20,6 @@ log = logging.getLogger(__name__)
 
 Retriever = str | RetrieverCard | Mapping[str, object]
 """The name of an environment or a retriever, or a retriever's card, also as returned by `GET /v1/environment`."""
-
-_IDENTITY_FIELDS = ("model_fingerprint", "pooling", "similarity", "query_template", "max_length", "k1", "b")
-"""Card fields that distinguish two retrievers of the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +38,7 @@ class RewriterPool:
     def __init__(self, trained: Trained, engine: Engine | EndpointModel) -> None:
         self._trained, self._engine = trained, engine
         self._cache: dict[tuple[str | None, RetrieverCard], RetrieverRewriter] = {}
-        self._warned: set[object] = set()
+        self._warned: set[str] = set()
         self._lock = threading.Lock()
 
     @property
@@ -66,9 +63,9 @@ class RewriterPool:
         if retriever is None or isinstance(retriever, str):
             name = self._member_name(retriever)
             return self._prompts_for(name, self.members[name].rewriter, self._card(name))
-        if isinstance(retriever, RetrieverCard):
-            return self._for_card(retriever, {})
-        return self._for_card(RetrieverCard.from_service(retriever), retriever)
+        return self._for_card(
+            retriever if isinstance(retriever, RetrieverCard) else RetrieverCard.from_service(retriever)
+        )
 
     def _member_name(self, retriever: str | None) -> str:
         """The member for the name of an environment or a retriever."""
@@ -90,50 +87,34 @@ class RewriterPool:
                 f"{which} the retriever {retriever!r}; the policy was trained for {names}. Name one of them."
             )
         (name,) = members
-        self._warn(retriever, f"the retriever {retriever!r}", cards[name])
+        self._warn(retriever, cards[name])
         return name
 
-    def _for_card(self, card: RetrieverCard, service_card: Mapping[str, object]) -> RetrieverRewriter:
+    def _for_card(self, card: RetrieverCard) -> RetrieverRewriter:
         """The prompts for a retriever by its card, whether the policy was trained for it or not."""
         members = self._trained.members  # the environment need not be asked for a card that the caller passed
-        matches = [name for name, member in members.items() if member.card == card]
-        matches = matches or [name for name, member in members.items() if member.card and member.card.name == card.name]
+        matches = [name for name, member in members.items() if member.card and member.card.name == card.name]
         if matches:
-            member = members[matches[0]]
-            changed = [
-                key
-                for key in _IDENTITY_FIELDS
-                if key in service_card and service_card[key] != member.service_card.get(key, service_card[key])
-            ]
-            if changed:
-                self._warn(("changed", card), f"the retriever {card.name!r} with another {', '.join(changed)}", card)
-            return self._prompts_for(matches[0], member.rewriter, card)
-        rewriter = self._common_rewriter(card)
-        trained = [member.card for member in members.values() if member.card is not None]
-        if trained:
-            self._warn(card, f"the retriever {card.name!r}", *trained)
-        return self._prompts_for(None, rewriter, card)
-
-    def _common_rewriter(self, card: RetrieverCard) -> RewriterConfig:
-        """The rewriter settings common to all members. Raises ConfigError if they differ."""
-        members = self._trained.members
-        first, *remaining = [member.rewriter for member in members.values()]
-        if not all(_alike(first, peer) for peer in remaining):
+            name = next((name for name in matches if members[name].card == card), matches[0])
+            return self._prompts_for(name, members[name].rewriter, card)
+        first, *others = [member.rewriter for member in members.values()]
+        if any(_content(first) != _content(other) for other in others):
             raise ConfigError(
                 f"{self._trained.name} was trained for {', '.join(members)}, each with a rewriter of its own, and the "
                 f"retriever {card.name!r} is none of theirs. Say in whose words it is asked: retriever=NAME."
             )
-        return first
+        self._warn(card.name, *(member.card for member in members.values() if member.card is not None))
+        return self._prompts_for(None, first, card)
 
-    def _warn(self, key: object, retriever: str, *trained: RetrieverCard) -> None:
+    def _warn(self, retriever: str, *trained: RetrieverCard) -> None:
         with self._lock:
-            if key in self._warned:
+            if not trained or retriever in self._warned:
                 return
-            self._warned.add(key)
+            self._warned.add(retriever)
         names = ", ".join(repr(card.name) for card in trained)
         log.warning(
-            "%s will search, and %s was trained for %s: its rewrites suit that one. Measure it with `querylect eval` "
-            "before you rely on it",
+            "the retriever %r will search, and %s was trained for %s: its rewrites suit that one. Measure it with "
+            "`querylect eval` before you rely on it",
             retriever,
             self._trained.name,
             names,
@@ -158,8 +139,8 @@ class RewriterPool:
         return Conversation(self._engine, rewriter, rollout)
 
 
-def _alike(left: RewriterConfig, right: RewriterConfig) -> bool:
-    """Whether two settings are equal, comparing prompt files by content."""
-    if left.name == right.name == "small" and load_prompt(left.prompt) == load_prompt(right.prompt):
-        right = right.model_copy(update={"prompt": left.prompt})
-    return left == right
+def _content(rewriter: RewriterConfig) -> tuple[RewriterConfig, FewShotPrompt | None]:
+    """Settings with the content of their prompt file in place of its path."""
+    if rewriter.name != "small":
+        return rewriter, None
+    return rewriter.model_copy(update={"prompt": ""}), load_prompt(rewriter.prompt)

@@ -193,11 +193,6 @@ class Rewriter:
         """Number of queued questions."""
         return self._batcher.waiting
 
-    @property
-    def seconds_per_question(self) -> float:
-        """Moving average over the last batches; 0 before the first."""
-        return self._batcher.seconds_per_item
-
     # "overload-overlap": a text is a sequence of texts, too
     @overload
     def rewrite(self, questions: QuestionLike, **options: Unpack[_RewriteOptions]) -> RewriteResult: ...  # type: ignore[overload-overlap]

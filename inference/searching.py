@@ -13,7 +13,7 @@ from ..configs.mix import environments
 from ..configs.schema import ClientConfig, EnvironmentConfig
 from ..envs.plan import SearchPlan
 from ..envs.schemas import HitBody
-from ..errors import ConfigError, MissingPackageError, UserError
+from ..errors import ConfigError
 from ..sources import optional_packages
 from .load import Trained
 
@@ -48,26 +48,21 @@ class DefaultSearch:
     def open(self, member: str | None, turn: int) -> Searcher:
         """The searcher of a member. `member` is None for a retriever that the policy was not trained for.
 
-        Raises ConfigError if there is no environment to search, or it cannot be opened, MissingPackageError.
+        Raises ConfigError if there is no environment to search, and as the environment.
         """
-        trained = self._trained
-        reason = f"{trained.name} answers in turn {turn}, which is shown what the turn before found"
-        if member is None:
+        if member is None or not self._trained.searchable:
+            lacks = "was not trained for this retriever" if member is None else "has no environment"
             raise ConfigError(
-                f"{reason}, and the retriever is not the one of its run: search with it (client=…). {_HELP}"
+                f"{self._trained.name} {lacks}, and turn {turn} is shown what the turn before found. Give what is "
+                "searched: client=… in Python, the setting client.urls='[\"http://HOST:PORT\"]' of a running "
+                "`querylect serve`, or env.index=FOLDER with env.retriever and env.dataset. Or take the first turn "
+                "alone: turn=1 (--turn 1)."
             )
-        if not trained.searchable:
-            raise ConfigError(f"{reason}, and {trained.name} brings no retriever to search, as no export does. {_HELP}")
         with self._lock:
             if member not in self._opened:
-                configs = environments(trained.config)
-                try:
-                    settings = configs.get(member) or configs[""]
-                    self._opened[member] = _open(settings.env, settings.client, self._clients)
-                except MissingPackageError:
-                    raise
-                except UserError as error:
-                    raise ConfigError(f"{reason}, and that cannot be searched: {error} {_HELP}") from error
+                configs = environments(self._trained.config)
+                settings = configs.get(member) or configs[""]
+                self._opened[member] = _open(settings.env, settings.client, self._clients)
             return self._opened[member]
 
     def close(self) -> None:
@@ -75,13 +70,6 @@ class DefaultSearch:
         with self._lock:
             self._clients.close()
             self._opened.clear()
-
-
-_HELP = (
-    "Give what is searched: the setting client.urls='[\"http://HOST:PORT\"]' of a running `querylect serve`, or "
-    "env.index=FOLDER with env.retriever, env.dataset.kind and env.dataset.path; from Python also client=…. Or take "
-    "the first turn alone: turn=1 (--turn 1)."
-)
 
 
 def _open(env: EnvironmentConfig, client: ClientConfig, clients: ExitStack) -> Searcher:

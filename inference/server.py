@@ -4,9 +4,10 @@ The routes are added to the service's application and share its token, body limi
 runs in one thread and batches the questions of concurrent requests; the event loop only waits.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, FastAPI, HTTPException
 from pydantic import Field, StrictBool
@@ -14,18 +15,23 @@ from pydantic import Field, StrictBool
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from ..envs.schemas import MAX_K, MAX_OPTIONS, MAX_QUESTION, AskedHistory, HitBody, RequestBody, Wire, utterances
-from ..envs.server.service import ServiceState
+from ..envs.server.batching import GOING_DOWN, OverloadedError
+from ..envs.server.service import ServiceState, check_plans
+from ..envs.wire import read_hits
+from ..errors import EnvironmentUnavailableError, QuerylectError, RequestError
+from .batching import ClosedError
 from .load import Trained, only_member
-from .openai_protocol import add_openai_routes
 from .results import RewriteResult
 from .rewriter import Rewriter
-from .served import ServedRewriter
 
 MAX_QUESTIONS = 64
 """Maximum number of questions per request."""
 MAX_TURNS = 4
 """Maximum number of turns per question."""
+MAX_WAITING = 256
+"""Number of queued questions from which on new requests are refused."""
 
+Value = TypeVar("Value")
 Text = Annotated[str, Field(min_length=1, max_length=MAX_QUESTION)]
 
 
@@ -128,52 +134,46 @@ class AskAnswer(Wire):
     answers: list[FoundBody]
 
 
-def open_rewriter(
-    trained: Trained, env: str | None, turn: int | None = None, openai: bool = False
-) -> Callable[[FastAPI], None]:
+def open_rewriter(trained: Trained, env: str | None, turn: int | None = None) -> Callable[[FastAPI], None]:
     """Load a rewriter for a service; return the function that mounts its routes.
 
-    `env` selects the environment of a policy trained for several, `turn` overrides the one selected on validation,
-    `openai` adds OpenAI's protocol. Raises as `only_member` and `load_policy`.
+    `env` selects the environment of a policy trained for several, `turn` overrides the one selected on validation.
+    Raises as `only_member` and `load_policy`.
     """
-    rewriter = Rewriter(only_member(trained, env if env in trained.members else None), turn=turn)
-    return partial(mount, rewriter=rewriter, openai=openai)
+    return partial(mount, rewriter=Rewriter(only_member(trained, env if env in trained.members else None), turn=turn))
 
 
-def mount(app: FastAPI, rewriter: Rewriter, openai: bool = False) -> None:
-    """Add the routes to a service (envs/server/app.py), with `openai` also those of OpenAI's protocol.
+def mount(app: FastAPI, rewriter: Rewriter) -> None:
+    """Add the routes to a service (envs/server/app.py), which closes the rewriter when it ends.
 
     Raises ConfigError if the service's retriever does not fit.
     """
     service: ServiceState = app.state.service
     rewriter.prepare(service.environment.card)
-    served = ServedRewriter(service, rewriter)
-    app.include_router(_router(served))
-    if openai:
-        add_openai_routes(app, served)
+    service.closers.append(rewriter.close)
+    app.include_router(_router(service, rewriter))
 
 
-def _router(served: ServedRewriter) -> APIRouter:
-    router = APIRouter()
-    rewriter, environment = served.rewriter, served.service.environment
+def _router(service: ServiceState, rewriter: Rewriter) -> APIRouter:
+    router, environment, searcher = APIRouter(), service.environment, _ServiceSearcher(service)
     card = environment.card
 
     @router.post("/v1/rewrite", response_model=RewriteAnswer)
     async def rewrite(body: RewriteRequest) -> RewriteAnswer:
         """Rewrite every question; the served index is searched where a later turn is shown documents."""
-        questions = _questions(body)
-        served.admit()
-        results = await served.finish(rewriter.arewrite(questions, retriever=card, turn=body.turn, client=served))
-        return RewriteAnswer(rewriter=rewriter.name, rewrites=[RewriteBody.of(result) for result in results])
+        questions = _admitted(body, rewriter)
+        work = rewriter.arewrite(questions, retriever=card, turn=body.turn, client=searcher)
+        return RewriteAnswer(
+            rewriter=rewriter.name, rewrites=[RewriteBody.of(result) for result in await _finished(work)]
+        )
 
     @router.post("/v1/ask", response_model=AskAnswer)
     async def ask(body: AskRequest) -> AskAnswer:
         """Rewrite every question and search, turn after turn, each shown what the one before it found."""
-        questions = _questions(body)
-        served.admit()
-        results = await served.finish(rewriter.asearch(questions, served, turns=body.turns, retriever=card, k=body.k))
+        questions = _admitted(body, rewriter)
+        work = rewriter.asearch(questions, searcher, turns=body.turns, retriever=card, k=body.k)
         answers = []
-        for result in results:
+        for result in await _finished(work):
             ranking = None if result.ranking is None else [_hit_body(hit, body.with_text) for hit in result.ranking]
             turns = [RewriteBody.of(turn.rewrite) for turn in result.turns]
             answers.append(FoundBody(turns=turns, ranking=ranking, failure=result.failure))
@@ -182,14 +182,46 @@ def _router(served: ServedRewriter) -> APIRouter:
     return router
 
 
-def _questions(body: RewriteRequest | AskRequest) -> list[Question]:
-    """The questions of a request. Raises HTTPException 413 for too many."""
-    if len(body.questions) > MAX_QUESTIONS:
+class _ServiceSearcher:
+    """The service's own batched search, with texts."""
+
+    def __init__(self, service: ServiceState) -> None:
+        self._service = service
+
+    async def search(self, plans: Sequence[SearchPlan]) -> list[list[HitBody]]:
+        check_plans(plans)
+        return await asyncio.to_thread(read_hits, self._service.environment, await self._service.rank(plans))
+
+
+def _admitted(body: RewriteRequest | AskRequest, rewriter: Rewriter) -> list[Question]:
+    """The questions of a request. HTTPException 413 for too many, OverloadedError if the queue is full."""
+    count, waiting = len(body.questions), rewriter.waiting
+    if count > MAX_QUESTIONS:
         raise HTTPException(
-            413,
-            f"{len(body.questions)} questions in one request; at most {MAX_QUESTIONS} are taken. Send them in parts.",
+            413, f"{count} questions in one request; at most {MAX_QUESTIONS} are taken. Send them in parts."
+        )
+    if waiting >= MAX_WAITING:
+        raise OverloadedError(
+            f"{waiting} questions already wait, and more are taken while fewer than {MAX_WAITING} do; ask again later, "
+            "or start another replica"
         )
     return [Question("", item) if isinstance(item, str) else item.question for item in body.questions]
+
+
+async def _finished(work: Awaitable[Value]) -> Value:
+    """The result of `work`.
+
+    Raises OverloadedError if the service ends first, HTTPException 500 if the rewriter fails, and the errors of a
+    search.
+    """
+    try:
+        return await work
+    except ClosedError as error:
+        raise OverloadedError(GOING_DOWN) from error
+    except (RequestError, EnvironmentUnavailableError):
+        raise
+    except QuerylectError as error:
+        raise HTTPException(500, f"the rewriter failed: {error}") from error
 
 
 def _hit_body(hit: HitBody, with_text: bool) -> HitBody:

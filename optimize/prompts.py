@@ -10,24 +10,6 @@ from ..configs.yaml12 import InvalidYAMLError, parse_yaml, write_yaml
 from ..errors import ConfigError
 from ..rewriters.small import FewShotPrompt
 
-RULES: Mapping[PromptComponent, str] = {
-    "system": "It is the system message, shown as it stands before every question: it has no placeholders.",
-    "question": (
-        "It is the template of the user's message: {question} must stand in it once, where the question goes, and "
-        "{history} may stand in it once, where the conversation before the question goes, else it is shown in front."
-    ),
-    "documents": (
-        "It is the template of the message that shows the titles of retrieved documents and asks for a better query: "
-        "{documents} must stand in it once, where the titles go."
-    ),
-    "examples": (
-        "It is a YAML list of example conversations, each with a `question`, where it has one a `history` before it (a "
-        "list of `role` and `text`), and a list of `turns`; a turn has a `rewrite` and, from the second turn on, the "
-        "titles of `documents` that it sees."
-    ),
-}
-"""What each component is and has to keep, for the reflection model."""
-
 _PLACEHOLDERS = ("{question}", "{documents}", "{retriever}", "{history}")
 
 

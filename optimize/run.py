@@ -2,23 +2,17 @@
 
 The folder is that of a training run (train/run_folder.py), with the optimised prompt in best/ in place of weights, and
 
+gepa/              GEPA's own run folder, from which it resumes: its state, all candidates (candidates.json), its log
 evaluations.jsonl  one line per question that was answered with a prompt, or searched as it stands
-proposals.jsonl    one line per proposal of the reflection model
-candidates.jsonl   every prompt with its scores
-
-GEPA keeps its state in memory and depends on the seed alone, so a resumed run goes through it again with the answers of
-the two journals: finished work costs nothing, and no pickle is read.
+proposals.jsonl    one line per reply of the reflection model
 """
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from functools import partial
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..configs.llm import LlmConfig
 from ..configs.mix import only
@@ -32,35 +26,32 @@ from ..configs.schema import (
     RunConfig,
     TrainConfig,
 )
+from ..configs.trust import is_own
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.connect import open_environments
-from ..errors import ConfigError
-from ..llms.access import Llm
+from ..errors import CheckpointError, ConfigError
 from ..logs import Progress
 from ..provenance import this_start
 from ..rollouts.first_stage import policy_llm
 from ..rollouts.llms import open_llm
 from ..rollouts.preflight import check_run
 from ..sources import optional_packages, resolve_model
-from ..storage import KeyedJournal, only_command
+from ..storage import only_command
 from ..train.grading import Grader, grader_of
 from ..train.questions import worth_training
 from ..train.run_folder import RunFolder
 from ..train.validation import draw_validation
-from .candidates import PromptPool
 from .checks import refuse_unsupported
 from .prompts import components_of
-from .reflection import Proposal, Reflector
-from .scoring import ScoredAnswer, Scorer
-
-if TYPE_CHECKING:
-    from gepa.core.state import GEPAState
+from .reflection import TEMPLATES, ReflectionModel
+from .scoring import Scorer
 
 log = logging.getLogger(__name__)
 
 COMMAND = "optimize"
-_REMEDY = "Restore it from a copy, or start a new run (name=…)."
+_TITLES = 3
+"""Titles of relevant documents that the reflection model is shown for each question."""
 
 
 def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambda done, total: None) -> Path:
@@ -72,7 +63,7 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
     reflection model does not answer, after which --resume continues; StorageError.
     """
     with optional_packages("optimize"):
-        import gepa  # noqa: F401 (missing packages are reported before anything is loaded)
+        from gepa import optimize as gepa_optimize
     config = only(config, None)
     path = config.run_folder
     if not resume:
@@ -81,6 +72,11 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
     check_run(config)
     _check_models(config.optimize, config.policy)
     with only_command(path), open_environments(config) as client, ExitStack() as models:
+        if resume and not is_own(path):
+            raise CheckpointError(
+                f"{path} is not yours, and GEPA's state in it is a pickle, which can run code when read. If you trust "
+                "its author, make it yours."
+            )
         folder = RunFolder.reopen(config, command=COMMAND)[0] if resume else None
         environment = client.environment().model_dump(mode="json")
         if folder is not None:
@@ -99,84 +95,40 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
         if base:
             folder.same_base(config.policy.model, base, resume)
         folder.write(folder.path / "environment.json", json.dumps(environment, indent=2) + "\n")
-        titles = relevant_titles(config.env, config.client, config.optimize.titles, train)
-        data = _Data(train, validation, titles, budget, progress)
-        reflection = reflection_of(config.optimize, config.policy)
-        search = _Search(
-            config.optimize, config.seed, folder, scorer, data, lambda: models.enter_context(open_llm(reflection))
+        titles = relevant_titles(config.env, config.client, train)
+        settings, model = config.optimize, reflection_of(config.optimize, config.policy)
+        reflection = ReflectionModel(
+            folder.path / "proposals.jsonl",
+            config.seed,
+            settings.reflection_tokens,
+            lambda: models.enter_context(open_llm(model)),
         )
-        folder.note_start(this_start(len(search.proposals.by_key), environment))
-        search.run()
-    return path
+        from .gepa_adapter import BudgetSpentError, EnvironmentAdapter
 
-
-@dataclass(frozen=True, slots=True)
-class _Data:
-    """What a run works on."""
-
-    train: Sequence[Question]
-    validation: Sequence[Question]
-    relevant: Mapping[str, Sequence[str]]
-    budget: int
-    """Searches."""
-    progress: Progress
-
-
-class _Search:
-    """GEPA's search for a prompt, from the beginning or through what the journals have."""
-
-    def __init__(
-        self,
-        settings: OptimizeConfig,
-        seed: int,
-        folder: RunFolder,
-        scorer: Scorer,
-        data: _Data,
-        open_reflection: Callable[[], Llm],
-    ) -> None:
-        self._settings, self._seed, self._scorer, self._data = settings, seed, scorer, data
-        evaluations = KeyedJournal(folder.path / "evaluations.jsonl", ScoredAnswer, _REMEDY)
-        self.proposals = KeyedJournal(folder.path / "proposals.jsonl", Proposal, _REMEDY)
-        self._pool = PromptPool(folder, scorer.metric, scorer.turns, data.validation, evaluations, self.proposals)
-        from .gepa_adapter import EnvironmentAdapter
-
-        self._adapter = EnvironmentAdapter(
-            scorer, evaluations, data.budget, settings.feedback, data.relevant, self._pool.update, data.progress
-        )
-        refusal = partial(scorer.refusal, questions=[*data.train, *data.validation])
-        self._reflector = Reflector(settings, seed, scorer.start, self.proposals, open_reflection, refusal)
-
-    def run(self) -> None:
-        """Search until the budget is spent. Raises as `optimize`."""
-        from gepa import optimize as gepa_optimize
-
-        from .gepa_adapter import BudgetSpentError
-
-        settings = self._settings
+        adapter = EnvironmentAdapter(scorer, folder, budget, [*train, *validation], titles, reflection, progress)
+        folder.note_start(this_start(reflection.proposals, environment))
         with suppress(BudgetSpentError):
             gepa_optimize(
-                seed_candidate=components_of(self._scorer.start, settings.components),
-                trainset=[("train", question) for question in self._data.train],
-                valset=[("validation", question) for question in self._data.validation],
-                adapter=self._adapter,
-                custom_candidate_proposer=self._reflector,
-                reflection_minibatch_size=min(settings.minibatch, len(self._data.train)),
-                stop_callbacks=self._stops,
+                seed_candidate=components_of(scorer.start, settings.components),
+                trainset=[("train", question) for question in train],
+                valset=[("validation", question) for question in validation],
+                adapter=adapter,
+                reflection_lm=reflection,
+                reflection_prompt_template={name: TEMPLATES[name] for name in settings.components},
+                reflection_minibatch_size=min(settings.minibatch, len(train)),
+                stop_callbacks=lambda state: bool(reflection.failure) or state.i + 1 >= settings.proposals,
                 logger=_Logger(),
-                seed=self._seed,
+                run_dir=str(folder.path / "gepa"),
+                track_best_outputs=False,
+                seed=config.seed,
             )
-        if self._reflector.failure is not None:
-            raise self._reflector.failure
-        score, digest = self._pool.best
+        if reflection.failure is not None:
+            raise reflection.failure
         log.info(
-            "%d of %d searches, %d proposals: %s is the best prompt, %.4f on validation",
-            self._adapter.searches, self._data.budget, len(self.proposals.by_key), digest, score,
+            "%d of %d searches, %d proposals: %.4f on validation",
+            adapter.searches, budget, reflection.proposals, adapter.best or 0.0,
         )  # fmt: skip
-
-    def _stops(self, state: "GEPAState") -> bool:
-        """Whether GEPA ends before its next iteration, of which each makes one proposal at most."""
-        iterations: int = state.i + 1
-        return self._reflector.failure is not None or iterations >= self._settings.proposals
+    return path
 
 
 class _Logger:
@@ -197,11 +149,8 @@ def searches_of_training(train: TrainConfig, rollout: RolloutConfig) -> int:
     return train.steps * train.questions_per_step * turns
 
 
-def relevant_titles(
-    env: EnvironmentConfig, client: ClientConfig, count: int, train: Sequence[Question]
-) -> dict[str, list[str]]:
-    """Titles of the best relevant documents of training questions, at most `count` of each; {} where the dataset is on
-    another machine."""
+def relevant_titles(env: EnvironmentConfig, client: ClientConfig, train: Sequence[Question]) -> dict[str, list[str]]:
+    """Titles of the best relevant documents of training questions; {} where the dataset is on another machine."""
     if client.urls != "local":
         return {}
     from ..data.load import load_dataset
@@ -209,7 +158,7 @@ def relevant_titles(
     dataset = load_dataset(env.dataset)
     qrels = dataset.splits["train"].qrels
     best = {
-        question.id: sorted(grades, key=lambda document: (-grades[document], document))[:count]
+        question.id: sorted(grades, key=lambda document: (-grades[document], document))[:_TITLES]
         for question in train
         if (grades := {document: grade for document, grade in qrels.get(question.id, {}).items() if grade > 0})
     }

@@ -32,6 +32,10 @@ RAW = "raw"
 """Stands for the question as it is, where otherwise the digest of a prompt stands."""
 
 
+_TITLES = 3
+"""Titles of retrieved documents that the reflection model is shown for each question."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScoredAnswer:
     """One question answered with one prompt, a line of evaluations.jsonl."""
@@ -128,7 +132,7 @@ class Scorer:
         rewriter, candidate = replace(self._rewriter, prompt=prompt), digest_of(prompt)
         asking = Asking(self.turns, [self.metric])
         for part in batches(questions, ANSWERED_AT_ONCE):
-            titles = _Titles(self._client, self._config.optimize.titles)
+            titles = _Titles(self._client)
             records = self._answers(part, asking, rewriter, titles)
             by_question: dict[str, list[EvalRecord]] = {}
             for record in records:
@@ -205,8 +209,8 @@ class Scorer:
 class _Titles:
     """A client that keeps the first titles of each question's last ranking."""
 
-    def __init__(self, client: StepClient, count: int) -> None:
-        self._client, self._count = client, count
+    def __init__(self, client: StepClient) -> None:
+        self._client = client
         self.by_question: dict[str, tuple[str, ...]] = {}
 
     def step(
@@ -215,7 +219,7 @@ class _Titles:
         """As the client's `step`, always with texts."""
         results = self._client.step(steps, with_text=True, metrics=metrics)
         for step, result in zip(steps, results, strict=True):
-            hits = result.ranking[: self._count] if result is not None else []
+            hits = result.ranking[:_TITLES] if result is not None else []
             self.by_question[step.question_id] = tuple(_title(hit.document) for hit in hits)
         return results
 

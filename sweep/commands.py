@@ -24,10 +24,6 @@ def sweep(
     values: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=A,B,C", help="Values of a setting; repeat it for a grid.")
     ] = None,
-    random: Annotated[
-        int | None, typer.Option("--random", min=1, help="So many combinations, drawn at random, instead of all.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Random seed of --random.")] = None,
     name: Annotated[str | None, typer.Option("--name", help="Of the sweep: its folder, W&B group and job.")] = None,
     evaluate: Annotated[bool, typer.Option("--eval", help="Evaluate every run after its training.")] = False,
     table: Annotated[bool, typer.Option("--table", help="Only write the table of what is there.")] = False,
@@ -60,16 +56,15 @@ def sweep(
     if for_slurm and not slurm:
         raise ConfigError(f"{', '.join(for_slurm)} are for --slurm. Add it, or leave them out.")
     overrides = [argument for argument in arguments or () if is_override(argument)]
-    settings = load_sweep(next(iter(files), None), values or (), name=name, random=random, seed=seed)
-    from ..slurm.launch import LaunchOptions
-    from .runs import plan_sweep
+    settings = load_sweep(next(iter(files), None), values or (), name)
+    from .runs import arrays_of, plan_sweep
 
-    options = LaunchOptions(nodes, gpus, time, partition, account) if slurm and not table else None
-    plan = plan_sweep(config, overrides, settings, local=not (slurm or table or dry_run), options=options)
-    if options is not None:
+    plan = plan_sweep(config, overrides, settings)
+    if slurm and not table:
         from ..slurm.array import describe_sweep, launch_sweep
-        from .cluster import arrays_of
+        from ..slurm.launch import LaunchOptions
 
+        options = LaunchOptions(nodes, gpus, time, partition, account)
         arrays = arrays_of(plan, evaluate, at_once)
         if dry_run:
             typer.echo(describe_sweep(arrays, options), nl=False)
@@ -78,7 +73,7 @@ def sweep(
             typer.echo(f"{number} {script}")
         return
     from .local import commands_of, refuse_failed, run_sweep
-    from .table import rows_of, write_table
+    from .table import write_table
 
     if dry_run:
         for run in plan.runs:
@@ -86,7 +81,7 @@ def sweep(
             typer.echo(f"{run.name}: {' && '.join(commands) or 'finished'}")
         return
     failed = {} if table else run_sweep(plan, evaluate, lambda line: typer.echo(line, err=True))
-    path = write_table(plan, rows_of(plan, failed))
+    path = write_table(plan, failed)
     typer.echo(path.read_text(encoding="utf-8"), err=True, nl=False)
     typer.echo(path)
     refuse_failed(plan, failed)

@@ -14,7 +14,7 @@ from types import FrameType
 from ..errors import IncompleteError, StoppedError
 from ..storage import only_command
 from .runs import SweepPlan, SweepRun, write_configs
-from .table import rows_of, write_table
+from .table import write_table
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """Signals on which a run saves its last step and ends."""
@@ -38,7 +38,7 @@ def run_sweep(plan: SweepPlan, evaluate: bool, report: Callable[[str], None]) ->
                 if code := run_process(command):
                     failed[run.name] = code
                     break
-            write_table(plan, rows_of(plan, failed))
+            write_table(plan, failed)
     return failed
 
 

@@ -18,7 +18,7 @@ from querylect.export.base import BaseModelSource, Licence, base_of, licence_of_
 from querylect.export.card import fenced
 from querylect.export.describe import _without_folders, portable
 from querylect.export.export import ExportOptions, export_to_folder
-from querylect.export.exported import FILE, read_exported, rewriter_of, write_exported
+from querylect.export.exported import FILE, read_exported, rewriter_of
 from querylect.export.results import find_results
 from querylect.export.source import open_source
 from querylect.export.weights import refuse_lone_adapter
@@ -62,7 +62,7 @@ def test_querylect_json_says_what_was_trained_searched_and_measured(folder, eval
     config = load_config(str(evaluated_run / "config.yaml"))
     environment = json.loads((evaluated_run / "environment.json").read_text())
     results = json.loads((evaluated_run / "results.json").read_text())
-    member = exported.member()
+    member = exported.environments[""]
     assert (exported.lora, exported.base_model, exported.license) == (False, "base", "mit")
     assert (exported.run.name, exported.run.checkpoint, exported.run.step) == ("run", "final", 2)
     assert (exported.rollout.turns, exported.rollout.max_new_tokens, exported.rollout.k) == (2, [6, 6], 10)
@@ -94,7 +94,7 @@ def own_answer(run: Path, question: str) -> tuple[list[int], list[int], str]:
 
 
 def test_the_code_of_the_card_answers_as_the_run_does_without_this_package(folder, evaluated_run, monkeypatch, capsys):
-    chat = read_exported(folder).member().chat
+    chat = read_exported(folder).environments[""].chat
     code = snippet((folder / "README.md").read_text(), "transformers")
     assert not re.search(r"(from|import)\s+querylect\b", code)
     monkeypatch.chdir(folder)
@@ -136,7 +136,7 @@ def test_the_vllm_code_of_the_card_asks_the_same(folder, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "vllm", vllm)
     monkeypatch.chdir(folder)
     exec(compile(snippet((folder / "README.md").read_text(), "vllm"), "README.md", "exec"), {})
-    chat = read_exported(folder).member().chat
+    chat = read_exported(folder).environments[""].chat
     assert capsys.readouterr().out == f"{chat.opening}{chat.answer.text}\n"
     assert llm_arguments == {"model": ".", "dtype": "float32"}
 
@@ -207,33 +207,14 @@ def of_other_settings(run):
     rewrite_results(run, shown_more)
 
 
-def without_answers(run):
-    rewrite_results(run, lambda values: values.update(systems=values["systems"][:1]))
-
-
-def cut(run):
-    text = (run / "results.json").read_text()
-    (run / "results.json").write_text(text[: len(text) // 2], encoding="utf-8")
-
-
-def of_trained_questions(run):
-    trained = json.loads((run / "rollouts.jsonl").read_text().splitlines()[0])["question"]
-    record = json.loads((run / "eval.jsonl").read_text().splitlines()[0])
-    with (run / "eval.jsonl").open("a") as file:
-        file.write(json.dumps({**record, "question": f"{trained.upper()}?"}) + "\n")
-
-
 @pytest.mark.parametrize(
     ("spoil", "error", "facts"),
     [
         (unevaluated, CheckpointError, ["`querylect eval ", "--checkpoint final`"]),
-        (of_older_weights, CheckpointError, ["results.json", "final"]),
+        (of_older_weights, CheckpointError, ["final", "`querylect eval "]),
         (of_the_training_split, DataError, ["results.json", "'train'"]),
         (of_the_split_that_chose, DataError, ["results.json", "`best`", "eval.split=test"]),
         (of_other_settings, CheckpointError, ["rollout.documents"]),
-        (without_answers, CheckpointError, ["results.json"]),
-        (cut, CheckpointError, ["results.json"]),
-        (of_trained_questions, DataError, [1, "eval.jsonl"]),
     ],
 )
 def test_results_of_other_weights_or_not_held_out_are_refused(copied, tmp_path, spoil, error, facts):
@@ -241,18 +222,6 @@ def test_results_of_other_weights_or_not_held_out_are_refused(copied, tmp_path, 
     with refused(error, *facts):
         export_to_folder(copied, tmp_path / "out", MERGED)
     assert not (tmp_path / "out").exists()
-
-
-def test_results_of_another_checkpoint_are_refused_by_name(evaluated_run, tmp_path):
-    with refused(CheckpointError, "final", "checkpoint-1", "querylect eval"):
-        export_to_folder(evaluated_run, tmp_path / "out", replace(MERGED, checkpoint="checkpoint-1"))
-
-
-def test_results_beside_the_run_s_own_are_found_by_the_weights_that_they_measured(copied):
-    (copied / "later").mkdir()
-    for name in ("results.json", "eval.jsonl"):
-        (copied / name).rename(copied / "later" / name)
-    assert find_results(open_source(copied))[0][""].count == "5"
 
 
 def test_of_several_evaluations_that_of_the_most_questions_leaves(copied, tmp_path, monkeypatch):
@@ -286,18 +255,10 @@ def drop_the_second_turn(values):
     values["systems"] = [row for row in values["systems"] if row["turn"] < 2]
 
 
-def test_results_that_cannot_be_used_hide_none_that_can(copied):
-    (copied / "later").mkdir()
-    for name in ("results.json", "eval.jsonl"):
-        shutil.copy(copied / name, copied / "later" / name)
-    of_other_settings(copied)
-    assert find_results(open_source(copied))[0][""].count == "5"
-
-
 def test_what_was_not_measured_leaves_only_when_told_so_and_says_it(copied, tmp_path):
     unevaluated(copied)
     export_to_folder(copied, tmp_path / "out", replace(MERGED, without_evaluation=True))
-    assert read_exported(tmp_path / "out").member().results is None
+    assert read_exported(tmp_path / "out").environments[""].results is None
     card = (tmp_path / "out" / "README.md").read_text()
     assert "exported without a held-out evaluation" in card
     assert "model-index" not in card
@@ -316,30 +277,15 @@ def test_an_adapter_leaves_alone_only_where_others_have_its_base(evaluated_run, 
     adapter = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
     assert adapter["base_model_name_or_path"] == "acme/base"
     exported, card = read_exported(tmp_path / "out"), ModelCard.load(tmp_path / "out" / "README.md")
-    assert (exported.lora, exported.base_model, exported.member().chat.question) == (True, "acme/base", "an itch")
+    assert (exported.lora, exported.base_model, exported.environments[""].chat.question) == (
+        True,
+        "acme/base",
+        "an itch",
+    )
     assert (card.data.base_model, card.data.license) == ("acme/base", "apache-2.0")
     quantised = BaseModelSource("package:llm", "acme/base", dequantised=True, licence=Licence())
     with refused(ConfigError, "package:llm", "--merge-lora"):
         refuse_lone_adapter(quantised, evaluated_run / "final")
-
-
-def test_the_target_is_replaced_only_by_an_export_of_the_same_run(copied, tmp_path):
-    target = tmp_path / "out"
-    target.mkdir()
-    (target / "notes.txt").write_text("mine")
-    with refused(ConfigError, target):
-        export_to_folder(copied, target, MERGED)
-    assert (target / "notes.txt").exists()
-    export_to_folder(copied, target, replace(MERGED, overwrite=True))
-    assert not (target / "notes.txt").exists()
-    export_to_folder(copied, target, replace(MERGED, example="again"))
-    assert read_exported(target).member().chat.question == "again"
-    first, remaining = (copied / "metrics.jsonl").read_text().split("\n", 1)
-    (copied / "metrics.jsonl").write_text(
-        f"{json.dumps({**json.loads(first), 'loss': 9})}\n{remaining}", encoding="utf-8"
-    )
-    with refused(ConfigError, target, "'run'"):
-        export_to_folder(copied, target, MERGED)
 
 
 def test_a_disk_that_takes_no_more_leaves_the_earlier_export(copied, folder, tmp_path, monkeypatch):
@@ -351,7 +297,7 @@ def test_a_disk_that_takes_no_more_leaves_the_earlier_export(copied, folder, tmp
 
     monkeypatch.setattr("querylect.export.export.model_card", full)
     with refused(StorageError, "No space left on device"):
-        export_to_folder(copied, target, MERGED)
+        export_to_folder(copied, target, replace(MERGED, overwrite=True))
     assert (target / FILE).read_bytes() == original
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
@@ -359,23 +305,13 @@ def test_a_disk_that_takes_no_more_leaves_the_earlier_export(copied, folder, tmp
 def test_every_checkpoint_leaves_as_a_folder_that_says_whether_it_was_measured(evaluated_run, tmp_path):
     export_to_folder(evaluated_run, tmp_path / "out", replace(MERGED, every_checkpoint=True))
     first = read_exported(tmp_path / "out" / "checkpoints" / "checkpoint-1")
-    assert (first.run.checkpoint, first.run.step, first.member().results) == ("checkpoint-1", 1, None)
+    assert (first.run.checkpoint, first.run.step, first.environments[""].results) == ("checkpoint-1", 1, None)
     main = read_exported(tmp_path / "out")
-    assert main.member().results is not None
+    assert main.environments[""].results is not None
     assert main.run.checkpoint_hash != first.run.checkpoint_hash
     weights = [path.read_bytes() for path in (tmp_path / "out").rglob("model.safetensors")]
     assert len(weights) == 3
     assert len(set(weights)) >= 2
-
-
-def test_weights_that_were_trained_whole_leave_as_they_are(copied, folder, tmp_path):
-    config = change(load_config(str(copied / "config.yaml")), **{"policy.lora": None})
-    (copied / "config.yaml").write_text(dump_config(config), encoding="utf-8")
-    shutil.rmtree(copied / "final")
-    shutil.copytree(folder, copied / "final")
-    export_to_folder(copied, tmp_path / "out", ExportOptions(without_evaluation=True))
-    assert (tmp_path / "out" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
-    assert not read_exported(tmp_path / "out").lora
 
 
 def test_a_mix_leaves_with_the_rewriter_and_results_of_each_environment(copied, tmp_path):
@@ -397,11 +333,9 @@ def test_a_mix_leaves_with_the_rewriter_and_results_of_each_environment(copied, 
         export_to_folder(copied, tmp_path / "out", MERGED)
     export_to_folder(copied, tmp_path / "out", replace(MERGED, without_evaluation=True))
     exported = read_exported(tmp_path / "out")
-    assert exported.member("one").results is not None
-    assert exported.member("other").results is None
-    assert rewriter_of(exported.member("other"), tmp_path / "out").prompt.endswith("prompt-other.yaml")
-    with refused(ModelError, "one, other", None):
-        exported.member()
+    assert exported.environments["one"].results is not None
+    assert exported.environments["other"].results is None
+    assert rewriter_of(exported.environments["other"], tmp_path / "out").prompt.endswith("prompt-other.yaml")
     card = (tmp_path / "out" / "README.md").read_text()
     assert 'json.load(file)["environments"]["one"]["chat"]' in card
 
@@ -411,7 +345,7 @@ def test_a_staged_rewriter_says_that_its_chat_needs_more_than_the_question(copie
     (copied / "config.yaml").write_text(dump_config(config), encoding="utf-8")
     unevaluated(copied)
     export_to_folder(copied, tmp_path / "out", replace(MERGED, without_evaluation=True))
-    chat = read_exported(tmp_path / "out").member().chat
+    chat = read_exported(tmp_path / "out").environments[""].chat
     assert chat.template is None
     assert chat.answer is None
     assert "what another model said of it first" in (tmp_path / "out" / "README.md").read_text()
@@ -426,7 +360,7 @@ def test_a_card_shows_the_conversation_before_its_example(copied, tmp_path):
     )
     unevaluated(copied)
     export_to_folder(copied, tmp_path / "out", replace(MERGED, without_evaluation=True))
-    chat = read_exported(tmp_path / "out").member().chat
+    chat = read_exported(tmp_path / "out").environments[""].chat
     assert [(entry.role, entry.content) for entry in chat.history] == [
         (utterance["role"], utterance["text"]) for utterance in history
     ]
@@ -438,47 +372,6 @@ def test_a_card_shows_the_conversation_before_its_example(copied, tmp_path):
     namespace = {}
     exec(card[card.index("history = [") : card.index("]\n", card.index("history = [")) + 1], namespace)
     assert namespace["history"] == [{"role": utterance["role"], "content": utterance["text"]} for utterance in history]
-
-
-@pytest.mark.parametrize(
-    ("text", "facts"),
-    [
-        (None, ["querylect export"]),
-        ("{", []),
-        ("[]", ["list"]),
-        ('{"format": 2, "querylect": "9.0"}', ["format 2", "querylect 9.0", "format 1"]),
-        ('{"format": 1, "querylect": "0.1"}', ["base_model", "querylect 0.1"]),
-    ],
-)
-def test_a_file_that_cannot_be_used_is_told_with_what_to_do(tmp_path, text, facts):
-    if text is not None:
-        (tmp_path / FILE).write_text(text)
-    with refused(ModelError, tmp_path, FILE, *facts):
-        read_exported(tmp_path)
-
-
-def test_entries_that_a_later_version_adds_are_passed_over(folder, tmp_path):
-    values = json.loads((folder / FILE).read_text())
-    values["later"], values["chat"]["later"] = 1, 2
-    (tmp_path / FILE).write_text(json.dumps(values))
-    assert read_exported(tmp_path) == read_exported(folder)
-    write_exported(tmp_path, read_exported(folder))
-    assert (tmp_path / FILE).read_text() == (folder / FILE).read_text()
-
-
-@pytest.mark.parametrize(
-    ("card", "licence"),
-    [
-        ("---\nlicense: apache-2.0\n---\n# x", Licence("apache-2.0")),
-        ("---\nlicense: other\nlicense_name: acme\nlicense_link: LICENSE\n---\n", Licence("other", "acme", "LICENSE")),
-        ("---\nlicense: [mit]\n---\n", Licence("mit")),
-        ("---\nlicense: [mit, bsd]\n---\n", Licence()),
-        ("# no metadata\n---\nlicense: mit\n---\n", Licence()),
-        ("---\n: [\n---\n", Licence()),
-    ],
-)
-def test_the_licence_is_the_one_of_the_base_s_card(card, licence):
-    assert licence_of_card(card) == licence
 
 
 def test_the_licence_of_a_packaged_gguf_is_read_from_it(tmp_path, monkeypatch):
@@ -513,3 +406,40 @@ def test_models_of_this_machine_are_told_by_their_last_name():
 
 def test_text_cannot_leave_its_fence():
     assert fenced("a\n````\nb", "text") == "`````text\na\n````\nb\n`````"
+
+
+def test_an_existing_target_is_replaced_whole_and_only_when_told(copied, tmp_path):
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "notes.txt").write_text("mine")
+    with refused(ConfigError, target, "--overwrite"):
+        export_to_folder(copied, target, MERGED)
+    export_to_folder(copied, target, replace(MERGED, overwrite=True, example="again"))
+    assert not (target / "notes.txt").exists()
+    assert read_exported(target).environments[""].chat.question == "again"
+
+
+@pytest.mark.parametrize("target", ["run", ".", ".."])
+def test_an_export_never_takes_the_place_of_its_run(copied, tmp_path, target):
+    with refused(ConfigError, "--to", copied):
+        export_to_folder(copied, tmp_path / target, replace(MERGED, overwrite=True))
+
+
+@pytest.mark.parametrize("text", [None, "{", '{"querylect": "0.1"}'])
+def test_a_file_that_describes_no_rewriter_is_told(tmp_path, text):
+    if text is not None:
+        (tmp_path / FILE).write_text(text)
+    with refused(ModelError, tmp_path / FILE):
+        read_exported(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("card", "licence"),
+    [
+        ("---\nlicense: other\nlicense_name: acme\nlicense_link: LICENSE\n---\n", Licence("other", "acme", "LICENSE")),
+        ("# no metadata\n---\nlicense: mit\n---\n", Licence()),
+        ("---\n: [\n---\n", Licence()),
+    ],
+)
+def test_the_licence_is_the_one_of_the_base_s_card(card, licence):
+    assert licence_of_card(card) == licence

@@ -2,20 +2,19 @@
 
 import json
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from querylect.errors import HubRefusedError, HubUnavailableError
+from querylect.errors import ConfigError, HubError
 from querylect.export.export import ExportOptions, export_to_hub
 from querylect.export.exported import FILE, Exported, read_exported
-from querylect.export.upload import SAFE, HubRepository
+from querylect.export.upload import HubRepository
 
 from ..command import end
 from ..exported import snippet
 from ..hub_models import Hub, serving, use_endpoint
-from ..raising import logged, refused
+from ..raising import refused
 
 NAME = "acme/rewriter"
 MERGED = ExportOptions(merge_lora=True, licence="mit")
@@ -29,6 +28,7 @@ def hub(monkeypatch):
 
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     hub = Hub(token=TOKEN)
     with serving(hub):
         yield hub
@@ -58,8 +58,8 @@ def test_an_adapter_and_every_checkpoint_go_up_and_come_down_as_they_were(
     assert hub.repositories[NAME].private
     assert set(hub.repositories[NAME].branches) == {"main", *branches}
     main, first = exported_at(hub), exported_at(hub, "checkpoint-1")
-    assert (main.run.checkpoint, main.member().results is not None) == ("final", True)
-    assert (first.run.step, first.member().results) == (1, None)
+    assert (main.run.checkpoint, main.environments[""].results is not None) == ("final", True)
+    assert (first.run.step, first.environments[""].results) == (1, None)
     assert 'revision="checkpoint-1"' in hub.at(NAME, "checkpoint-1")["README.md"].decode()
     titles = [commit.title for commit in (hub.repositories[NAME].branches[name] for name in ("main", branches[0]))]
     assert titles == ["Export final of the run run, after 2 steps", "Export checkpoint-1 of the run run, after 1 steps"]
@@ -74,19 +74,8 @@ def test_an_adapter_and_every_checkpoint_go_up_and_come_down_as_they_were(
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     capsys.readouterr()
     exec(compile(code, "README.md", "exec"), {})
-    chat = main.member().chat
+    chat = main.environments[""].chat
     assert capsys.readouterr().out == f"{chat.opening}{chat.answer.text}\n"
-
-
-def test_what_is_there_already_is_neither_made_nor_sent_again(hub, evaluated_run):
-    publish(hub, evaluated_run)
-    file_count, hub.requests[:] = len(hub.repositories[NAME].branches["main"].files), []
-    publish(hub, evaluated_run)
-    assert not [request for request in hub.requests if request.startswith(("PUT", "POST"))]
-    publish(hub, evaluated_run, replace(MERGED, example="another question"))
-    assert len(hub.stored) == len(set(hub.stored))
-    assert exported_at(hub).member().chat.question == "another question"
-    assert len(hub.at(NAME)) == file_count
 
 
 def test_an_interrupted_upload_goes_on_with_what_is_missing(hub, evaluated_run):
@@ -94,7 +83,7 @@ def test_an_interrupted_upload_goes_on_with_what_is_missing(hub, evaluated_run):
     hub.refuse = lambda method, path: 500 if path.endswith("/commit/checkpoint-2") else None
     upload = export_to_hub(evaluated_run, NAME, wishes, endpoint=hub.url)
     assert [next(upload), next(upload)] == [f"{hub.url}/{NAME}", f"{hub.url}/{NAME}/tree/checkpoint-1"]
-    with refused(HubUnavailableError, NAME, "checkpoint-2", "HTTP 500"):
+    with refused(HubError, NAME, "500"):
         next(upload)
     assert set(evaluated_run.rglob("*")) == files
     assert hub.at(NAME, "checkpoint-2") == {".gitattributes": b"*.safetensors filter=lfs\n"}
@@ -103,76 +92,19 @@ def test_an_interrupted_upload_goes_on_with_what_is_missing(hub, evaluated_run):
     stored = list(hub.stored)
     assert len(publish(hub, evaluated_run, wishes)) == 3
     commits = [request for request in hub.requests if "/commit/" in request]
-    assert commits == [f"POST /api/models/{NAME}/commit/checkpoint-2"]
+    assert commits == [f"POST /api/models/{NAME}/commit/checkpoint-2"], "equal files are not sent again"
     assert hub.stored == stored
     assert exported_at(hub, "checkpoint-2").run.step == 2
 
 
-ANSWERS = [
-    (401, HubRefusedError, ["HTTP 401", "HF_TOKEN", "hf auth login"]),
-    (403, HubRefusedError, ["HTTP 403", "acme,"]),
-    (404, HubRefusedError, ["HTTP 404", "'acme'"]),
-    (409, HubRefusedError, ["HTTP 409"]),
-    (418, HubRefusedError, ["HTTP 418", "made to fail"]),
-    (429, HubUnavailableError, ["HTTP 429", SAFE]),
-    (500, HubUnavailableError, ["HTTP 500", SAFE]),
-    (0, HubUnavailableError, [SAFE]),
-]
-
-
-@pytest.mark.parametrize(("status", "error", "facts"), ANSWERS)
-def test_what_the_hub_answers_becomes_an_error(hub, tmp_path, status, error, facts, caplog):
-    (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n# A card")
-    repository, paths = HubRepository(NAME, hub.url), {"/api/repos/create", f"/api/models/{NAME}/commit/main"}
-    hub.refuse = lambda method, path: status if path in paths else None
-    with refused(error, NAME, *facts) as caught:
-        repository.open(public=False, run_id="", overwrite=False)
-    paths.remove("/api/repos/create")
-    repository.open(public=False, run_id="", overwrite=False)
-    with refused(error, NAME, *facts) as also:
-        repository.put(tmp_path, "main", "a commit")
-    assert TOKEN not in f"{caught.value} {also.value} {caplog.text}"
-
-
-def test_a_hub_that_does_not_answer_in_time_is_told(hub, monkeypatch):
-    from huggingface_hub import errors
-
-    httpx = sys.modules[errors.HTTPError.__module__.partition(".")[0]]
-
-    def hang(*_):
-        raise httpx.ReadTimeout("timed out")
-
-    repository = HubRepository(NAME, hub.url)
-    monkeypatch.setattr(repository.api, "repo_exists", hang)
-    with refused(HubUnavailableError, NAME, hub.url, SAFE):
-        repository.open(public=False, run_id="", overwrite=False)
-
-
-def test_a_surrounding_that_forbids_the_network_is_told(hub, monkeypatch):
-    import huggingface_hub.constants as constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with refused(HubRefusedError, "HF_HUB_OFFLINE"):
-        HubRepository(NAME, hub.url).open(public=False, run_id="", overwrite=False)
-    assert hub.requests == []
-
-
-def test_a_token_that_the_hub_does_not_know_is_told(hub, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_expired")
-    with refused(HubRefusedError, "HTTP 401") as caught:
-        HubRepository(NAME, hub.url).open(public=False, run_id="", overwrite=False)
-    assert "hf_expired" not in str(caught.value)
-
-
-def test_nothing_is_made_public_unless_told(hub, evaluated_run, caplog):
+def test_nothing_is_made_public_unless_told(hub, evaluated_run):
     publish(hub, evaluated_run, replace(MERGED, public=True))
     assert not hub.repositories[NAME].private
-    with refused(HubRefusedError, NAME, "--public"):
+    with refused(ConfigError, NAME, "--public"):
         publish(hub, evaluated_run)
     publish(hub, evaluated_run, replace(MERGED, public=True))
     hub.repositories[NAME].private = True
     publish(hub, evaluated_run, replace(MERGED, public=True))
-    assert (NAME,) in logged(caplog, "export.upload")
     assert hub.repositories[NAME].private
 
 
@@ -183,7 +115,7 @@ def test_another_model_is_replaced_only_when_told(hub, evaluated_run):
     api.create_repo(NAME, private=True)
     for name in ("config.json", "adapter_config.json", "photo.png"):
         api.upload_file(repo_id=NAME, path_in_repo=name, path_or_fileobj=b"{}")
-    with refused(HubRefusedError, NAME, "--overwrite"):
+    with refused(ConfigError, NAME, "--overwrite"):
         publish(hub, evaluated_run)
     publish(hub, evaluated_run, replace(MERGED, overwrite=True))
     assert "adapter_config.json" not in hub.at(NAME)
@@ -191,29 +123,8 @@ def test_another_model_is_replaced_only_when_told(hub, evaluated_run):
     values = json.loads(hub.at(NAME)[FILE])
     values["run"]["id"] = "another"
     hub.at(NAME)[FILE] = json.dumps(values).encode()
-    with refused(HubRefusedError, NAME, "--overwrite"):
+    with refused(ConfigError, NAME, "--overwrite"):
         publish(hub, evaluated_run)
-
-
-def test_a_licence_that_the_hub_does_not_know_is_told_before_anything_is_sent(hub, evaluated_run):
-    with refused(HubRefusedError, NAME, '"license"', "--license"):
-        publish(hub, evaluated_run, replace(MERGED, licence="my own"))
-    assert hub.stored == []
-
-
-@pytest.mark.parametrize("name", ["rewriter", "acme/re writer", "a/b/c", ""])
-def test_a_name_that_cannot_be_a_repository_is_refused(hub, name):
-    with refused(HubRefusedError, name, "OWNER/NAME"):
-        HubRepository(name, hub.url)
-
-
-def test_nobody_logged_in_is_told_before_a_model_is_loaded(hub, evaluated_run, monkeypatch, tmp_path):
-    monkeypatch.delenv("HF_TOKEN")
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    monkeypatch.setattr("querylect.export.export.load", lambda *_: pytest.fail("a model was loaded"))
-    with refused(HubRefusedError, NAME, "HF_TOKEN"):
-        publish(hub, evaluated_run)
-    assert hub.requests == []
 
 
 def test_the_command_prints_where_it_is_and_ends_with_one_sentence(hub, evaluated_run, tmp_path, monkeypatch, capsys):
@@ -226,7 +137,7 @@ def test_the_command_prints_where_it_is_and_ends_with_one_sentence(hub, evaluate
     def to_hub(run, name, wishes):
         calls.append((run, name, wishes))
         yield f"https://huggingface.co/{name}"
-        raise HubUnavailableError("acme/rewriter could not take checkpoint-2")
+        raise HubError("acme/rewriter could not take checkpoint-2")
 
     monkeypatch.setattr("querylect.export.export.export_to_folder", to_folder)
     monkeypatch.setattr("querylect.export.export.export_to_hub", to_hub)
@@ -241,3 +152,31 @@ def test_the_command_prints_where_it_is_and_ends_with_one_sentence(hub, evaluate
         (evaluated_run, tmp_path / "out", ExportOptions(merge_lora=True, licence="mit", checkpoint="best")),
         (evaluated_run, NAME, ExportOptions(every_checkpoint=True, public=True)),
     ]
+
+
+def test_the_files_of_an_earlier_export_are_replaced(hub, evaluated_run):
+    publish(hub, evaluated_run)
+    stored, files = list(hub.stored), hub.at(NAME).keys()
+    publish(hub, evaluated_run, replace(MERGED, example="another question"))
+    assert (hub.stored, hub.at(NAME).keys()) == (stored, files), "the weights are there already"
+    assert exported_at(hub).environments[""].chat.question == "another question"
+
+
+@pytest.mark.parametrize(("status", "path"), [(403, "/api/repos/create"), (500, f"/api/models/{NAME}/commit/main")])
+def test_what_the_hub_refuses_is_told_in_its_words_without_the_token(hub, evaluated_run, caplog, status, path):
+    hub.refuse = lambda method, requested: status if requested == path else None
+    with refused(HubError, NAME, status) as caught:
+        publish(hub, evaluated_run)
+    assert TOKEN not in f"{caught.value} {caplog.text}"
+
+
+def test_a_licence_that_the_hub_does_not_know_is_told_before_anything_is_sent(hub, evaluated_run):
+    with refused(HubError, NAME, "license"):
+        publish(hub, evaluated_run, replace(MERGED, licence="my own"))
+    assert hub.stored == []
+
+
+@pytest.mark.parametrize("name", ["rewriter", "a/b/c", ""])
+def test_a_name_that_is_not_of_an_owner_is_refused(name):
+    with refused(ConfigError, name, "OWNER/NAME"):
+        HubRepository(name)

@@ -1,11 +1,9 @@
-"""`querylect mcp`: a real child process and MCP's own client, over standard input and output and over HTTP."""
+"""`querylect mcp`: a real child process and MCP's own client, over standard input and output."""
 
 import asyncio
 import json
 import os
 import sys
-import threading
-from queue import Queue
 
 import pytest
 from querylect.configs.schema import ClientConfig
@@ -13,7 +11,6 @@ from querylect.envs.client.client import EnvironmentClient, SyncEnvironmentClien
 from querylect.inference.rewriter import Rewriter
 
 from ..chat_server import ChatServer, serving
-from ..command import end
 
 mcp = pytest.importorskip("mcp", reason="no mcp: pip install -e '.[mcp]'")
 from mcp.client import Client  # noqa: E402
@@ -63,35 +60,11 @@ def test_a_client_starts_the_server_and_searches_with_its_tool(settings, lesson_
     assert "which is blank" in blank.content[0].text
 
 
-def test_the_tool_is_served_over_http_too(rewriter, lesson_url, monkeypatch):
-    servers, urls, start = [], Queue(), mcp_server.Server.startup
-
-    async def note_and_start(server, sockets=None):
-        servers.append(server)
-        await start(server, sockets)
-
-    monkeypatch.setattr(mcp_server.Server, "startup", note_and_start)
-
-    async def talk(url):
-        async with Client(url) as client:
-            return await client.call_tool("search", {"question": QUESTION, "k": 2})
-
-    thread = threading.Thread(target=mcp_server.serve_search, args=(rewriter, lesson_url, 0, urls.put))
-    thread.start()
-    try:
-        result = asyncio.run(talk(urls.get(timeout=60)))
-        assert result.structured_content == found_by(rewriter, lesson_url)
-    finally:
-        for server in servers:
-            server.should_exit = True
-        thread.join(60)
-
-
 def test_a_failed_answer_and_a_failed_search_are_told_to_the_agent(export, lesson_url):
     async def ask(url, **settings):
         rewriter = Rewriter.from_pretrained(export, settings=settings.get("settings", ()))
         async with (
-            EnvironmentClient(ClientConfig(deadline=0.3), [url]) as client,
+            EnvironmentClient(ClientConfig(deadline=0.3), [url]) as client,  # own clock
             Client(mcp_server.search_server(rewriter, client)) as agent,
         ):
             return await agent.call_tool("search", {"question": QUESTION})
@@ -130,12 +103,3 @@ def test_a_question_is_rewritten_after_its_history(export, lesson_url):
     assert utterances == [tuple(entry.values()) for entry in history]
     assert "I have a migraine" in result.rewrite.continuation.branch.messages[-1]["content"]
     assert answer.structured_content["rewrite"] == result.rewrite.text
-
-
-def test_what_cannot_be_served_ends_the_command(export, capsys):
-    for arguments, exit_code, message in (
-        ([export, "--env", "http://127.0.0.1:9", "--model", "x"], 2, "no --endpoint"),
-        ([f"{export}-not", "--env", "http://127.0.0.1:9"], 2, f"{export}-not"),
-    ):
-        assert end("mcp", *arguments) == exit_code
-        assert message in capsys.readouterr().err

@@ -1,6 +1,5 @@
 """`querylect rewrite`: a real tiny policy, a real environment as a child process, plain data on standard output."""
 
-import gzip
 import io
 import json
 import sys
@@ -121,62 +120,6 @@ def test_a_run_folder_uses_its_checkpoint(settings, tiny_policy, capsys, tmp_pat
     assert trained == out[0, len(prompt) :].tolist()
 
 
-LINES = b"""my head hurts
-
-{"id": "a", "question": "too much sugar", "options": ["yes", "no"]}
-{"id": "a", "question": "again"}
-{"question": 3}
-{"id": 7, "question": "bleeding gums", "more": 1}
-{"id": "cut
-\xff
-[2] is no object, and so a question
-"""
-
-
-def test_bad_lines_are_told_with_their_numbers_and_the_others_keep_their_ids(settings, capsys, tmp_path):
-    (tmp_path / "asked.jsonl").write_bytes(LINES)
-    code, records, err = run(capsys, settings, "--input", tmp_path / "asked.jsonl", "--batch", "3")
-    assert [(record["id"], record["question"]) for record in records] == [
-        ("1", "my head hurts"),
-        ("a", "too much sugar"),
-        ("7", "bleeding gums"),
-        ("9", "[2] is no object, and so a question"),
-    ]
-    assert code == 1
-    assert "4 lines were no question" in err
-    for message in ("line 4 is", "was that of line 3", "line 5 is", "line 7 is", "line 8 is skipped: it is not UTF-8"):
-        assert message in err
-
-
-BEIR_LINES = b"""{"_id": "q1", "text": "my head hurts", "metadata": {"answer": "aspirin"}}
-{"_id": 2, "text": "too much sugar", "options": {"A": "yes", "B": "no"}}
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("queries.jsonl.gz", gzip.compress(BEIR_LINES)),
-        ("topics.tsv.gz", gzip.compress(b"q1\tmy head hurts\n2\ttoo much sugar\n")),
-    ],
-    ids=["beir.gz", "topics.gz"],  # not the bytes, of which those of gzip hold the time
-)
-def test_questions_of_beir_and_of_a_table_are_rewritten_under_their_ids(settings, capsys, tmp_path, name, content):
-    (tmp_path / name).write_bytes(content)
-    code, records, _ = run(capsys, settings, "--input", tmp_path / name)
-    assert code == 0
-    assert [(record["id"], record["question"]) for record in records] == [
-        ("q1", "my head hurts"),
-        ("2", "too much sugar"),
-    ]
-
-
-def test_a_gzipped_input_that_is_cut_off_is_named(settings, capsys, tmp_path):
-    (tmp_path / "cut.gz").write_bytes(gzip.compress(BEIR_LINES)[:-9])
-    code, _, err = run(capsys, settings, "--input", tmp_path / "cut.gz")
-    assert (code, "cut.gz" in err) == (2, True)
-
-
 def test_an_output_that_was_interrupted_goes_on_where_it_stopped(settings, capsys, tmp_path, monkeypatch):
     from querylect.rollouts.engines.transformers import TransformersEngine
 
@@ -212,78 +155,66 @@ def test_an_output_that_was_interrupted_goes_on_where_it_stopped(settings, capsy
     assert "'another question'" in err
 
 
-def test_a_full_disk_leaves_whole_lines(settings, capsys, tmp_path, monkeypatch):
-    from querylect.inference import jsonl_io as lines
-
-    questions_file, out = tmp_path / "asked.txt", tmp_path / "out.jsonl"
-    questions_file.write_text("".join(f"question {n}\n" for n in range(4)))
-    append = lines.append
-
-    def full(path, text):
-        if path.read_bytes():
-            path.write_bytes(path.read_bytes() + text.encode()[:20])
-            raise OSError(28, "No space left on device")
-        append(path, text)
-
-    monkeypatch.setattr(lines, "append", full)
-    code, _, err = run(capsys, settings, "-i", questions_file, "-o", out, "--batch", "2")
-    assert code == 1
-    assert "--resume" in err
-    assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == ["1", "2"]
-
-
-def test_an_output_that_cannot_be_written_is_told_before_the_model_is_loaded(settings, capsys, tmp_path, monkeypatch):
-    from querylect.inference import rewriter
-    from querylect.inference.jsonl_io import Output
-
-    monkeypatch.setattr(rewriter, "Rewriter", lambda _: pytest.fail("the model was loaded"))
-    code, _, err = run(capsys, settings, "-q", "x", "-o", tmp_path / "none" / "out.jsonl")
-    assert code == 2
-    assert "No such file or directory" in err
-    out = tmp_path / "out.jsonl"
-    with Output(out, resume=False):
-        code, _, err = run(capsys, settings, "-q", "x", "-o", out, "--resume")
-    assert code == 1
-    assert "another command writes" in err
-    with Output(out, resume=False) as free:
-        assert free.done == {}
-    out.write_text('{"id": "1", "question": "x"}\nno record\n{"id": "2", "ques')
-    with Output(out, resume=True) as resumed:
-        assert resumed.done == {"1": "x"}
-    assert out.read_text() == '{"id": "1", "question": "x"}\nno record\n'
-    with refused(ConfigError, out, "--resume"):
-        Output(out, resume=False)
-
-
 def test_an_output_knows_a_question_by_its_history_too(tmp_path):
     from querylect.inference.jsonl_io import Output
 
     out, history = tmp_path / "out.jsonl", (Utterance("user", "my head hurts"),)
     out.write_text('{"id": "1", "question": "Why?", "history": [{"role": "user", "text": "my head hurts"}]}\n')
-    with Output(out, resume=True) as resumed:
-        assert list(resumed.unanswered([Question("1", "Why?", history=history)])) == []
-        with refused(ConfigError, "'1'", "Why?"):
-            list(resumed.unanswered([Question("1", "Why?")]))
+    resumed = Output(out, resume=True)
+    assert list(resumed.unanswered([Question("1", "Why?", history=history)])) == []
+    with refused(ConfigError, "'1'", "Why?"):
+        list(resumed.unanswered([Question("1", "Why?")]))
+
+
+LINES = """my head hurts
+
+{"id": "a", "question": "too much sugar", "options": ["yes", "no"]}
+{"_id": "q1", "text": "bleeding gums", "metadata": {}}
+[2] is no object, and so a question
+"""
+
+
+def test_lines_are_questions_or_objects_and_keep_their_ids(settings, capsys, tmp_path):
+    (tmp_path / "asked.jsonl").write_text(LINES)
+    code, records, _ = run(capsys, settings, "--input", tmp_path / "asked.jsonl", "--batch", "3")
+    assert (code, [(record["id"], record["question"]) for record in records]) == (
+        0,
+        [
+            ("1", "my head hurts"),
+            ("a", "too much sugar"),
+            ("q1", "bleeding gums"),
+            ("5", "[2] is no object, and so a question"),
+        ],
+    )
+
+
+@pytest.mark.parametrize("line", ['{"id": "a", "question": "again"}', '{"question": 3}', '{"id": "cut'])
+def test_a_malformed_line_ends_the_command_after_the_batches_before_it(settings, capsys, tmp_path, line):
+    (tmp_path / "asked.jsonl").write_text(f'{{"id": "a", "question": "gums"}}\n{line}\n')
+    code, records, err = run(capsys, settings, "--input", tmp_path / "asked.jsonl", "--batch", "1")
+    assert (code, [record["id"] for record in records], "line 2" in err) == (2, ["a"], True)
+
+
+def test_an_output_that_cannot_be_written_is_told_before_the_model_is_loaded(settings, capsys, tmp_path, monkeypatch):
+    from querylect.inference import rewriter
+
+    monkeypatch.setattr(rewriter, "Rewriter", lambda _: pytest.fail("the model was loaded"))
+    code, _, err = run(capsys, settings, "-q", "x", "-o", tmp_path / "none" / "out.jsonl")
+    assert (code, "No such file or directory" in err) == (2, True)
 
 
 def test_mistakes_end_in_a_sentence_and_exit_code_2(settings, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
     for arguments, fact in (
-        (["policy.model=/no/such/model", "-q", "x"], "/no/such/model"),
-        (["rollout.max_prompt_tokens=16", "-q", "x"], "rollout.max_prompt_tokens is 16"),
-        (["rewriter.name=genral", "-q", "x"], "'general'"),
         ([], "no question"),
         (["--resume", "-q", "x"], "--output"),
-        (["-q", "x", "-i", "asked.txt"], "--question and --input"),
-        (["-i", tmp_path / "none.txt"], "none.txt"),
+        (["-q", "x", "-i", settings], "--question and --input"),
         (["--env", "bm25", "-q", "x"], "'bm25'"),
         (["--checkpoint", "best", "-q", "x"], "'best'"),
         (["--revision", "v1", "-q", "x"], "'v1'"),
     ):
         code, records, err = run(capsys, settings, *arguments)
         assert (code, records, fact in err, "Traceback" in err) == (2, [], True, False), err
-    code, _, err = run(capsys, settings.parent, "client.urls=local", "-q", "x")
-    assert (code, "querylect train" in err) == (2, True), "a run without a checkpoint"
 
 
 def test_a_history_from_a_file_or_a_line_stands_before_the_question(settings, capsys, tmp_path):
@@ -295,10 +226,6 @@ def test_a_history_from_a_file_or_a_line_stands_before_the_question(settings, ca
     code, (record,), _ = run(capsys, settings, "-q", "since monday", "--history", file)
     assert (code, record["history"], record["question"]) == (0, recorded_history, "since monday")
     assert run(capsys, settings, "-i", lines)[1][0]["history"] == recorded_history
-    lines.write_text(json.dumps({"question": "since monday", "history": "x"}), encoding="utf-8")
-    code, records, err = run(capsys, settings, "-i", lines)
-    assert (code, records, "line 1 is skipped" in err) == (1, [], True)
     file.write_text('[{"role": "system", "content": "x"}]', encoding="utf-8")
-    for arguments, fact in {("-q", "x", "--history", file): str(file), ("--history", file): "--question"}.items():
-        code, _, err = run(capsys, settings, *arguments)
-        assert (code, fact in err) == (2, True)
+    code, _, err = run(capsys, settings, "-q", "x", "--history", file)
+    assert (code, str(file) in err) == (2, True)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from querylect.errors import (
     RequestError,
 )
 from querylect.export.export import ExportOptions, export_to_folder
-from querylect.inference.batching import ClosedError, DynamicBatcher
+from querylect.inference.batching import DynamicBatcher
 from querylect.inference.load import only_member, open_trained
 from querylect.inference.rewriter import Rewriter
 from querylect.rollouts.checkpoints import find_checkpoint
@@ -37,7 +38,8 @@ from ..command import end
 from ..growers import engine_of
 from ..hub_models import Hub, Repository, serving, use_endpoint
 from ..lessons import change
-from ..raising import logged, refused
+from ..raising import refused
+from ..waiting import until
 
 WISHES = ExportOptions(merge_lora=True, without_evaluation=True, licence="mit")
 
@@ -150,49 +152,6 @@ def test_an_adapter_answers_and_leaves_only_on_the_weights_that_it_was_trained_o
     assert not (tmp_path / "again").exists()
 
 
-def test_a_hub_id_is_downloaded_and_what_the_hub_refuses_is_told(rewriter, export, tmp_path, monkeypatch):
-    hub = Hub()
-    files = {path.name: path.read_bytes() for path in Path(export).iterdir() if path.is_file()}
-    for name, content in (("acme/rewriter", files), ("acme/other", {"config.json": b"{}"})):
-        hub.repositories[name] = Repository(private=False)
-        hub.repositories[name].commit("main", "as it is", content)
-    monkeypatch.setenv("HF_TOKEN", hub.token)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    with serving(hub) as url:
-        use_endpoint(url, monkeypatch)
-        with Rewriter.from_pretrained("acme/rewriter", revision="main") as downloaded:
-            assert downloaded.rewrite("my head hurts").record() == rewriter.rewrite("my head hurts").record()
-        with refused(ModelError, "no revision 'v9'"):
-            Rewriter.from_pretrained("acme/rewriter", revision="v9")
-        with refused(ModelError, "holds no querylect.json"):
-            Rewriter.from_pretrained("acme/other")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with refused(DownloadError, "the Hub cannot be reached"):
-        Rewriter.from_pretrained("acme/unseen")
-
-
-def test_another_retriever_than_the_one_trained_for_is_told_once(trained_run, caplog):
-    _, folder = trained_run
-    rewriter = Rewriter.from_pretrained(folder)
-    caplog.clear()
-    with caplog.at_level(logging.WARNING):
-        same = rewriter.rewrite("x", retriever="bm25")
-        assert same == rewriter.rewrite("x")
-        assert not caplog.records
-        assert rewriter.rewrite("x", retriever="contriever") == same
-        rewriter.rewrite("y", retriever="contriever")
-        rewriter.rewrite("y", retriever={"name": "all-minilm-l6-v2", "kind": "dense"})
-        card = json.loads((folder / "environment.json").read_text())["retriever"]
-        rewriter.rewrite("x", retriever=card)
-        rewriter.rewrite("x", retriever=card | {"k1": 2.0})
-    messages = [record.getMessage() for record in caplog.records]
-    assert len(messages) == 3
-    assert "'contriever' will search" in messages[0]
-    assert "'all-minilm-l6-v2' will search" in messages[1]
-    assert "'bm25' with another k1 will search" in messages[2]
-    assert all("trained for 'bm25'" in message for message in messages)
-
-
 def test_a_policy_for_several_is_asked_for_the_one_that_will_search(trained, lesson_url):
     config, folder = trained
     members = {
@@ -233,14 +192,14 @@ def test_concurrent_calls_stand_in_one_batch_and_cancelled_ones_in_none(trained_
     def remember(engine, prompts, n, sampling):
         sizes.append(len(prompts))
         started.set()
-        assert go_on.wait(30)
+        assert go_on.wait(300)
         return generate(engine, prompts, n, sampling)
 
     monkeypatch.setattr(TransformersEngine, "generate", remember)
 
     async def ask():
         first = asyncio.create_task(rewriter.arewrite("question 0"))
-        assert await asyncio.to_thread(started.wait, 30)
+        assert await asyncio.to_thread(started.wait, 300)
         tasks = [asyncio.create_task(rewriter.arewrite(f"question {n}")) for n in range(9)]
         await asyncio.sleep(0)
         tasks[8].cancel()
@@ -261,126 +220,89 @@ def test_concurrent_calls_stand_in_one_batch_and_cancelled_ones_in_none(trained_
     assert all(len(result.turns) == 2 and len(result.ranking or ()) <= 2 for result in results)
 
 
-def test_an_order_that_fails_fails_alone_and_one_batch_is_worked_on_at_a_time():
-    started, go_on = threading.Event(), threading.Event()
-    batches = []
+class Blocked:
+    """Work that waits in its first batch until it may go on; records its batches."""
 
-    def work(items):
-        batches.append(list(items))
-        if items == ["first"]:
-            started.set()
-            assert go_on.wait(30)
-        if "bad" in items:
-            raise ValueError("bad")
+    def __init__(self):
+        self.started, self.go_on, self.batches = threading.Event(), threading.Event(), []
+
+    def __call__(self, items):
+        self.batches.append(list(items))
+        self.started.set()
+        assert self.go_on.wait(300)
+        for item in items:
+            if isinstance(item, BaseException):
+                raise item
         return [item.upper() for item in items]
 
+
+def asked_behind_another(work, *orders):
+    """The outcomes of orders that wait together while a batch is worked on."""
     batcher = DynamicBatcher(work, max_items=4)
-    outcomes = {}
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(batcher.ask, ["first"])
+        assert work.started.wait(300)
+        futures, waiting = [], 0
+        for order in orders:
+            futures.append(pool.submit(batcher.ask, order))
+            waiting += len(order)
+            until(lambda waiting=waiting: batcher.waiting == waiting)
+        work.go_on.set()
+        assert first.result() == ["FIRST"]
+        return [future.exception() or future.result() for future in futures]
 
-    def ask(*items):
-        try:
-            outcomes[items[0]] = batcher.ask(items)
-        except ValueError as error:
-            outcomes[items[0]] = error
 
-    threads = [threading.Thread(target=ask, args=("first",))]
-    threads[0].start()
-    assert started.wait(30)
-    put = 0
-    for items in (("bad",), ("good", "better"), ("more", "and", "more", "still")):
-        threads.append(threading.Thread(target=ask, args=items))
-        threads[-1].start()
-        put += len(items)
-        while batcher.waiting < put:
-            assert threads[-1].is_alive()
-    go_on.set()
-    for thread in threads:
-        thread.join(30)
-    assert outcomes["first"] == ["FIRST"]
-    assert isinstance(outcomes["bad"], ValueError)
-    assert outcomes["good"] == ["GOOD", "BETTER"]
-    assert outcomes["more"] == ["MORE", "AND", "MORE", "STILL"]
-    assert batches == [
-        ["first"], ["bad", "good", "better"], ["bad"], ["good", "better"], ["more", "and", "more", "still"],
+def test_an_order_that_fails_fails_alone_and_a_batch_holds_whole_orders():
+    work, bad = Blocked(), ValueError("bad")
+    outcomes = asked_behind_another(work, [bad], ["good", "better"], ["more", "and", "more", "still"])
+    assert outcomes == [bad, ["GOOD", "BETTER"], ["MORE", "AND", "MORE", "STILL"]]
+    assert work.batches == [
+        ["first"], [bad, "good", "better"], [bad], ["good", "better"], ["more", "and", "more", "still"],
     ]  # fmt: skip
-    assert batcher.ask([str(n) for n in range(9)]) == [str(n) for n in range(9)]
-    assert [len(batch) for batch in batches[-3:]] == [4, 4, 1]
-
-
-def put_beside(batcher, *items):
-    """Threads that ask while the batcher is busy, and their outcomes by item, once all of them wait."""
-    outcomes, threads = {}, []
-
-    def ask(item):
-        try:
-            outcomes[item] = batcher.ask([item])
-        except BaseException as error:  # noqa: BLE001 (the outcome)
-            outcomes[item] = error
-
-    for number, item in enumerate(items):
-        threads.append(threading.Thread(target=ask, args=(item,), daemon=True))
-        threads[-1].start()
-        while batcher.waiting < number + 1:
-            assert threads[-1].is_alive()
-    return outcomes, threads
-
-
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
-def test_who_is_interrupted_leaves_nobody_waiting_and_stops_nobody_else(stop):
-    calls = []
-
-    def work(items):
-        calls.append(list(items))
-        if "stop" in items:
-            if len(items) > 1:
-                raise ValueError("the batch fails, and its orders are tried one by one")
-            raise stop
-        return items
-
-    batcher = DynamicBatcher(work, max_items=4)
-    with batcher._work_lock:
-        outcomes, threads = put_beside(batcher, "before", "stop", "after")
-    for thread in threads:
-        thread.join(30)
-    assert calls == [["before", "stop", "after"], ["before"], ["stop"]]
-    (interrupted,) = [item for item, outcome in outcomes.items() if isinstance(outcome, stop)]  # whose thread worked
-    remaining = {item: outcome for item, outcome in outcomes.items() if item != interrupted}
-    assert remaining.pop("before", ["before"]) == ["before"]
-    assert all(isinstance(outcome, ClosedError) for outcome in remaining.values())
-    assert outcomes.keys() == {"before", "stop", "after"}
-    assert batcher.ask(["later"]) == ["later"]
-
-
-def test_the_thread_of_asynchronous_callers_outlives_what_it_worked_on(caplog):
-    def work(items):
-        if items == ["stop"]:
-            raise SystemExit
-        return items
-
-    async def ask():
-        batcher = DynamicBatcher(work, max_items=4)
-        with refused(ClosedError):
-            await asyncio.wait_for(batcher.ask_soon(["stop"]), 30)
-        return await asyncio.wait_for(batcher.ask_soon(["later"]), 30)
-
-    assert asyncio.run(ask()) == ["later"]
-    assert len(logged(caplog, "inference.batching")) == 1
+    assert DynamicBatcher(work, max_items=4).ask([str(n) for n in range(9)]) == [str(n) for n in range(9)]
+    assert [len(batch) for batch in work.batches[-3:]] == [4, 4, 1]
 
 
 def test_an_engine_that_is_gone_is_told_to_all_at_once():
-    calls = []
+    work, gone = Blocked(), EngineUnavailableError("it does not answer")
+    assert asked_behind_another(work, [gone], ["two"]) == [gone, gone]
+    assert work.batches == [["first"], [gone, "two"]]
 
-    def work(items):
-        calls.append(list(items))
-        raise EngineUnavailableError("it does not answer")
 
-    batcher = DynamicBatcher(work, max_items=4)
-    with batcher._work_lock:
-        outcomes, threads = put_beside(batcher, "one", "two", "three")
-    for thread in threads:
-        thread.join(30)
-    assert calls == [["one", "two", "three"]]
-    assert all(isinstance(outcome, EngineUnavailableError) for outcome in outcomes.values())
+def test_a_hub_id_is_downloaded_and_what_the_hub_refuses_is_told(rewriter, export, tmp_path, monkeypatch):
+    hub = Hub()
+    files = {path.name: path.read_bytes() for path in Path(export).iterdir() if path.is_file()}
+    for name, content in (("acme/rewriter", files), ("acme/other", {"config.json": b"{}"})):
+        hub.repositories[name] = Repository(private=False)
+        hub.repositories[name].commit("main", "as it is", content)
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    with serving(hub) as url:
+        use_endpoint(url, monkeypatch)
+        with Rewriter.from_pretrained("acme/rewriter", revision="main") as downloaded:
+            assert downloaded.rewrite("my head hurts").record() == rewriter.rewrite("my head hurts").record()
+        for name, revision in (("acme/rewriter", "v9"), ("acme/other", None), ("acme/nothing", None)):
+            with refused(ModelError, name):
+                Rewriter.from_pretrained(name, revision=revision)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with refused(DownloadError, "acme/unseen"):
+        Rewriter.from_pretrained("acme/unseen")
+
+
+def test_another_retriever_than_the_one_trained_for_is_told_once(trained_run, caplog):
+    _, folder = trained_run
+    rewriter = Rewriter.from_pretrained(folder)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        same = rewriter.rewrite("x", retriever="bm25")
+        assert same == rewriter.rewrite("x")
+        rewriter.rewrite("x", retriever=json.loads((folder / "environment.json").read_text())["retriever"])
+        assert not caplog.records
+        assert rewriter.rewrite("x", retriever="contriever") == same
+        rewriter.rewrite("y", retriever="contriever")
+        rewriter.rewrite("y", retriever={"name": "all-minilm-l6-v2", "kind": "dense"})
+    arguments = [(record.args[0], record.args[2]) for record in caplog.records]
+    assert arguments == [("contriever", "'bm25'"), ("all-minilm-l6-v2", "'bm25'")]
 
 
 def test_what_cannot_be_asked_is_told(trained_run, rewriter, tmp_path):

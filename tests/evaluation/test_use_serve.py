@@ -18,7 +18,6 @@ from querylect.envs.plan import SearchPlan
 from querylect.envs.server.app import create_app
 from querylect.envs.server.batching import OverloadedError
 from querylect.errors import ConfigError, EnvironmentUnavailableError, RequestError
-from querylect.inference import served
 from querylect.inference import server as serving
 from querylect.inference.load import open_trained
 from querylect.inference.rewriter import Rewriter
@@ -144,7 +143,7 @@ def test_token_limits_and_errors_are_the_services_own(service):
 
 def test_requests_stand_in_one_batch_searches_go_on_and_too_many_are_turned_away(service, blocked_model, monkeypatch):
     hold, started, go_on, sizes = blocked_model
-    monkeypatch.setattr(served, "MAX_WAITING", 3)
+    monkeypatch.setattr(serving, "MAX_WAITING", 3)
     with service() as (http, rewriter), ThreadPoolExecutor(8) as pool:
         hold()
         first = pool.submit(http.post, "/v1/rewrite", json={"questions": ["one"]})
@@ -153,7 +152,7 @@ def test_requests_stand_in_one_batch_searches_go_on_and_too_many_are_turned_away
         until(lambda: rewriter.waiting == 3)
         refused = http.post("/v1/ask", json={"questions": ["too many"]})
         assert refused.status_code == 503
-        assert 1 <= int(refused.headers["retry-after"]) <= 30
+        assert int(refused.headers["retry-after"]) >= 1
         searched = http.post("/v1/search", json={"plans": [SearchPlan.of("glucose").model_dump()]})
         assert searched.status_code == 200
         go_on.set()
@@ -198,7 +197,6 @@ def test_the_command_takes_the_checkpoint_that_is_named(trained_run, capsys):
     run = str(trained_run[1])
     for arguments, message in (
         (["--checkpoint", "final"], "there is no --rewriter"),
-        (["--openai"], "there is no --rewriter"),
         (["--rewriter", run, "--revision", "step-1"], "is not on the Hub"),
         (
             ["--rewriter", run, "--checkpoint", "checkpoint-7"],

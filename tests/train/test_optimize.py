@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from querylect.cli import main
@@ -50,40 +49,6 @@ def reflecting(run_app, config: RunConfig, *texts: str) -> Iterator[tuple[RunCon
         yield change(config, **{"optimize.reflection.base_url": url}), reflection
 
 
-def untimed(path: Path) -> list[dict]:
-    """The records of a journal without their seconds."""
-    return [{name: value for name, value in record.items() if name != "seconds"} for record in records(path)]
-
-
-def results(folder: Path) -> list[object]:
-    """What a run wrote that does not depend on the clock."""
-    journals = [untimed(folder / name) for name in ("evaluations.jsonl", "proposals.jsonl", "candidates.jsonl")]
-    return [*journals, (folder / "best" / "prompt.yaml").read_text(), (folder / "best" / "best.json").read_text()]
-
-
-def test_a_better_prompt_is_kept_and_worse_ones_are_not_validated(undisturbed):
-    folder, reflection = undisturbed
-    candidates = records(folder / "candidates.jsonl")
-    assert [row["validation"] is not None for row in candidates[:3]] == [True, False, True]
-    start, better = candidates[0]["validation"], candidates[2]["validation"]
-    assert better > start
-    assert candidates[2]["minibatch"] > candidates[2]["parent_minibatch"]
-    assert BETTER in (folder / "best" / "prompt.yaml").read_text()
-    best = json.loads((folder / "best" / "best.json").read_text())
-    assert (best["step"], best["questions"], best["turn"]) == (2, 5, 1)
-    assert best["reward/turn1"] == pytest.approx(better, abs=1e-5)
-    evaluations = records(folder / "evaluations.jsonl")
-    assert {row["split"] for row in evaluations} == {"train", "validation"}
-    assert sum(row["searches"] for row in evaluations) <= 60
-    assert all(row["tokens"] > 0 for row in evaluations if row["candidate"] != "raw")
-    assert len({row["key"] for row in evaluations}) == len(evaluations), "no question is asked twice with one prompt"
-    assert len(reflection.prompts) == len(records(folder / "proposals.jsonl")) == 4
-    assert sorted(path.name for path in folder.iterdir()) == [
-        ".lock", "base.json", "best", "candidates.jsonl", "checkpoints", "config.yaml",
-        "environment.json", "evaluations.jsonl", "proposals.jsonl", "provenance.json", "run.json",
-    ]  # fmt: skip
-
-
 def test_the_reflection_model_reads_training_questions_alone(undisturbed):
     _, reflection = undisturbed
     assert "my head hurts" in reflection.prompts[0]
@@ -91,16 +56,6 @@ def test_the_reflection_model_reads_training_questions_alone(undisturbed):
     sent = json.dumps(reflection.server.bodies)
     assert "tell me" not in sent, "no validation question"
     assert "please" not in sent, "no test question"
-
-
-def test_without_feedback_the_reflection_model_reads_the_prompt_alone(prompting, run_app):
-    with reflecting(run_app, change(prompting, **{"optimize.feedback": False}), *PROPOSED) as (config, reflection):
-        folder = optimize(config)
-    assert "Name the medicine, such as scurvy." in reflection.prompts[0]
-    for phrase in ("my head hurts", "answered these questions", "<side_info>", "reward is", "About"):
-        assert phrase not in json.dumps(reflection.server.bodies)
-    assert {row["candidate"] for row in records(folder / "evaluations.jsonl")}.isdisjoint({"raw"}), "not searched"
-    assert BETTER in (folder / "best" / "prompt.yaml").read_text(), "selection stays"
 
 
 def test_the_reflection_model_reads_the_conversation_before_a_question(prompting, run_app, tmp_path):
@@ -132,9 +87,9 @@ def test_relevant_titles_are_those_of_training_questions(prompting):
     local = change(prompting, **{"client.urls": "local"})
     dataset = load_dataset(local.env.dataset)
     questions = dataset.splits["train"].questions
-    titles = relevant_titles(local.env, local.client, 1, questions[:1])
-    assert titles == {"train-head": ["About triptan"]}
-    remote_titles = relevant_titles(prompting.env, prompting.client, 1, questions)
+    titles = relevant_titles(local.env, local.client, questions[:1])
+    assert titles == {"train-head": ["About triptan", "About aspirin"]}
+    remote_titles = relevant_titles(prompting.env, prompting.client, questions)
     assert remote_titles == {}, "a service shows no judgements"
 
 
@@ -148,7 +103,6 @@ def test_a_budget_is_never_exceeded_and_the_command_prints_the_folder(prompting,
     assert capsys.readouterr().out == f"{folder}\n"
     assert len(reflection.prompts) == 1
     assert sum(row["searches"] for row in records(folder / "evaluations.jsonl")) == 15, "five more would be too many"
-    assert [row["validation"] is None for row in records(folder / "candidates.jsonl")] == [False, True]
     with refused(ConfigError, 4, 5):
         optimize(change(prompting, name="small", **{"optimize.searches": 4}))
     assert not (folder.parent / "small" / "config.yaml").exists()
@@ -196,102 +150,6 @@ def undisturbed(world, world_url, suggestible, tmp_path_factory, run_app):
         return optimize(config), reflection
 
 
-@pytest.fixture
-def straight(undisturbed):
-    """Its results, and the number of requests to the reflection model."""
-    return results(undisturbed[0]), len(undisturbed[1].prompts)
-
-
-@pytest.mark.parametrize("batch", [1, 3])
-def test_a_run_that_was_interrupted_is_resumed_as_if_it_was_not(prompting, run_app, straight, monkeypatch, batch):
-    """Ctrl-C before one of its batches of answers: no finished answer is generated again."""
-    calls, answer = [], scoring.model_answers
-
-    def interrupted(parts, *arguments):
-        calls.append(parts)
-        if len(calls) == batch:
-            raise KeyboardInterrupt
-        return answer(parts, *arguments)
-
-    monkeypatch.setattr(scoring, "model_answers", interrupted)
-    with reflecting(run_app, prompting, *PROPOSED) as (config, reflection):
-        with pytest.raises(KeyboardInterrupt):
-            optimize(config)
-        folder = config.run_folder
-        assert not [path for path in folder.rglob("*") if path.name.endswith((".writing", ".partial", ".tmp"))]
-        evaluation_count = len(records(folder / "evaluations.jsonl")) if batch > 1 else 0
-        assert optimize(config, resume=True) == folder
-    assert (results(folder), len(reflection.prompts)) == straight
-    assert len(records(folder / "evaluations.jsonl")) > evaluation_count
-    starts = json.loads((folder / "provenance.json").read_text())["starts"]
-    assert len(starts) == (2 if batch > 2 else 1), "nothing was done before the first"
-
-
-def test_a_finished_run_asks_nothing_when_resumed_and_more_with_a_larger_budget(prompting, run_app):
-    small = change(prompting, **{"optimize.proposals": 1})
-    with reflecting(run_app, small, *PROPOSED) as (config, reflection):
-        folder = optimize(config)
-        first_results = results(folder)
-        optimize(config, resume=True)
-        assert (results(folder), len(reflection.prompts)) == (first_results, 1)
-        optimize(change(config, **{"optimize.proposals": 2, "optimize.searches": 50}), resume=True)
-    assert BETTER in (folder / "best" / "prompt.yaml").read_text()
-    with refused(CheckpointError, "optimize.minibatch"):
-        optimize(change(config, **{"optimize.minibatch": 3}), resume=True)
-
-
-def test_half_a_line_of_a_killed_run_is_done_again(prompting, run_app, straight):
-    with reflecting(run_app, change(prompting, **{"optimize.proposals": 1}), *PROPOSED) as (config, _):
-        folder = optimize(config)
-        with (folder / "evaluations.jsonl").open("a") as file:
-            file.write('{"key": "raw trai')
-        optimize(change(config, **{"optimize.proposals": 4}), resume=True)
-    assert results(folder) == straight[0]
-
-
-@pytest.mark.parametrize(
-    ("component", "unusable", "reason", "usable"),
-    [
-        ("system", "Think.<|im_end|>", "control tokens", BETTER),
-        ("system", "blood " * 3000, "tokens", BETTER),
-        ("question", "Which medicine?", "{question}", "blood: {question}"),
-        ("examples", "- question: itch", "examples.0.turns", "- question: x\n  turns: [{rewrite: blood}]"),
-    ],
-)
-def test_an_unusable_prompt_is_refused_with_feedback(prompting, run_app, component, unusable, reason, usable):
-    changed = change(prompting, **{"optimize.components": [component], "optimize.proposals": 1})
-    with reflecting(run_app, changed, unusable, usable) as (config, reflection):
-        folder = optimize(config)
-    (proposal,) = records(folder / "proposals.jsonl")
-    ((text, why),) = proposal["refused"]
-    assert (text, proposal["text"], proposal["calls"]) == (unusable.strip(), usable, 2)
-    assert reason in why
-    assert why in reflection.prompts[1], "the next attempt is told"
-
-
-def test_a_proposal_without_a_usable_attempt_costs_no_search(prompting, run_app):
-    changed = change(prompting, **{"optimize.components": ["question"], "optimize.proposals": 2})
-    with reflecting(run_app, changed, "Which medicine?") as (config, reflection):
-        folder = optimize(config)
-    assert len(reflection.prompts) == 2 * 3
-    assert [row["calls"] for row in records(folder / "proposals.jsonl")] == [3, 3]
-    assert sum(row["searches"] for row in records(folder / "evaluations.jsonl")) == 15, "validation, minibatch, raw"
-    assert [row["prompt"] == "" for row in records(folder / "candidates.jsonl")] == [False, True, True]
-
-
-def test_an_unreachable_reflection_model_ends_the_run_which_goes_on_later(prompting, run_app, straight, impatient):
-    with reflecting(run_app, prompting, *PROPOSED) as (config, reflection):
-        reflection.server.always = lambda body: (503, {}) if len(reflection.server.bodies) in (2, 3) else None
-        with pytest.raises(EngineUnavailableError):
-            optimize(config)
-        assert len(records(config.run_folder / "proposals.jsonl")) == 1
-        reflection.server.always = None
-        folder = optimize(config, resume=True)
-    assert results(folder) == straight[0]
-    with refused(EngineUnavailableError, "127.0.0.1:9"):
-        optimize(change(prompting, name="other", **{"optimize.reflection.base_url": "http://127.0.0.1:9/v1"}))
-
-
 def test_a_frozen_model_at_an_endpoint_can_have_its_prompt_optimised_and_evaluated(prompting, run_app):
     from querylect.inference.rewriter import Rewriter
 
@@ -322,3 +180,91 @@ def test_runs_of_other_commands_and_prompts_in_code_are_refused(prompting, run_a
     monkeypatch.setitem(sys.modules, "gepa", None)
     with refused(MissingPackageError, "[optimize]"):
         optimize(prompting)
+
+
+def check(folder):
+    """What holds of every finished run, however often it was interrupted."""
+    evaluations = records(folder / "evaluations.jsonl")
+    assert sum(row["searches"] for row in evaluations) <= 60
+    assert len({row["key"] for row in evaluations}) == len(evaluations), "no question is asked twice with one prompt"
+    assert BETTER in (folder / "best" / "prompt.yaml").read_text()
+    assert any(BETTER in candidate["system"] for candidate in json.loads((folder / "gepa/candidates.json").read_text()))
+
+
+def test_a_better_prompt_is_kept_and_worse_ones_are_not_validated(undisturbed):
+    folder, reflection = undisturbed
+    check(folder)
+    evaluations = records(folder / "evaluations.jsonl")
+    validated = {row["candidate"] for row in evaluations if row["split"] == "validation"}
+    trained = {row["candidate"] for row in evaluations if row["split"] == "train"} - {"raw"}
+    assert (len(validated), len(trained)) == (2, 3), "the first prompt and the better one; the worse one beside them"
+    best = json.loads((folder / "best" / "best.json").read_text())
+    assert (best["step"], best["questions"], best["turn"]) == (2, 5, 1)
+    assert best["reward/turn1"] == pytest.approx(best["reward"], abs=1e-5)
+    assert all(row["tokens"] > 0 for row in evaluations if row["candidate"] != "raw")
+    assert len(reflection.prompts) == len(records(folder / "proposals.jsonl")) == 4
+    assert sorted(path.name for path in folder.iterdir()) == [
+        ".lock", "base.json", "best", "checkpoints", "config.yaml", "environment.json", "evaluations.jsonl", "gepa",
+        "proposals.jsonl", "provenance.json", "run.json",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", [1, 3, 5])
+def test_a_run_that_was_interrupted_goes_on_without_repeating_an_answer(prompting, run_app, monkeypatch, batch):
+    calls, answer = [], scoring.model_answers
+
+    def interrupted(parts, *arguments):
+        calls.append(parts)
+        if len(calls) == batch:
+            raise KeyboardInterrupt
+        return answer(parts, *arguments)
+
+    monkeypatch.setattr(scoring, "model_answers", interrupted)
+    with reflecting(run_app, prompting, WORSE, BETTER) as (config, _):
+        with pytest.raises(KeyboardInterrupt):
+            optimize(config)
+        assert optimize(config, resume=True) == config.run_folder
+    check(config.run_folder)
+
+
+def test_a_finished_run_asks_nothing_when_resumed_and_more_with_a_larger_budget(prompting, run_app, monkeypatch):
+    small = change(prompting, **{"optimize.proposals": 1})
+    with reflecting(run_app, small, *PROPOSED) as (config, reflection):
+        folder = optimize(config)
+        evaluations = records(folder / "evaluations.jsonl")
+        optimize(config, resume=True)
+        assert (records(folder / "evaluations.jsonl"), len(reflection.prompts)) == (evaluations, 1)
+        optimize(change(config, **{"optimize.proposals": 2}), resume=True)
+    check(folder)
+    with refused(CheckpointError, "optimize.minibatch"):
+        optimize(change(config, **{"optimize.minibatch": 3}), resume=True)
+    monkeypatch.setattr("querylect.optimize.run.is_own", lambda folder: False)
+    with refused(CheckpointError, folder, "pickle"):
+        optimize(config, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("component", "unusable"),
+    [
+        ("system", "Think.<|im_end|>"),
+        ("system", "blood " * 3000),
+        ("question", "Which medicine?"),
+        ("examples", "- question: itch"),
+    ],
+)
+def test_an_unusable_proposal_costs_no_search(prompting, run_app, component, unusable):
+    changed = change(prompting, **{"optimize.components": [component], "optimize.proposals": 2})
+    with reflecting(run_app, changed, unusable) as (config, _):
+        folder = optimize(config)
+    assert len(records(folder / "proposals.jsonl")) == 2
+    assert sum(row["searches"] for row in records(folder / "evaluations.jsonl")) == 15, "validation, minibatch, raw"
+
+
+def test_an_unreachable_reflection_model_ends_the_run_which_goes_on_later(prompting, run_app, impatient):
+    with reflecting(run_app, prompting, *PROPOSED) as (config, reflection):
+        reflection.server.always = lambda body: (503, {}) if len(reflection.server.bodies) in (2, 3) else None
+        with pytest.raises(EngineUnavailableError):
+            optimize(config)
+        assert len(records(config.run_folder / "proposals.jsonl")) == 1
+        reflection.server.always = None
+        check(optimize(config, resume=True))

@@ -13,6 +13,7 @@ from querylect.export.base import BaseModelSource, Licence, base_of
 from querylect.export.card import Address, model_card
 from querylect.export.describe import _settings, findable, training
 from querylect.export.exported import FILE, Exported, read_exported, rewriter_of
+from querylect.inference.endpoint import EndpointModel
 from querylect.inference.load import open_trained
 from querylect.inference.retriever_prompts import RewriterPool
 from querylect.inference.rewriter import Rewriter
@@ -24,32 +25,30 @@ from ..raising import refused
 BM25 = {"name": "bm25", "kind": "bm25"}
 
 
-def exported(members=None, **changes):
+def exported(members=None, rewriter=None, **changes):
     """A complete file as plain data; `members` are the rewriters of several environments."""
     environment = {"name": "e", "corpus_size": 1, "corpus_hash": "c", "index_hash": "i", "splits": {"test": 1}}
     chat = {"question": "an itch", "messages": [], "stop": [], "stop_ids": []}
     member = {"chat": chat, "retriever": BM25, "environment": environment}
-    values = {
-        "format": 1,
+    rewriters = {"": rewriter or {"name": "general"}} if members is None else members
+    return {
         "querylect": "0.1.0",
         "base_model": "acme/base",
         "lora": False,
+        "environments": {
+            name: {**member, "retriever": {**BM25, "name": name or "bm25"}, "rewriter": settings}
+            for name, settings in rewriters.items()
+        },
         "rollout": {
-            "turns": 1, "max_new_tokens": [8], "max_prompt_tokens": 128, "documents": 1, "document_tokens": 8, "k": 10,
+            "turns": 1, "turn": 1, "turn_reason": "the only one", "max_new_tokens": [8], "max_prompt_tokens": 128,
+            "documents": 1, "document_tokens": 8, "observation_tokens": None, "history_tokens": 512, "k": 10,
         },
         "policy": {"dtype": "float32"},
         "training": {},
         "license": "mit",
         "run": {"name": "run", "id": "x", "checkpoint": "final", "checkpoint_hash": "h"},
+        **changes,
     }  # fmt: skip
-    if members is None:
-        values |= {"rewriter": {"name": "general"}, **member}
-    else:
-        values["environments"] = {
-            name: {**member, "retriever": {**BM25, "name": name}, "rewriter": rewriter}
-            for name, rewriter in members.items()
-        }
-    return values | changes
 
 
 def write(folder, values):
@@ -68,7 +67,7 @@ OBEYED_BY_NOBODY = {
 
 def test_a_file_of_somebody_else_chooses_no_address_no_key_and_no_file_to_write(tmp_path):
     rewriter = {"name": "hcqr", "llm": {**LLM, **OBEYED_BY_NOBODY}}
-    llm = rewriter_of(read_exported(write(tmp_path, exported(rewriter=rewriter))).member(), tmp_path).llm
+    llm = rewriter_of(read_exported(write(tmp_path, exported(rewriter=rewriter))).environments[""], tmp_path).llm
     assert llm.model_dump(exclude_unset=True) == LLM
     assert (llm.base_url, llm.api_key_env, llm.cache) == (None, "QUERYLECT_LLM_KEY", "auto")
 
@@ -113,8 +112,8 @@ def test_a_mixed_policy_asks_an_unknown_retriever_in_shared_words(tmp_path):
     folder = write(tmp_path, exported(prompts))
     for name in ("a.yaml", "b.yaml"):
         (folder / name).write_text(prompt_path("hpo").read_text())
-    shared = RewriterPool(open_trained(str(folder)), None)._common_rewriter(unknown_card)
-    assert shared.prompt == str(folder / "a.yaml")
+    engine = EndpointModel(LlmConfig(model="m", base_url="http://127.0.0.1:9/v1", cache=None), trained=True)
+    assert RewriterPool(open_trained(str(folder)), engine).select(unknown_card).member is None
     write(tmp_path, exported({"bm25": {"name": "general"}, "splade": {"name": "explore"}}))
     with refused(ConfigError, "bm25, splade", "retriever=NAME"):
         RewriterPool(open_trained(str(folder)), None).select(unknown_card)
