@@ -143,7 +143,7 @@ def test_the_card_names_the_environments_and_the_code_to_allow():
 
 def test_an_export_names_the_reader_of_its_reward_without_address_key_and_files():
     base = BaseModelSource("acme/base", "acme/base", False, Licence("mit"))
-    reader = {**OBEYED_BY_NOBODY, "model": "/data/reader-7b", "prompts": "/home/me/prompts.yaml"}
+    reader = {**OBEYED_BY_NOBODY, "model": "/data/reader-7b"}
     answer = {"reader": reader, "gold": "/home/me/gold.jsonl", "weight": 0.75, "metric": "em"}
     config = RunConfig.model_validate({"reward": {"kind": "answer", "answer": answer}})
     published = training(config, base)

@@ -164,7 +164,7 @@ def started(run, final=False):
         (run.folder / "final").mkdir()
 
 
-def test_an_array_trains_one_run_per_task_and_evaluates_each_after_it(workdir, tmp_path):
+def test_an_array_trains_one_run_per_task_and_evaluates_each_after_it(workdir):
     runs = plan(*GRID)
     started(runs.runs[1], final=True)
     options = LaunchOptions(time="2:00:00", partition="gpu")
@@ -180,7 +180,9 @@ def test_an_array_trains_one_run_per_task_and_evaluates_each_after_it(workdir, t
     assert not any("--time" in option for option in evaluation.options)
     assert "runs/tiny-sweep/learning_rate-0.0001-branching-4 " in late.text
     description = describe_sweep(arrays, options)
-    assert all(job.text in description for job in (training, late))
+    first = runs.runs[0]
+    assert f"querylect train {first.config_file}\n" in description
+    assert f"querylect eval {first.folder}\n" in description
     assert list(workdir.iterdir()) == [workdir / "runs"]
 
 
