@@ -10,7 +10,6 @@ from pathlib import Path
 
 from ..configs.evaluation import RAW
 from ..configs.schema import RewardConfig
-from ..eval.learning_cost import learning_cost
 from ..eval.records import TRAINED
 from ..markdown_tables import markdown_table
 from ..rollouts.turns import best_record, best_value
@@ -52,8 +51,13 @@ def _row(run: SweepRun, exit_code: int | None) -> Row:
     for name, path in run.result_files.items():
         if path.is_file():
             row |= _final_scores(name, path)
-    cost = learning_cost(run.folder)
-    return {**row, "minutes": cost.minutes if cost is not None else None}
+    return {**row, "minutes": _minutes(run.folder)}
+
+
+def _minutes(folder: Path) -> float | None:
+    seconds = [step.get("seconds/step") for step in logged_objects(folder / "metrics.jsonl")]
+    seconds += [validation.get("seconds") for validation in logged_objects(folder / "validation.jsonl")]
+    return sum(second or 0.0 for second in seconds) / 60 if seconds else None
 
 
 def _objective(reward: RewardConfig) -> str:
