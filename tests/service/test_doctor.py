@@ -20,7 +20,6 @@ from querylect.doctor.memory import memory, preview_training
 from querylect.doctor.needs import needs
 from querylect.errors import ConfigError
 from querylect.sources import install_command, known_extras
-from querylect.train import sync
 
 from ..raising import refused
 from ..wandb_server import KEY
@@ -42,13 +41,6 @@ def probe_printing(answer: str) -> subprocess.Popen[str]:
 
 def by_name(findings: list[Finding]) -> dict[str, Finding]:
     return {finding.name: finding for finding in findings}
-
-
-def test_a_module_in_the_working_folder_is_not_imported_by_an_upload(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "wandb.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
-    sync._wandb_sync(tmp_path / "none.wandb")
-    assert not (tmp_path / "imported").exists()
 
 
 def test_a_machine_with_gpus(tmp_path, monkeypatch):
@@ -159,7 +151,7 @@ H100 = ["NVIDIA H100", 79.2]
     ("name", "gpus", "state", "fact", "remedy"),
     [
         ("paper_bm25", [H100] * 8, "ok", "on 8 GPUs with ZeRO-2", ""),
-        ("paper_bm25", [H100], "needed", "on 1 GPU,", "DeepSpeed ZeRO-2 on 8 GPUs"),
+        ("paper_bm25", [H100], "needed", "on 1 GPU,", "policy.lora={}"),
         ("demo", [["small", 12.0]], "ok", "on 1 GPU,", ""),
         ("paper_bm25", [], "ok", "those of slurm/grpo_bm25.sh have 79 GiB each", ""),
         ("demo", [], "ok", "30.0 GiB are free", ""),
@@ -201,7 +193,7 @@ def test_a_dry_run_of_training_says_what_memory_it_takes_and_stays_a_config(caps
     comments = [line for line in stdout.splitlines() if line.startswith("#")]
     assert comments[0].startswith("# memory: ")
     assert "have 79 GiB each" in comments[0]
-    assert comments[-1].startswith("#   rollout.vllm.gpu_memory_utilization=0.2")
+    assert "rollout.vllm.gpu_memory_utilization" in comments[-1]
 
 
 def test_a_dense_retriever_needs_faiss_and_hcqr_its_model(tmp_path, tiny_policy, monkeypatch):
