@@ -181,8 +181,8 @@ def test_an_array_trains_one_run_per_task_and_evaluates_each_after_it(workdir):
     assert "runs/tiny-sweep/learning_rate-0.0001-branching-4 " in late.text
     description = describe_sweep(arrays, options)
     first = runs.runs[0]
-    assert f"querylect train {first.config_file}\n" in description
-    assert f"querylect eval {first.folder}\n" in description
+    assert str(first.config_file) in description
+    assert str(first.folder) in description
     assert list(workdir.iterdir()) == [workdir / "runs"]
 
 
