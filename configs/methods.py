@@ -100,8 +100,6 @@ class ThinkQeConfig(OneQueryConfig):
     """Documents shown per round; documents of earlier rounds are skipped."""
     temperature: Annotated[float, Field(ge=0)] = 0.6
     """Sampling temperature of the expansions."""
-    expansion_words: Annotated[float, Field(gt=0)] = 3.0
-    """Target ratio of expansion words to question words: the question is repeated to match it (at least once)."""
     document_words: Annotated[int, Field(ge=1)] = 128
     """Words of each document shown to the model."""
 
@@ -228,8 +226,6 @@ class MainRagConfig(Section):
     """Documents retrieved with the question and judged."""
     deviations: Annotated[float, Field(ge=0)] = 0.0
     """Keep documents that score at least the mean minus this many standard deviations; the HCQR paper uses 0."""
-    first_logprobs: Annotated[int, Field(ge=2)] = 20
-    """Top log-probabilities requested for the judge's first token."""
     source: str = ""
     """The knowledge base; "": the only one, or the first."""
     document_words: Annotated[int, Field(ge=1)] = 400

@@ -175,8 +175,6 @@ class PaperConfig(Section):
     """Random seed of sampled answers, of the samples that `limit` settings draw, and of the tests."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Sample size per task, drawn with `seed`; None: all questions."""
-    batch: Annotated[int, Field(ge=1)] = 64
-    """Questions per batch; results are written after each batch."""
     document_words: Annotated[int, Field(ge=1)] = 200
     """Words of each document shown to the reader and the judges."""
     max_tokens: Annotated[int, Field(ge=1)] = 2048

@@ -56,6 +56,10 @@ class FirstTokenJudgement(NamedTuple):
     """Whether Yes or No is missing among the likeliest tokens, so that the score is nearer to 0 than it should be."""
 
 
+FIRST_LOGPROBS = 20
+"""Log-probabilities requested for the judge's first token."""
+
+
 @dataclass(frozen=True)
 class MainRag:
     """One search; two prompts for each document."""
@@ -74,7 +78,7 @@ class MainRag:
         draw = SamplingParams(max_tokens=self.settings.max_tokens)
         prediction_replies = yield [PromptStep(predictor_prompt(question, text), draw) for text in texts]
         answers = [text_of(reply, notes, "prediction") if reply is not None else None for reply in prediction_replies]
-        draw = SamplingParams(max_tokens=1, first_logprobs=self.settings.first_logprobs)
+        draw = SamplingParams(max_tokens=1, first_logprobs=FIRST_LOGPROBS)
         predicted = [index for index, answer in enumerate(answers) if answer is not None]
         judge_replies = yield [
             PromptStep(judge_prompt(question, texts[index], answers[index] or ""), draw) for index in predicted

@@ -2,7 +2,7 @@
 
 Each round searches, shows the model the best documents that no earlier round has shown, and asks it to think and then
 to write a passage that answers the question. The passages of all rounds stay in the query, one term each. The
-question's weight repeats it until it is a third as long as they are (`thinkqe.expansion_words`), at least once. After
+question's weight repeats it until it is a third as long as they are (`EXPANSION_WORDS`), at least once. After
 the last round, a search with the full query gives the context.
 
 The published code skips a document that was among the best of the round before the last; here none is shown twice,
@@ -24,6 +24,8 @@ from .reading import user_prompt
 from .rewritten import searched
 
 EXPAND = "thinkqe-expand-1"
+EXPANSION_WORDS = 3.0
+"""Words of expansions for each word of the question, so often as it is repeated."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class ThinkQe:
     def plan(self, question: Question, expansions: Sequence[str], k: int) -> SearchPlan:
         """The query so far."""
         words = sum(len(text.split()) for text in expansions)
-        length = len(question.text.split()) * self.settings.expansion_words
+        length = len(question.text.split()) * EXPANSION_WORDS
         weight = float(max(1, int(words / length))) if length else 1.0
         terms = (Term(text=question.text, weight=weight), *(Term(text=text) for text in expansions))
         return SearchPlan(probes=(Probe(terms=terms),), k=k)

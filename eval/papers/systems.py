@@ -27,6 +27,8 @@ from ..tasks.records import keyed_records
 from .knowledge_bases import KnowledgeBase, environment_of, naming, sources_of
 from .records import PaperRecord
 
+BATCH = 64
+"""Questions per batch; results are written after each batch."""
 _FORM = 5
 """Part of every key: to be raised where a record gets another meaning."""
 
@@ -76,7 +78,7 @@ class SystemRun:
         """The records of all questions; new ones are written down batch by batch."""
         cases = [(item, self._key(item)) for item in self._run.tasks[self._task].items]
         with progress_bar(f"{self._task}: {self._name}") as advance:
-            return keyed_records(cases, self._run.journal, self._batch, self._reuse, self._paper.batch, advance)
+            return keyed_records(cases, self._run.journal, self._batch, self._reuse, BATCH, advance)
 
     def _batch(self, cases: Sequence[tuple[Gold, str]]) -> list[PaperRecord]:
         """The records of some questions: the method, then the reader, then the judges."""

@@ -236,7 +236,7 @@ def test_main_rag_shows_options_and_refuses_unusable_settings():
     _, model = run(main_rag(), judged(a={"Yes": -1.0}), question, wiki=Shelf({"Which one?": [doc("a")]}))
     assert all("Which one?\nA. red\nB. blue" in prompt for prompt in model.prompts)
     assert "letter" in model.prompts[0]
-    for wrong in ({"k": 0}, {"first_logprobs": 1}, {"deviations": -0.5}):
+    for wrong in ({"k": 0}, {"deviations": -0.5}):
         with pytest.raises(ConfigError):
             main_rag(**wrong)
 
