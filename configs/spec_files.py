@@ -71,12 +71,12 @@ def chosen_cells(
     def among(names: list[str] | None, chosen: Iterable[str]) -> list[str] | None:
         return None if names is None else [name for name in names if name in chosen]
 
-    kept = {name: source for name, source in spec.datasets.items() if not datasets or name in datasets}
+    remaining = {name: source for name, source in spec.datasets.items() if not datasets or name in datasets}
     searched = {
         name: environment.model_copy(
             update={
-                "datasets": None if name in environments else among(environment.datasets, kept),
-                "urls": {dataset: urls for dataset, urls in environment.urls.items() if dataset in kept},
+                "datasets": None if name in environments else among(environment.datasets, remaining),
+                "urls": {dataset: urls for dataset, urls in environment.urls.items() if dataset in remaining},
             }
         )
         for name, environment in spec.environments.items()
@@ -85,7 +85,7 @@ def chosen_cells(
     searched = {name: environment for name, environment in searched.items() if environment.datasets != []}
     rewriting = {
         name: system.model_copy(
-            update={"datasets": among(system.datasets, kept), "environments": among(system.environments, searched)}
+            update={"datasets": among(system.datasets, remaining), "environments": among(system.environments, searched)}
         )
         for name, system in spec.systems.items()
         if not systems or name in systems
@@ -100,12 +100,12 @@ def chosen_cells(
             raise ConfigError(message)
     return spec.model_copy(
         update={
-            "datasets": kept,
+            "datasets": remaining,
             "environments": searched,
             "systems": rewriting,
             "training_free": [name for name in spec.training_free if name in rewriting],
             "baselines": [name for name in spec.baselines if name == RAW or name in rewriting] or [RAW],
-            "parts": among(spec.parts, kept),
+            "parts": among(spec.parts, remaining),
         }
     )
 

@@ -60,17 +60,19 @@ def preview_training(config: RunConfig) -> list[str]:
 
 def _layouts(policy: PolicyConfig, count: int, size: float, fast: bool) -> list[ProcessLayout]:
     """The ways in which a run can be started on the GPUs of one machine, the simplest first."""
-    one = ProcessLayout(1, 0, size, fast)
-    several = replace(one, processes=count)
+    single = ProcessLayout(1, 0, size, fast)
+    several = replace(single, processes=count)
     zero2, zero3 = replace(several, zero=2), replace(several, zero=3)
     if trains_bfloat16(policy):
-        return [replace(one, zero=2), *((zero2, zero3) if count > 1 else ())]
-    return [one, *((several, zero2, zero3, replace(several, fsdp=True)) if count > 1 else ())]
+        return [replace(single, zero=2), *((zero2, zero3) if count > 1 else ())]
+    return [single, *((several, zero2, zero3, replace(several, fsdp=True)) if count > 1 else ())]
 
 
 def _finding(planner: MemoryPlanner, candidates: list[ProcessLayout], owner: str) -> Finding:
     estimates = [planner.estimate(layout) for layout in candidates]
-    best = next((one for one in estimates if one.fits()), None) or min(estimates, key=lambda one: one.peak)
+    best = next((estimate for estimate in estimates if estimate.fits()), None) or min(
+        estimates, key=lambda item: item.peak
+    )
     size = f"{best.layout.gpu_gib or 0:.0f} GiB each, of which {HEADROOM:.0%} may be taken"
     detail = f"{best.lines()[0]}; {owner} have {size}"
     return (

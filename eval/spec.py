@@ -226,7 +226,9 @@ def write_results(evaluation: SpecEvaluation, records: Mapping[Cell, Sequence[Ev
     trec = folder / "trec"
     shutil.rmtree(trec, ignore_errors=True)
     notes += write_trec_files(trec, spec, cells, records, evaluation.licences)
-    samples = {one.dataset: one.sample for one in evaluation.environments if one.sample is not None}
+    samples = {
+        evaluated.dataset: evaluated.sample for evaluated in evaluation.environments if evaluated.sample is not None
+    }
     page = Page(
         title=spec.name,
         headline=headline(spec, tables),
@@ -239,7 +241,7 @@ def write_results(evaluation: SpecEvaluation, records: Mapping[Cell, Sequence[Ev
         notes=notes,
         about=_provenance_lines(evaluation),
         examples=examples_of(spec, cells, records),
-        facts=[(one.title, _environment_facts(one)) for one in evaluation.environments],
+        facts=[(evaluated.title, _environment_facts(evaluated)) for evaluated in evaluation.environments],
         config=dump_spec(spec),
     )
     write_pages(folder, page)
@@ -262,8 +264,12 @@ def _provenance_lines(evaluation: SpecEvaluation) -> list[str]:
     spec = evaluation.spec
     lines = [f"Split {spec.split}, seed {spec.seed}, rankings {spec.depth} deep, greedy where no samples are named."]
     environments = evaluation.environments
-    lines += sorted({f"{one.dataset}: {one.sample.of_questions()}." for one in environments if one.sample})
-    levels = {(one.dataset, one.relevance_level) for one in environments if one.relevance_level > 1}
+    lines += sorted(
+        {f"{evaluated.dataset}: {evaluated.sample.of_questions()}." for evaluated in environments if evaluated.sample}
+    )
+    levels = {
+        (evaluated.dataset, evaluated.relevance_level) for evaluated in environments if evaluated.relevance_level > 1
+    }
     lines += [f"{dataset}: binary metrics count grades of {level} or more." for dataset, level in sorted(levels)]
     deep = [name for name in spec.metrics if name in ("map", "r-precision")]
     if deep and spec.depth < 1000:
@@ -309,14 +315,14 @@ def _results_json(evaluation: SpecEvaluation, page: Page) -> dict[str, object]:
         "failed": [asdict(failure) for failure in evaluation.failures],
         "places": [
             {
-                "dataset": one.dataset,
-                "environment": one.name,
-                "retriever": asdict(one.card),
-                "identity": one.identity,
-                "documents": one.documents,
-                "corpus": one.corpus_hash,
+                "dataset": evaluated.dataset,
+                "environment": evaluated.name,
+                "retriever": asdict(evaluated.card),
+                "identity": evaluated.identity,
+                "documents": evaluated.documents,
+                "corpus": evaluated.corpus_hash,
             }
-            for one in evaluation.environments
+            for evaluated in evaluation.environments
         ],
         "versions": versions(),
         "plan": evaluation.spec.model_dump(mode="json"),

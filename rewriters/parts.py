@@ -111,7 +111,7 @@ def _parts_of(text: str, labels: Sequence[str], long: bool) -> tuple[list[str], 
 
 def _in_values(text: str, labels: Sequence[str]) -> list[str]:
     """The parts of the only JSON object with a key for each, list or run of tags with as many texts; else []."""
-    found: list[list[str]] = []
+    candidates: list[list[str]] = []
     values = find_values(text)
     tags = [body for name, body in _TAG.findall(text) if _ASKS.search(name)]
     for value in [*values, values, tags, _column(text)]:
@@ -120,12 +120,12 @@ def _in_values(text: str, labels: Sequence[str]) -> list[str]:
             listed = next(
                 (item for key, item in value.items() if _ASKS.search(key) and not isinstance(item, str)), value
             )
-            named = [by_key.get(plain(label)) for label in labels]
-            value = named if None not in named else list(listed.values()) if isinstance(listed, dict) else listed
+            parts = [by_key.get(plain(label)) for label in labels]
+            value = parts if None not in parts else list(listed.values()) if isinstance(listed, dict) else listed
         texts = [_query_in(item) if isinstance(item, dict) else item for item in value or ()]
         if len(texts) == len(labels) and all(isinstance(item, str) for item in texts):
-            found.append([unquoted(" ".join(str(item).split())) for item in texts])
-    return found[0] if found and all(texts == found[0] for texts in found) else []
+            candidates.append([unquoted(" ".join(str(item).split())) for item in texts])
+    return candidates[0] if candidates and all(texts == candidates[0] for texts in candidates) else []
 
 
 def _column(text: str) -> list[str]:
@@ -133,9 +133,9 @@ def _column(text: str) -> list[str]:
     rows = [[cell.strip(" *`") for cell in row.split("|")] for row in _ROW.findall(text)]
     if len(rows) < 3:
         return []
-    named = [number for number, head in enumerate(rows[0]) if _ASKS.search(head)]
-    column = next((number for number in named if not rows[2][number].isdigit()), len(rows[0]) - 1)
-    return [row[column] for row in rows[2:] if named and len(row) == len(rows[0])]
+    matching = [number for number, head in enumerate(rows[0]) if _ASKS.search(head)]
+    column = next((number for number in matching if not rows[2][number].isdigit()), len(rows[0]) - 1)
+    return [row[column] for row in rows[2:] if matching and len(row) == len(rows[0])]
 
 
 def _query_in(item: Mapping[str, object]) -> object:
@@ -151,14 +151,14 @@ def _marks(text: str, labels: Sequence[str]) -> list[tuple[int, str]]:
     if marks or following == labels[-1]:
         return marks
     numbers = list(_NUMBERED.finditer(text))
-    before = text[: numbers[0].start()].strip().splitlines() if numbers else []
+    intro = text[: numbers[0].start()].strip().splitlines() if numbers else []
     if not numbers:
-        rest = [line for line in text.splitlines() if line.strip()]
-        announced = bool(rest) and rest[0].endswith(":") and _ASKS.search(rest[0]) is not None
-        listed = rest[1:] if announced else rest
+        lines = [line for line in text.splitlines() if line.strip()]
+        announced = bool(lines) and lines[0].endswith(":") and _ASKS.search(lines[0]) is not None
+        listed = lines[1:] if announced else lines
         bulleted = all(map(_BULLET.match, listed))
         return [(n, _BULLET.sub("", line)) for n, line in enumerate(listed)] if announced or bulleted else []
-    if before and len(before[-1].split()) > 1 and not numbers[0]["name"] and not _ASKS.search(before[-1]):
+    if intro and len(intro[-1].split()) > 1 and not numbers[0]["name"] and not _ASKS.search(intro[-1]):
         return []
     ends = [*(mark.start() for mark in numbers), len(text)][1:]
     return [(int(mark["number"]) - 1, text[mark.end() : end]) for mark, end in zip(numbers, ends, strict=True)]

@@ -68,10 +68,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--on-all", action="store_true")
     parser.add_argument("config")
     parser.add_argument("overrides", nargs="*")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     set_up_logging()
     try:
-        variables = facts(given.config, given.overrides, given.gpus, given.on_all)
+        variables = facts(options.config, options.overrides, options.gpus, options.on_all)
         sys.stdout.write(as_shell(variables) + "\n")
     except QuerylectError as error:
         sys.stderr.write(f"{error.label}: {error}\n")

@@ -54,12 +54,12 @@ class ReaderFigures:
     raw_scores: list[float] = field(default_factory=list)
     """With the documents of the raw question, for the questions of each call of `step`."""
 
-    def add(self, before: Costs, after: Costs, seconds: float) -> None:
+    def add(self, earlier: Costs, after: Costs, seconds: float) -> None:
         """Count the calls between two states of the reader's costs."""
-        self.calls += after.calls - before.calls
-        self.cached += after.cached - before.cached
-        self.missing += after.missing.total() - before.missing.total()
-        self.tokens += after.prompt_tokens + after.tokens - before.prompt_tokens - before.tokens
+        self.calls += after.calls - earlier.calls
+        self.cached += after.cached - earlier.cached
+        self.missing += after.missing.total() - earlier.missing.total()
+        self.tokens += after.prompt_tokens + after.tokens - earlier.prompt_tokens - earlier.tokens
         self.seconds += seconds
 
 
@@ -199,12 +199,12 @@ class AnswerClient:
         return reader_prompt(self._question(result.question_id), documents, settings.document_words)
 
     def _ask(self, prompts: Sequence[Prompt]) -> list[LlmResponse | None]:
-        started, reasons, before = time.perf_counter(), list[str](), deepcopy(self._reader.costs)
+        started, reasons, earlier = time.perf_counter(), list[str](), deepcopy(self._reader.costs)
         try:
             replies = self._reader.ask(prompts, self._sampling, missing=lambda _, reason: reasons.append(reason))
         finally:
             with self._figures_lock:
-                self._figures.add(before, self._reader.costs, time.perf_counter() - started)
+                self._figures.add(earlier, self._reader.costs, time.perf_counter() - started)
         if reasons:
             self._failure = f"the reader {self._reward.answer.reader.model}: {reasons[-1]}"
             log.warning("%d of %d answers are missing; last: %s", len(reasons), len(prompts), self._failure)

@@ -68,12 +68,12 @@ def known_questions(client: EnvironmentApi, split: str, searched: Collection[str
     """Those of the ids `searched` that are of questions of the environment. Its splits are read until all are found,
     `split` first, which is where an evaluation takes its questions from."""
     sizes = client.environment().splits
-    known: set[str] = set()
+    ids: set[str] = set()
     for name in sorted(filter(sizes.__getitem__, sizes), key=lambda name: name != split):
-        known.update({question.id for question in client.questions(name)}.intersection(searched))
-        if len(known) == len(searched):
+        ids.update({question.id for question in client.questions(name)}.intersection(searched))
+        if len(ids) == len(searched):
             break
-    return known
+    return ids
 
 
 class ContextClient(SearchClient, StepClient, Protocol):
