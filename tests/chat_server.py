@@ -32,6 +32,7 @@ class ChatServer:
         self.together = self.most_together = 0
         self.gather = 0
         """Answer only once this many requests have arrived."""
+        self.arrival = asyncio.Condition()
         self.app = Starlette(routes=[Route("/v1/chat/completions", self.complete, methods=["POST"])])
 
     async def complete(self, request: Request) -> Response:
@@ -41,12 +42,13 @@ class ChatServer:
         self.together += 1
         self.most_together = max(self.most_together, self.together)
         try:
-            while self.most_together < self.gather:
-                await asyncio.sleep(0.002)
+            async with self.arrival:
+                self.arrival.notify_all()
+                await self.arrival.wait_for(lambda: self.most_together >= self.gather)
             fault = self.always(body) if self.always else (self.script.popleft() if self.script else None)
             if fault == "hang":
-                while not await request.is_disconnected():
-                    await asyncio.sleep(0.01)
+                while (await request.receive())["type"] != "http.disconnect":
+                    pass
             if isinstance(fault, tuple):
                 return JSONResponse({"error": {"message": "scripted failure"}}, status_code=fault[0], headers=fault[1])
             if fault == "garbage":

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from ..chat_server import ChatServer, last_user, serving
 from ..forked import Forked
 from ..handbook import Author, save_handbook, short_run
 from ..raising import refused
+from ..waiting import until
 
 pytestmark = pytest.mark.usefixtures("service_in_thread")
 STAGES = ["documents", "index", "questions", "training", "evaluation", "export"]
@@ -129,7 +129,7 @@ def settings_of(stage, arguments, tmp_path, *changes, test=None):
 
 def test_a_finished_training_depends_on_what_it_learned_from_alone(arguments, tmp_path):
     learned = settings_of("training", arguments, tmp_path)
-    same = ["rollout.micro_batch=1", "client.deadline=7", "optimize.searches=5", "env.port=9000", "train.save_steps=2"]
+    same = ["rollout.micro_batch=1", "client.deadline=70", "optimize.searches=5", "env.port=9000", "train.save_steps=2"]
     assert settings_of("training", arguments, tmp_path, *same) == learned
     assert settings_of("training", arguments, tmp_path, "train.steps=60") != learned
     assert settings_of("training", arguments, tmp_path, "rollout.temperature=0.9") != learned
@@ -228,9 +228,8 @@ def test_a_call_killed_while_asking_and_while_training_goes_on(adapted, argument
     ]
     for number, reached in enumerate(moments):
         process = Forked(command(arguments, folder), tmp_path / f"out{number}", tmp_path / f"err{number}")
-        while not reached():
-            assert process.poll() is None, (tmp_path / f"err{number}").read_text()
-            time.sleep(0.01)
+        until(lambda p=process, r=reached: r() or p.poll() is not None, (tmp_path / f"err{number}").read_text)
+        assert process.poll() is None, (tmp_path / f"err{number}").read_text()
         process.kill()
         process.wait(60)
     assert not (run / "final").exists()
