@@ -20,9 +20,6 @@ def export(
     merge_lora: Annotated[
         bool, typer.Option("--merge-lora", help="Export whole weights instead of an adapter.")
     ] = False,
-    every_checkpoint: Annotated[
-        bool, typer.Option("--every-checkpoint", help="The numbered checkpoints too, each as a revision of its name.")
-    ] = False,
     checkpoint: Annotated[
         str | None, typer.Option("--checkpoint", help="best, final or checkpoint-N; the first there is.")
     ] = None,
@@ -49,7 +46,6 @@ def export(
 
     wishes = ExportOptions(
         merge_lora=merge_lora,
-        every_checkpoint=every_checkpoint,
         without_evaluation=without_evaluation,
         overwrite=overwrite,
         public=public,
@@ -60,8 +56,6 @@ def export(
         trust=trust,
     )
     if to.startswith(HUB):
-        for address in export_to_hub(run.expanduser(), to.removeprefix(HUB), wishes):
-            typer.echo(address)
-        return
-    for path in export_to_folder(run.expanduser(), Path(to).expanduser(), wishes):
-        typer.echo(path)
+        typer.echo(export_to_hub(run.expanduser(), to.removeprefix(HUB), wishes))
+    else:
+        typer.echo(export_to_folder(run.expanduser(), Path(to).expanduser(), wishes))

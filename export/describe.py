@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -32,7 +33,6 @@ from .exported import (
     ExportedMember,
     ExportedMessage,
     ExportedPolicy,
-    ExportedResults,
     ExportedRollout,
     ExportedRun,
 )
@@ -44,7 +44,7 @@ def describe(
     source: CheckpointSource,
     base: BaseModelSource,
     loaded: Loaded,
-    results: Mapping[str, ExportedResults],
+    results: Mapping[str, dict[str, Any]],
     folder: Path,
     *,
     adapter: bool,
@@ -125,7 +125,7 @@ def _member(
     name: str,
     base: BaseModelSource,
     loaded: Loaded,
-    results: ExportedResults | None,
+    results: dict[str, Any] | None,
     folder: Path,
     example: str | None,
 ) -> ExportedMember:

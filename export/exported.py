@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..configs.llm import LlmConfig
 from ..configs.rewriter import RewriterConfig
-from ..data.sampling import QuestionSample
 from ..envs.plan import SearchPlan
 from ..errors import ModelError
 from ..storage import writing
@@ -81,91 +80,6 @@ class ExportedEnvironment(_Entry):
     settings_hash: str = ""
 
 
-class ExportedSystem(_Entry):
-    """One row of an evaluation: a system at a turn, as means per question."""
-
-    system: str
-    """raw, untrained, trained, or a baseline."""
-    turn: int
-    n: int
-    """Questions with a score."""
-    unscorable: int = 0
-    metrics: dict[str, float | None]
-    low: float | None = None
-    high: float | None = None
-    """95% bootstrap interval of the first metric's mean."""
-    calls: int
-    searches: float
-    tokens: float | None = None
-    prompt_tokens: float | None = None
-    format_ok: float
-    repeats: float | None = None
-    """Share of rewrites that repeat the question."""
-    cut: float | None = None
-    """Share of answers truncated at the token limit."""
-    with_fall_back: float | None = None
-    """The first metric when the raw question replaces every answer of wrong format."""
-
-
-class ExportedArm(_Entry):
-    """A system at a turn."""
-
-    system: str
-    turn: int
-
-
-class ExportedComparison(_Entry):
-    """Paired comparison of two systems on the first metric."""
-
-    system: str
-    turn: int
-    against: ExportedArm
-    n: int
-    difference: float
-    low: float
-    high: float
-    p: float
-    """Two-sided paired permutation test."""
-    p_holm: float
-    """Adjusted for all comparisons of the evaluation."""
-    wins: int
-    ties: int
-    losses: int
-    significant: bool
-    verdict: str
-
-
-class ExportedResults(_Entry):
-    """A held-out evaluation of exactly these weights."""
-
-    created: str
-    split: str
-    questions: int
-    sample: QuestionSample | None = None
-    """None if all questions of the split were used."""
-    metric: str = "ndcg@10"
-    """The metric that was tested for significance."""
-    systems: list[ExportedSystem]
-    best_training_free: str | None = None
-    """Name of the best training-free baseline among the systems."""
-    comparisons: list[ExportedComparison]
-    environment: ExportedEnvironment
-    """The environment of the evaluation, which may differ from that of training."""
-    retriever: str
-    """Name of the retriever of `environment`."""
-    headline: str
-    explanation: str
-    seed: int
-    versions: dict[str, str]
-    licence: str = ""
-    """Licence and citation of the questions and documents, if known."""
-
-    @property
-    def count(self) -> str:
-        """How many questions were asked, in words: "611", or "20 of 611, drawn with seed 0"."""
-        return str(self.questions if self.sample is None else self.sample)
-
-
 class ExportedMember(_Entry):
     """The rewriter for one environment."""
 
@@ -175,7 +89,8 @@ class ExportedMember(_Entry):
     retriever: dict[str, object]
     """The retriever's card, as returned by `GET /v1/environment`."""
     environment: ExportedEnvironment
-    results: ExportedResults | None = None
+    results: dict[str, Any] | None = None
+    """The held-out evaluation of exactly these weights, as `querylect eval` wrote it to results.json; None without."""
 
 
 class ExportedPolicy(_Entry):
@@ -220,8 +135,8 @@ class ExportedRun(_Entry):
     """Training steps of these weights, if known."""
     checkpoint_hash: str
     """sha256 over the files of the checkpoint (eval/identity.py)."""
-    git: dict[str, object] | None = None
-    """Commits of the training code and of the directory it was started in, if the run recorded them."""
+    git: dict[str, str] = {}
+    """Commits of the training code and of the directory it was started in, as far as the run recorded them."""
 
 
 class Exported(_Entry):

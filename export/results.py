@@ -17,16 +17,25 @@ from ..configs.load import validated
 from ..configs.mix import environments
 from ..configs.schema import RunConfig
 from ..configs.yaml12 import parse_yaml
+from ..data.history import parse_history
+from ..data.leakage import words
+from ..data.sampling import QuestionSample
+from ..data.types import Question
 from ..errors import CheckpointError, ConfigError, DataError
 from ..eval.placement import EVALUATIONS
 from ..eval.records import METRICS, TRAINED
-from ..storage import json_object
-from .exported import ExportedResults
+from ..storage import json_object, logged_objects
+from .exported import ExportedEnvironment
 from .source import CheckpointSource
 
 log = logging.getLogger(__name__)
 
 HELD_OUT = ("validation", "test")
+
+_SHOWN = ("created", "headline", "explanation", "split", "questions", "sample", "systems", "comparisons")
+"""Entries of results.json that an export repeats."""
+_PROVENANCE = ("seed", "versions", "licence")
+"""And of its `provenance`."""
 
 _ANSWER_SETTINGS = (
     "policy.model",
@@ -43,18 +52,18 @@ _ANSWER_SETTINGS = (
 """Settings, besides the weights, that affect answers."""
 
 
-def find_results(source: CheckpointSource) -> tuple[dict[str, ExportedResults], str | None]:
+def find_results(source: CheckpointSource) -> tuple[dict[str, dict[str, Any]], str | None]:
     """The results of these weights by environment name, and the dtype that the weights were loaded in.
 
     Of several evaluations, the one with the most questions is taken. An environment without results of these weights
     is missing from the dict. If none of its result files is usable, the error of the first one is raised:
     CheckpointError for other settings, DataError for training questions or for the split that selected the checkpoint.
     """
-    by_env: dict[str, ExportedResults] = {}
+    by_env: dict[str, dict[str, Any]] = {}
     dtypes: set[str] = set()
     for name, config in environments(source.config).items():
         unusable: list[CheckpointError | DataError] = []
-        usable: list[tuple[Path, ExportedResults, str]] = []
+        usable: list[tuple[Path, dict[str, Any], str]] = []
         for path in _result_paths(source.run, name):
             try:
                 results, dtype = _usable(path, config, source)
@@ -64,15 +73,15 @@ def find_results(source: CheckpointSource) -> tuple[dict[str, ExportedResults], 
             if results is not None:
                 usable.append((path, results, dtype))
         if usable:
-            path, by_env[name], dtype = max(usable, key=lambda entry: entry[1].questions)  # the first on ties
+            path, by_env[name], dtype = max(usable, key=lambda entry: entry[1]["questions"])  # the first on ties
             dtypes.add(dtype)
-            log.info("the card shows %s: %s %s questions", path, by_env[name].count, by_env[name].split)
+            log.info("the card shows %s: %s %s questions", path, by_env[name]["count"], by_env[name]["split"])
         elif unusable:
             raise unusable[0]
     return by_env, next(iter(dtypes)) or None if len(dtypes) == 1 else None
 
 
-def _usable(path: Path, config: RunConfig, source: CheckpointSource) -> tuple[ExportedResults | None, str]:
+def _usable(path: Path, config: RunConfig, source: CheckpointSource) -> tuple[dict[str, Any] | None, str]:
     """The results in a file and the dtype of the weights; None if the file is about other weights."""
     values = _read(path)
     provenance = values.get("provenance", {})
@@ -82,7 +91,7 @@ def _usable(path: Path, config: RunConfig, source: CheckpointSource) -> tuple[Ex
     return _results(path, values, source), str(provenance.get("dtype") or "")
 
 
-def refuse_unevaluated(source: CheckpointSource, results: Mapping[str, ExportedResults]) -> None:
+def refuse_unevaluated(source: CheckpointSource, results: Mapping[str, dict[str, Any]]) -> None:
     """Raise CheckpointError if an environment has no results of these weights."""
     for name in environments(source.config):
         if name in results:
@@ -118,7 +127,7 @@ def _read(path: Path) -> dict[str, Any]:
     return values
 
 
-def _results(path: Path, values: dict[str, Any], source: CheckpointSource) -> ExportedResults:
+def _results(path: Path, values: dict[str, Any], source: CheckpointSource) -> dict[str, Any]:
     provenance = values["provenance"]
     split = values.get("split")
     if split not in HELD_OUT:
@@ -132,28 +141,23 @@ def _results(path: Path, values: dict[str, Any], source: CheckpointSource) -> Ex
             f"`querylect eval {shlex.quote(str(source.run))} eval.split=test`."
         )
     try:
-        results = ExportedResults.model_validate(
-            {
-                **values,
-                "metric": METRICS[0],
-                "environment": provenance["environment"],
-                "retriever": str(provenance["environment"]["retriever"].get("name", "")),
-                "seed": provenance["seed"],
-                "versions": provenance["versions"],
-                "licence": provenance["licence"],
-            }
-        )
+        environment = provenance["environment"]
+        results = {name: values[name] for name in _SHOWN} | {name: provenance[name] for name in _PROVENANCE}
+        sample = values["sample"]
+        results["count"] = str(values["questions"] if sample is None else QuestionSample(**sample))
+        results["metric"] = METRICS[0]
+        results["environment"] = ExportedEnvironment.model_validate(environment).model_dump()
+        results["retriever"] = str(environment["retriever"].get("name", ""))
     except (ValidationError, KeyError, AttributeError, TypeError) as error:
         raise CheckpointError(f"{path} is not what this version of `querylect eval` writes. Evaluate again.") from error
-    if not any(row.system == TRAINED and row.n for row in results.systems):
-        raise CheckpointError(f"{path} holds no scored answer of the trained policy. Evaluate again.")
-    measured = {row.turn for row in results.systems if row.system == TRAINED and row.n}
+    measured = {row["turn"] for row in results["systems"] if row["system"] == TRAINED and row["n"]}
     if source.used.turn not in measured:
         raise CheckpointError(
-            f"{path} measured turn {', '.join(map(str, sorted(measured)))} of the trained policy, and turn "
+            f"{path} measured turn {', '.join(map(str, sorted(measured))) or 'none'} of the trained policy, and turn "
             f"{source.used.turn} is what its users get ({source.used.reason}). Evaluate again with "
             f"eval.turns={source.used.turn}."
         )
+    _refuse_trained_questions(path, source)
     return results
 
 
@@ -173,3 +177,24 @@ def _refuse_other_settings(path: Path, provenance: dict[str, Any], config: RunCo
             f"{path} was measured with other settings than those of the run: {', '.join(differing)}. Evaluate again "
             "without overriding them."
         )
+
+
+def _refuse_trained_questions(path: Path, source: CheckpointSource) -> None:
+    """Raise DataError if the evaluation log shares a question with the training log.
+
+    `querylect eval` compares its questions with the training split of the environment that it searches, which need not
+    be the one of the run.
+    """
+    trained = set(map(words, _questions(source.run / "rollouts.jsonl")))
+    shared = [text for text in _questions(path.with_name("eval.jsonl")) if words(text) in trained]
+    if shared:
+        raise DataError(
+            f"{len(set(shared))} questions of {path.with_name('eval.jsonl')} were trained on ({shared[0]!r}), so its "
+            "figures are not held out. Take them out of one of the two splits and evaluate again."
+        )
+
+
+def _questions(path: Path) -> Iterator[str]:
+    """The questions in a log, each with its history."""
+    for record in logged_objects(path):
+        yield Question("", record["question"], history=parse_history(record.get("history"))).in_context

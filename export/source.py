@@ -74,34 +74,13 @@ def open_source(run: Path, checkpoint: str | None = None, trust: bool = False) -
     return CheckpointSource(run, config, folder, folder_identity(folder), _searched(run, config.mix))
 
 
-def every_checkpoint(run: Path) -> list[str]:
-    """Names of the complete numbered checkpoints, in the order of their steps."""
-    names = [folder.name for folder in (run / "checkpoints").glob("checkpoint-*")]
-    numbered = sorted((name for name in names if re.fullmatch(r"checkpoint-\d+", name)), key=lambda n: int(n[11:]))
-    complete = []
-    for name in numbered:
-        try:
-            find_checkpoint(run, name)
-        except CheckpointError:
-            continue
-        complete.append(name)
-    return complete
-
-
 def _searched(run: Path, mix: MixConfig | None) -> dict[str, dict[str, Any]]:
-    description = json_object(run / "environment.json")
-    if description is None:
+    description = json_object(run / "environment.json") or {}
+    by_name = {"": description} if mix is None else description.get("environments", {})
+    if not description or set(by_name) != set(mix.environments if mix is not None else [""]):
         raise CheckpointError(
-            f"{run} holds no environment.json, so nothing says what was searched. Go on with the run (--resume), which "
+            f"{run / 'environment.json'} does not say what was searched. Go on with the run (--resume), which "
             "writes it, or train again."
-        )
-    if mix is None:
-        return {"": description}
-    by_name = description.get("environments")
-    if not isinstance(by_name, dict) or set(by_name) != set(mix.environments):
-        raise CheckpointError(
-            f"{run / 'environment.json'} does not describe each environment of the mix. Go on with the run (--resume), "
-            "which writes it anew."
         )
     return by_name
 
@@ -136,14 +115,13 @@ def run_identity(run: Path) -> str:
     return ""
 
 
-def git_commits(run: Path) -> dict[str, object] | None:
-    """Commits of the sources at the last start of the run, if it recorded them; no branch and no state beyond them."""
-    starts = (json_object(run / "provenance.json") or {}).get("starts")
-    last = starts[-1] if isinstance(starts, list) and starts else None
-    state = last.get("git") if isinstance(last, dict) else None
-    if not isinstance(state, dict):
-        return None
-    return {name: {"commit": part.get("commit")} for name, part in state.items() if isinstance(part, dict)} or None
+def git_commits(run: Path) -> dict[str, str]:
+    """Commits of the sources at the last start of the run, as far as it recorded them; no branch, no state beyond."""
+    starts = (json_object(run / "provenance.json") or {}).get("starts") or [{}]
+    sources = starts[-1].get("git") or {}
+    return {
+        name: str(state["commit"]) for name, state in sources.items() if isinstance(state, dict) and state.get("commit")
+    }
 
 
 def example_question(run: Path, environment: str) -> Question:

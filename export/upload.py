@@ -1,8 +1,7 @@
-"""Uploads of an export to the Hugging Face Hub, with one atomic commit per revision.
+"""Uploads of an export to the Hugging Face Hub, in one atomic commit.
 
-The main branch holds the checkpoint that `querylect eval` takes, each branch `checkpoint-N` a numbered one. Files whose
-content is on the Hub already are not sent again, so repeating an interrupted upload continues it. Repositories are
-private by default. huggingface_hub finds the token itself (HF_TOKEN or its login).
+Files whose content is on the Hub already are not sent again, so repeating an interrupted upload continues it.
+Repositories are private by default. huggingface_hub finds the token itself (HF_TOKEN or its login).
 """
 
 from collections.abc import Iterator
@@ -12,8 +11,6 @@ from tempfile import TemporaryDirectory
 
 from ..errors import ConfigError, HubError, ModelError, in_one_line
 from .exported import FILE, Exported, read_exported
-
-MAIN = "main"
 
 OURS = (
     "*.safetensors",
@@ -40,10 +37,10 @@ class HubRepository:
             raise ConfigError(f"hub:{repo_id} is no repository. Write hub:OWNER/NAME.")
         self.repo_id, self.api = repo_id, HfApi(endpoint=endpoint)
 
-    def address(self, revision: str) -> str:
-        """URL of a revision's page."""
-        page = f"{self.api.endpoint}/{self.repo_id}"
-        return page if revision == MAIN else f"{page}/tree/{revision}"
+    @property
+    def address(self) -> str:
+        """URL of its page."""
+        return f"{self.api.endpoint}/{self.repo_id}"
 
     def open(self, public: bool, run_id: str, overwrite: bool) -> None:
         """Create the repository if it does not exist.
@@ -70,7 +67,7 @@ class HubRepository:
             )
 
     def exported(self) -> Exported | None:
-        """The export of the main branch; None if it has no readable one."""
+        """The export in it; None if it has no readable one."""
         from huggingface_hub import errors
 
         with _hub_errors(self.repo_id), TemporaryDirectory() as folder:
@@ -80,18 +77,11 @@ class HubRepository:
             except (errors.RemoteEntryNotFoundError, ModelError):
                 return None
 
-    def put(self, folder: Path, revision: str, message: str) -> None:
-        """Commit the files of `folder` to the branch, which is created if missing."""
+    def put(self, folder: Path, message: str) -> None:
+        """Commit the files of `folder`."""
         with _hub_errors(self.repo_id):
-            if revision != MAIN:
-                first = self.api.list_repo_commits(self.repo_id)[-1].commit_id
-                self.api.create_branch(self.repo_id, branch=revision, revision=first, exist_ok=True)
             self.api.upload_folder(
-                repo_id=self.repo_id,
-                folder_path=folder,
-                commit_message=message,
-                revision=revision,
-                delete_patterns=list(OURS),
+                repo_id=self.repo_id, folder_path=folder, commit_message=message, delete_patterns=list(OURS)
             )
 
 

@@ -107,5 +107,4 @@ def export(trained_run, tmp_path_factory) -> str:
     from querylect.export.export import ExportOptions, export_to_folder
 
     options = ExportOptions(merge_lora=True, without_evaluation=True, licence="mit")
-    (target,) = export_to_folder(trained_run[1], tmp_path_factory.mktemp("export") / "export", options)
-    return target
+    return export_to_folder(trained_run[1], tmp_path_factory.mktemp("export") / "export", options)

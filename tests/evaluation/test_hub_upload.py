@@ -35,34 +35,26 @@ def hub(monkeypatch):
 
 
 def publish(hub, run, wishes=MERGED, name=NAME):
-    return list(export_to_hub(run, name, wishes, endpoint=hub.url))
+    return export_to_hub(run, name, wishes, endpoint=hub.url)
 
 
-def exported_at(hub, revision="main") -> Exported:
-    return Exported.model_validate_json(hub.at(NAME, revision)[FILE])
+def exported_at(hub) -> Exported:
+    return Exported.model_validate_json(hub.at(NAME)[FILE])
 
 
-def test_an_adapter_and_every_checkpoint_go_up_and_come_down_as_they_were(
-    hub, evaluated_run, tmp_path, monkeypatch, capsys
-):
+def test_an_adapter_goes_up_and_comes_down_as_it_was(hub, evaluated_run, tmp_path, monkeypatch, capsys):
     """The whole way, with the base model on the same Hub; the card's code needs nothing of this package."""
     from huggingface_hub import HfApi, constants, snapshot_download
 
     api = HfApi(endpoint=hub.url)
     api.create_repo("acme/base")
     api.upload_folder(repo_id="acme/base", folder_path=evaluated_run.parent.parent / "base")
-    wishes = ExportOptions(base_model="acme/base", every_checkpoint=True)
-    page = f"{hub.url}/{NAME}"
-    branches = ["checkpoint-1", "checkpoint-2"]
-    assert publish(hub, evaluated_run, wishes) == [page, *(f"{page}/tree/{branch}" for branch in branches)]
+    assert publish(hub, evaluated_run, ExportOptions(base_model="acme/base")) == f"{hub.url}/{NAME}"
     assert hub.repositories[NAME].private
-    assert set(hub.repositories[NAME].branches) == {"main", *branches}
-    main, first = exported_at(hub), exported_at(hub, "checkpoint-1")
+    assert set(hub.repositories[NAME].branches) == {"main"}
+    main = exported_at(hub)
     assert (main.run.checkpoint, main.environments[""].results is not None) == ("final", True)
-    assert (first.run.step, first.environments[""].results) == (1, None)
-    assert 'revision="checkpoint-1"' in hub.at(NAME, "checkpoint-1")["README.md"].decode()
-    titles = [commit.title for commit in (hub.repositories[NAME].branches[name] for name in ("main", branches[0]))]
-    assert titles == ["Export final of the run run, after 2 steps", "Export checkpoint-1 of the run run, after 1 steps"]
+    assert hub.repositories[NAME].branches["main"].title == "Export final of the run run, after 2 steps"
     assert not [path for path, content in hub.at(NAME).items() if TOKEN.encode() in content]
     assert not [path for path in evaluated_run.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
 
@@ -79,22 +71,16 @@ def test_an_adapter_and_every_checkpoint_go_up_and_come_down_as_they_were(
 
 
 def test_an_interrupted_upload_goes_on_with_what_is_missing(hub, evaluated_run):
-    wishes, files = replace(MERGED, every_checkpoint=True), set(evaluated_run.rglob("*"))
-    hub.refuse = lambda method, path: 500 if path.endswith("/commit/checkpoint-2") else None
-    upload = export_to_hub(evaluated_run, NAME, wishes, endpoint=hub.url)
-    assert [next(upload), next(upload)] == [f"{hub.url}/{NAME}", f"{hub.url}/{NAME}/tree/checkpoint-1"]
+    files = set(evaluated_run.rglob("*"))
+    hub.refuse = lambda method, path: 500 if "/commit/" in path else None
     with refused(HubError, NAME, "500"):
-        next(upload)
+        publish(hub, evaluated_run)
     assert set(evaluated_run.rglob("*")) == files
-    assert hub.at(NAME, "checkpoint-2") == {".gitattributes": b"*.safetensors filter=lfs\n"}
-    hub.refuse = lambda method, path: None
-    hub.requests[:] = []
-    stored = list(hub.stored)
-    assert len(publish(hub, evaluated_run, wishes)) == 3
-    commits = [request for request in hub.requests if "/commit/" in request]
-    assert commits == [f"POST /api/models/{NAME}/commit/checkpoint-2"], "equal files are not sent again"
-    assert hub.stored == stored
-    assert exported_at(hub, "checkpoint-2").run.step == 2
+    assert hub.at(NAME).keys() == {".gitattributes"}
+    hub.refuse, stored = lambda method, path: None, list(hub.stored)
+    publish(hub, evaluated_run)
+    assert hub.stored == stored, "large files are not sent again"
+    assert exported_at(hub).run.step == 2
 
 
 def test_nothing_is_made_public_unless_told(hub, evaluated_run):
@@ -132,25 +118,24 @@ def test_the_command_prints_where_it_is_and_ends_with_one_sentence(hub, evaluate
 
     def to_folder(run, target, wishes):
         calls.append((run, target, wishes))
-        return [str(target)]
+        return str(target)
 
     def to_hub(run, name, wishes):
         calls.append((run, name, wishes))
-        yield f"https://huggingface.co/{name}"
-        raise HubError("acme/rewriter could not take checkpoint-2")
+        raise HubError("acme/rewriter could not take it")
 
     monkeypatch.setattr("querylect.export.export.export_to_folder", to_folder)
     monkeypatch.setattr("querylect.export.export.export_to_hub", to_hub)
 
     export = ("export", evaluated_run, "--to")
     assert end(*export, tmp_path / "out", "--merge-lora", "--license", "mit", "--checkpoint", "best") == 0
-    assert end(*export, f"hub:{NAME}", "--every-checkpoint", "--public") == 1
+    assert end(*export, f"hub:{NAME}", "--public") == 1
     captured = capsys.readouterr()
-    assert captured.out == f"{tmp_path / 'out'}\nhttps://huggingface.co/{NAME}\n"
-    assert re.search("error: acme/rewriter could not take checkpoint-2", captured.err)
+    assert captured.out == f"{tmp_path / 'out'}\n"
+    assert re.search("error: acme/rewriter could not take it", captured.err)
     assert calls == [
         (evaluated_run, tmp_path / "out", ExportOptions(merge_lora=True, licence="mit", checkpoint="best")),
-        (evaluated_run, NAME, ExportOptions(every_checkpoint=True, public=True)),
+        (evaluated_run, NAME, ExportOptions(public=True)),
     ]
 
 

@@ -51,7 +51,7 @@ def test_two_exports_of_a_checkpoint_are_equal_and_hold_commits_alone(merge, cop
     started = {"starts": [{"step": 0, "git": {"directory": state, "package": None}}]}
     (copied / "provenance.json").write_text(json.dumps(started), encoding="utf-8")
     wishes = ExportOptions(merge_lora=merge, base_model=None if merge else "acme/base", example="my head hurts")
-    folders = [Path(export_to_folder(copied, tmp_path / name, wishes)[0]) for name in ("one", "other")]
+    folders = [Path(export_to_folder(copied, tmp_path / name, wishes)) for name in ("one", "other")]
     assert contents(folders[0]) == contents(folders[1])
     assert not mentions(folders[0], str(tmp_path), "secret-branch", "dirty")
     description = json.loads((folders[0] / "querylect.json").read_text())
