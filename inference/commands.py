@@ -50,15 +50,6 @@ def rewrite(
         Path | None,
         typer.Option("--input", "-i", metavar="FILE", exists=True, help="Lines of text or JSON; standard input."),
     ] = None,
-    history: Annotated[
-        Path | None,
-        typer.Option(
-            "--history",
-            metavar="FILE",
-            exists=True,
-            help="What was said before the question, as JSON; with --question.",
-        ),
-    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="A new file; standard output.")
     ] = None,
@@ -102,12 +93,11 @@ def rewrite(
         raise ConfigError("--question and --input are both given; give one of them.")
     if resume and output is None:
         raise ConfigError("--resume goes on with a file, and there is no --output.")
-    from .jsonl_io import Output, read_history, read_questions
+    from .jsonl_io import Output, read_questions
 
-    utterances = read_history(history) if history is not None else ()
     records_file = None if output is None else Output(output, resume)
     with nullcontext(sys.stdin) if source is None else source.expanduser().open(encoding="utf-8") as stream:
-        questions = read_questions(question or stream, utterances)
+        questions = read_questions(question or stream)
         pending = iter(questions) if records_file is None else records_file.unanswered(questions)
         first = list(islice(pending, 1))
         if not first and not (records_file and records_file.done):

@@ -8,12 +8,11 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 from ..data.history import parse_history
-from ..data.types import Question, Utterance
+from ..data.types import Question
 from ..errors import ConfigError, DataError
 from ..storage import append, parse_json, read_whole, writing
 from .rewriter import Rewriter
@@ -21,11 +20,8 @@ from .rewriter import Rewriter
 log = logging.getLogger(__name__)
 
 
-def read_questions(lines: Iterable[str], history: tuple[Utterance, ...] = ()) -> Iterator[Question]:
-    """The questions of lines, each with the `id` of its line, by default the line number.
-
-    `history` is that of questions whose line has none. Raises DataError for a line that is none.
-    """
+def read_questions(lines: Iterable[str]) -> Iterator[Question]:
+    """The questions of lines, each with the `id` of its line, by default its number. DataError for one that is none."""
     line_numbers: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):
         try:
@@ -37,7 +33,7 @@ def read_questions(lines: Iterable[str], history: tuple[Utterance, ...] = ()) ->
         if question.id in line_numbers:
             raise DataError(f"line {number} has the id {question.id!r} of line {line_numbers[question.id]}.")
         line_numbers[question.id] = number
-        yield question if question.history else replace(question, history=history)
+        yield question
 
 
 def rewritten(rewriter: Rewriter, questions: Iterable[Question], batch: int) -> Iterator[list[dict[str, object]]]:
@@ -92,17 +88,6 @@ class Output:
         """Append records and flush them to disk. Raises StorageError; earlier records are kept."""
         with writing(self.path, "Free some space and go on with --resume."):
             append(self.path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
-
-
-def read_history(path: Path) -> tuple[Utterance, ...]:
-    """The conversation in a JSON file: a list of objects with `role` and `text` (or `content`), oldest first.
-
-    Raises DataError where it is none.
-    """
-    try:
-        return parse_history(parse_json(path.expanduser().read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} holds no conversation: {error}.") from error
 
 
 def _question(number: int, line: str) -> Question | None:

@@ -7,7 +7,6 @@ rewriter's settings and the target retriever.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from ..export.exported import FILE, read_exported, rewriter_of
 from ..rewriters.card import RetrieverCard
 from ..rollouts.checkpoints import find_checkpoint, refuse_task_model, with_prompt
 from ..rollouts.turns import UsedTurn, used_turn
-from ..sources import optional_packages, resolve_model
+from ..sources import optional_packages
 from ..storage import json_object
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -90,14 +89,13 @@ def open_trained(
     name: str,
     *,
     revision: str | None = None,
-    token: str | None = None,
     checkpoint: str | None = None,
     settings: Sequence[str] = (),
     trust: bool = False,
 ) -> Trained:
     """Resolve `name`, downloading a Hub repository, without loading the model.
 
-    `revision` and `token` are for the Hub, `checkpoint` (best, final, checkpoint-40) for a run folder, `settings` are
+    `revision` is for the Hub, `checkpoint` (best, final, checkpoint-40) for a run folder, `settings` are
     overrides such as "rollout.micro_batch=8". Without `trust`, code that an export of the Hub, or a folder of another
     user, names is refused (configs/trust.py).
     Raises ConfigError if the name cannot be resolved, a setting is invalid or needs `trust`, CheckpointError if a run
@@ -112,11 +110,9 @@ def open_trained(
     if revision is not None and not from_hub:
         raise ConfigError(f"the revision {revision!r} is asked for, and {name!r} is not on the Hub. Leave it out.")
     if from_hub:
-        if revision is None:
-            _refuse_misspelt(folder)
-        folder = _downloaded(name, revision, token)
+        folder = _downloaded(name, revision)
     if exported or from_hub:
-        return _open_export(name, folder, settings, trust or (exported and is_own(folder)), token)
+        return _open_export(name, folder, settings, trust or (exported and is_own(folder)))
     if run:
         config = load_run_config(folder, settings, trust=trust)
         checkpoint_path = find_checkpoint(folder, checkpoint)
@@ -130,17 +126,6 @@ def open_trained(
             "`querylect train` or `querylect export` wrote."
         )
     return replace(of_config(name, load_config(name, settings), None, None), is_trained=False)
-
-
-def _refuse_misspelt(folder: Path) -> None:
-    """Raise ConfigError for a path beside runs or exports of this machine: it is a misspelling, and no Hub id."""
-    present = sorted({path.parent.name for file in ("config.yaml", FILE) for path in folder.parent.glob(f"*/{file}")})
-    if present:
-        near = ", ".join(str(folder.parent / name) for name in get_close_matches(folder.name, present, n=3, cutoff=0.0))
-        raise ConfigError(
-            f"there is no folder {folder}; the nearest runs and exports there: {near}. For the Hub repository of that "
-            "name give a revision too (--revision main)."
-        )
 
 
 def _member(rewriter: RewriterConfig, card: Mapping[str, object] | None) -> Member:
@@ -205,15 +190,13 @@ def _environment_record(run: Path) -> Mapping[str, Any] | None:
     return record
 
 
-def _open_export(name: str, folder: Path, settings: Sequence[str], trust: bool, token: str | None) -> Trained:
+def _open_export(name: str, folder: Path, settings: Sequence[str], trust: bool) -> Trained:
     exported = read_exported(folder)
     if not trust:
         refuse_code(name, {"policy": {"trust_remote_code": exported.policy.trust_remote_code}}, settings)
     if exported.lora and exported.base_model is None:
         raise ModelError(f"{name} is an adapter and does not name its base model. Export it again with --merge-lora.")
     rollout, base_model = exported.rollout, exported.base_model
-    if exported.lora and base_model is not None and token is not None and _is_on_the_hub(base_model):
-        base_model = str(_downloaded(base_model, None, token, rewriter=False))  # `load_policy` has no token
     policy = {
         "model": base_model if exported.lora else str(folder),
         "dtype": exported.policy.dtype,
@@ -256,19 +239,14 @@ def _refuse_nameless_model(name: str, rewriter: RewriterConfig) -> None:
         )
 
 
-def _is_on_the_hub(model: str) -> bool:
-    return not Path(model).expanduser().exists() and resolve_model(model) == model
-
-
-def _downloaded(name: str, revision: str | None, token: str | None, rewriter: bool = True) -> Path:
-    """Download a Hub repository; for a rewriter, FILE first, to fail early if it is missing."""
+def _downloaded(name: str, revision: str | None) -> Path:
+    """Download a Hub repository, FILE first, to fail early if it is missing."""
     with optional_packages("local"):
         from huggingface_hub import errors, hf_hub_download, snapshot_download
 
     try:
-        if rewriter:
-            hf_hub_download(name, FILE, revision=revision, token=token)
-        return Path(snapshot_download(name, revision=revision, token=token, ignore_patterns=_NOT_NEEDED))
+        hf_hub_download(name, FILE, revision=revision)
+        return Path(snapshot_download(name, revision=revision, ignore_patterns=_NOT_NEEDED))
     except (
         errors.RepositoryNotFoundError,
         errors.RevisionNotFoundError,

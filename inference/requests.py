@@ -1,20 +1,16 @@
-"""Validation of a caller's questions and documents."""
+"""Validation of a caller's questions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..data.history import parse_history
-from ..data.types import Document, Question, Utterance
+from ..data.types import Question, Utterance
 from ..envs.plan import is_unicode
-from ..envs.schemas import HitBody
 from ..errors import RequestError
 
 QuestionLike = str | Question
 History = Sequence[Utterance | Mapping[str, str]]
 """What was said before a question, oldest first: utterances, or {"role": "user" or "assistant", "content": …}."""
-DocumentLike = Document | HitBody | str
-"""A document for a later turn: a hit of a ranking, or a plain text."""
-
 _EXPECTED = "expected a text that is not blank, or a Question"
 
 
@@ -40,13 +36,6 @@ def parse_questions(questions: object, history: History | None = None) -> list[Q
         raise RequestError(f"the question is {_describe(questions)}; {_EXPECTED}, or a list of them.")
     items = list(questions)
     return [_question(item, f"question {number} of {len(items)}") for number, item in enumerate(items, start=1)]
-
-
-def document_of(document: DocumentLike) -> Document:
-    """Convert a hit or a text to a document."""
-    if isinstance(document, HitBody):
-        return document.document
-    return document if isinstance(document, Document) else Document("", "", document)
 
 
 def _question(value: object, label: str) -> Question:

@@ -10,7 +10,6 @@ from ..errors import ConfigError
 from ..rewriters.base import RewritingStrategy
 from ..rewriters.card import RetrieverCard
 from ..rewriters.registry import make_rewriter
-from ..rewriters.small import FewShotPrompt, load_prompt
 from ..rollouts.conversation import Conversation
 from ..rollouts.engines.base import Engine
 from .endpoint import EndpointConversation, EndpointModel
@@ -97,14 +96,14 @@ class RewriterPool:
         if matches:
             name = next((name for name in matches if members[name].card == card), matches[0])
             return self._prompts_for(name, members[name].rewriter, card)
-        first, *others = [member.rewriter for member in members.values()]
-        if any(_content(first) != _content(other) for other in others):
+        if len(members) > 1:
             raise ConfigError(
-                f"{self._trained.name} was trained for {', '.join(members)}, each with a rewriter of its own, and the "
-                f"retriever {card.name!r} is none of theirs. Say in whose words it is asked: retriever=NAME."
+                f"{self._trained.name} was trained for {', '.join(members)}, and the retriever {card.name!r} is none "
+                "of theirs. Say as which of them it is asked: retriever=NAME."
             )
-        self._warn(card.name, *(member.card for member in members.values() if member.card is not None))
-        return self._prompts_for(None, first, card)
+        (member,) = members.values()
+        self._warn(card.name, *([member.card] if member.card is not None else []))
+        return self._prompts_for(None, member.rewriter, card)
 
     def _warn(self, retriever: str, *trained: RetrieverCard) -> None:
         with self._lock:
@@ -137,10 +136,3 @@ class RewriterPool:
         if isinstance(self._engine, EndpointModel):
             return self._engine.conversation(rewriter, rollout)
         return Conversation(self._engine, rewriter, rollout)
-
-
-def _content(rewriter: RewriterConfig) -> tuple[RewriterConfig, FewShotPrompt | None]:
-    """Settings with the content of their prompt file in place of its path."""
-    if rewriter.name != "small":
-        return rewriter, None
-    return rewriter.model_copy(update={"prompt": ""}), load_prompt(rewriter.prompt)

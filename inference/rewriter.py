@@ -14,7 +14,7 @@ import itertools
 import logging
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
-from typing import Self, TypedDict, Unpack, cast, overload
+from typing import Self, TypedDict, Unpack, overload
 
 from ..configs.llm import LlmConfig
 from ..data.types import Question
@@ -26,8 +26,8 @@ from ..sources import optional_packages
 from .batching import DynamicBatcher
 from .endpoint import EndpointModel, endpoint_of
 from .load import Trained, open_trained
-from .requests import DocumentLike, History, QuestionLike, document_of, is_single, parse_questions
-from .results import RewriteResult, SearchResult
+from .requests import History, QuestionLike, is_single, parse_questions
+from .results import RewriteResult, SearchResult, TurnOutcome
 from .retriever_prompts import Retriever, RewriterPool
 from .searching import AsyncSearcher, DefaultSearch, Rankings, Searcher
 from .turns import Order, TurnLoop, answer
@@ -37,28 +37,18 @@ log = logging.getLogger(__name__)
 _MAX_IDS = 2**16
 """Question ids wrap around, which bounds per-question caches; ids of concurrent questions still differ."""
 
-Documents = Sequence[DocumentLike] | Sequence[Sequence[DocumentLike]]
-"""Of one question, or of each of several."""
-Previous = RewriteResult | Sequence[RewriteResult]
-"""The results of the previous turn, likewise."""
 
-
-class _TurnOptions(TypedDict, total=False):
+class _Options(TypedDict, total=False):
     """Keyword arguments of `Rewriter.rewrite` and `arewrite`."""
 
     retriever: Retriever | None
-    documents: Documents | None
-    after: Previous | None
     turn: int | None
     history: History | None
-
-
-class _RewriteOptions(_TurnOptions, total=False):
     client: Searcher | None
 
 
-class _AsyncRewriteOptions(_TurnOptions, total=False):
-    client: Searcher | AsyncSearcher | None
+class _AsyncOptions(_Options, total=False):
+    client: Searcher | AsyncSearcher | None  # type: ignore[misc]
 
 
 class _SearchOptions(TypedDict, total=False):
@@ -79,10 +69,9 @@ class Rewriter:
         engine: Engine | EndpointModel | None = None,
         *,
         turn: int | None = None,
-        client: Searcher | None = None,
     ) -> None:
-        """Load the policy, or use an `engine` that has loaded it, or an endpoint that serves it. `turn` and `client` as
-        in `from_pretrained`.
+        """Load the policy, or use an `engine` that has loaded it, or an endpoint that serves it. `turn` as in
+        `from_pretrained`.
 
         Raises ConfigError for a turn below 1, ModelError, CheckpointError, MissingPackageError.
         """
@@ -99,7 +88,7 @@ class Rewriter:
         self._trained = trained
         self._engine = engine
         self._prompts = RewriterPool(trained, engine)
-        self._turn, self._client, self._default_search = turn or trained.used.turn, client, DefaultSearch(trained)
+        self._turn, self._default_search = turn or trained.used.turn, DefaultSearch(trained)
         if trained.turns > 1:
             reason = trained.used.reason if turn is None else "it was asked for"
             log.info("%s: the rewrite of turn %d is used (%s)", trained.name, self._turn, reason)
@@ -115,37 +104,30 @@ class Rewriter:
         path_or_id: str | Path,
         *,
         revision: str | None = None,
-        token: str | None = None,
         checkpoint: str | None = None,
         settings: Sequence[str] = (),
         trust: bool = False,
         turn: int | None = None,
-        client: Searcher | None = None,
         endpoint: str | LlmConfig | None = None,
         model: str | None = None,
     ) -> Self:
         """The rewriter of an exported folder, a Hub repository, a run folder, or a config (its untrained policy).
 
-        `turn` overrides the turn selected on validation. `client` is searched between turns; None is the environment of
-        the run. `endpoint` is the URL of an OpenAI-compatible endpoint that serves the policy as `model`, or any other
-        model if `path_or_id` is a config: then no weights are loaded, and PyTorch is not needed. The other arguments
-        and errors are those of `open_trained`; it also raises as `load_policy` and `endpoint_of`.
+        `turn` overrides the turn selected on validation. `endpoint` is the URL of an OpenAI-compatible endpoint that
+        serves the policy as `model`, or any other model if `path_or_id` is a config: then no weights are loaded, and
+        PyTorch is not needed. The other arguments and errors are those of `open_trained`; it also raises as
+        `load_policy` and `endpoint_of`.
         """
         trained = open_trained(
-            str(path_or_id), revision=revision, token=token, checkpoint=checkpoint, settings=settings, trust=trust
+            str(path_or_id), revision=revision, checkpoint=checkpoint, settings=settings, trust=trust
         )
-        if endpoint is None:
-            return cls(trained, turn=turn, client=client)
-        return cls(trained, endpoint_of(endpoint, model, trained.is_trained), turn=turn, client=client)
+        engine = endpoint_of(endpoint, model, trained.is_trained) if endpoint is not None else None
+        return cls(trained, engine, turn=turn)
 
     def __repr__(self) -> str:
-        checkpoint = self._trained.checkpoint
         parts = [repr(self.name), f"retriever={self._prompts.retriever_names!r}", f"turn={self._turn}"]
-        parts += [f"checkpoint={checkpoint.name!r}"] if checkpoint is not None else []
         if isinstance(self._engine, EndpointModel):
             parts += [f"endpoint={self._engine.url!r}", f"model={self._engine.config.model!r}"]
-        model: object = getattr(self._engine, "model", None)  # None for a remote engine
-        parts += [f"device={str(next(model.parameters()).device)!r}"] if hasattr(model, "parameters") else []
         return f"Rewriter({', '.join(parts)})"
 
     def __enter__(self) -> Self:
@@ -195,79 +177,58 @@ class Rewriter:
 
     # "overload-overlap": a text is a sequence of texts, too
     @overload
-    def rewrite(self, questions: QuestionLike, **options: Unpack[_RewriteOptions]) -> RewriteResult: ...  # type: ignore[overload-overlap]
+    def rewrite(self, questions: QuestionLike, **options: Unpack[_Options]) -> RewriteResult: ...  # type: ignore[overload-overlap]
     @overload
-    def rewrite(self, questions: Sequence[QuestionLike], **options: Unpack[_RewriteOptions]) -> list[RewriteResult]: ...
+    def rewrite(self, questions: Sequence[QuestionLike], **options: Unpack[_Options]) -> list[RewriteResult]: ...
     def rewrite(
         self,
         questions: QuestionLike | Sequence[QuestionLike],
         *,
         retriever: Retriever | None = None,
-        documents: Documents | None = None,
-        after: Previous | None = None,
         turn: int | None = None,
         history: History | None = None,
         client: Searcher | None = None,
     ) -> RewriteResult | list[RewriteResult]:
         """Rewrite one question, or several in one batch, and return the answer of `turn` (default: `self.turn`).
 
-        Before a later turn, `client` is searched with the answer of the previous turn (default: the rewriter's client).
-
-        `retriever` selects the retriever of a policy trained for several. For a policy trained for one it is compared
-        with the card of training, and a difference is logged. `documents` replaces the search: the answer is that of
-        the turn after the one that retrieved them. Pass a list for one question, a list of lists for several. `after`
-        is the result of the previous turn, and of this one if that stopped; without it the first turn is generated
-        again. `history` is what was said before the question, oldest first; of several questions, each Question has its
-        own.
+        Before a later turn, `client` is searched with the answer of the previous turn (default: the environment of the
+        run). `retriever` selects the retriever of a policy trained for several; for a policy trained for one it is
+        compared with the card of training, and a difference is logged. `history` is what was said before the question,
+        oldest first; of several questions, each Question has its own.
 
         A failed answer returns the question, with the reason in `failure`. Raises ConfigError for an unknown or
         ambiguous retriever, for a later turn without anything to search, and if `rollout.max_prompt_tokens` is too
         small for any question; RequestError for an invalid question, such as a blank text or None; and the errors of
         the search.
         """
-        batch = parse_questions(questions, history)
-        target = self._target_turn(turn, documents, after)
-        if target == 1:
-            per_question = _per_question(questions, documents, after)
-            results = self._batcher.ask(self._orders(batch, retriever, *per_question))
-        else:
-            member = self._prompts.select(retriever).member
-            searcher = client or self._client or self._default_search.open(member, target)
-            loop = self._turn_loop(batch, retriever, target, search_last=False)
-            results = [result.rewrite for result in self._run(loop, searcher)]
+        loop = self._turn_loop(parse_questions(questions, history), retriever, turn, search_last=False)
+        if client is None and loop.turns > 1:
+            client = self._default_search.open(self._prompts.select(retriever).member, loop.turns)
+        results = [result.rewrite for result in self._run(loop, client)]
         return results[0] if is_single(questions) else results
 
     @overload
-    async def arewrite(self, questions: QuestionLike, **options: Unpack[_AsyncRewriteOptions]) -> RewriteResult: ...  # type: ignore[overload-overlap]
+    async def arewrite(self, questions: QuestionLike, **options: Unpack[_AsyncOptions]) -> RewriteResult: ...  # type: ignore[overload-overlap]
     @overload
     async def arewrite(
-        self, questions: Sequence[QuestionLike], **options: Unpack[_AsyncRewriteOptions]
+        self, questions: Sequence[QuestionLike], **options: Unpack[_AsyncOptions]
     ) -> list[RewriteResult]: ...
     async def arewrite(
         self,
         questions: QuestionLike | Sequence[QuestionLike],
         *,
         retriever: Retriever | None = None,
-        documents: Documents | None = None,
-        after: Previous | None = None,
         turn: int | None = None,
         history: History | None = None,
         client: Searcher | AsyncSearcher | None = None,
     ) -> RewriteResult | list[RewriteResult]:
         """`rewrite` for an event loop: concurrent calls share a batch, and cancelled ones still queued are not run."""
-        batch = parse_questions(questions, history)
-        target = self._target_turn(turn, documents, after)
+        loop = self._turn_loop(parse_questions(questions, history), retriever, turn, search_last=False)
         await self._load_cards(retriever)
-        if target == 1:
-            per_question = _per_question(questions, documents, after)
-            results = await self._batcher.ask_soon(self._orders(batch, retriever, *per_question))
-        else:
-            searcher = client or self._client
-            if searcher is None:
-                member = self._prompts.select(retriever).member
-                searcher = await asyncio.to_thread(self._default_search.open, member, target)
-            loop = self._turn_loop(batch, retriever, target, search_last=False)
-            results = [result.rewrite for result in await self._arun(loop, searcher)]
+        if client is None and loop.turns > 1:
+            member = self._prompts.select(retriever).member
+            client = await asyncio.to_thread(self._default_search.open, member, loop.turns)
+        results = [result.rewrite for result in await self._arun(loop, client)]
         return results[0] if is_single(questions) else results
 
     @overload
@@ -295,7 +256,7 @@ class Rewriter:
         batch = parse_questions(questions, history)
         if retriever is None and hasattr(client, "environment"):
             retriever = client.environment().retriever
-        results = self._run(self._turn_loop(batch, retriever, turns or self._turn, k), client)
+        results = self._run(self._turn_loop(batch, retriever, turns, k), client)
         return results[0] if is_single(questions) else results
 
     @overload
@@ -321,33 +282,25 @@ class Rewriter:
         if retriever is None and hasattr(client, "environment"):
             retriever = (await client.environment()).retriever
         await self._load_cards(retriever)
-        results = await self._arun(self._turn_loop(batch, retriever, turns or self._turn, k), client)
+        results = await self._arun(self._turn_loop(batch, retriever, turns, k), client)
         return results[0] if is_single(questions) else results
 
-    def _run(self, loop: TurnLoop, client: Searcher) -> list[SearchResult]:
-        """Alternate between answers and searches."""
+    def _run(self, loop: TurnLoop, client: Searcher | None) -> list[SearchResult]:
+        """Alternate between answers and searches; `client` is None where there is nothing to search."""
         while not loop.over:
             plans = loop.plans(self._batcher.ask(loop.orders()))
-            loop.add(client.search(plans) if plans else [])
+            loop.add(client.search(plans) if client is not None and plans else [])
         return loop.results()
 
-    async def _arun(self, loop: TurnLoop, client: Searcher | AsyncSearcher) -> list[SearchResult]:
+    async def _arun(self, loop: TurnLoop, client: Searcher | AsyncSearcher | None) -> list[SearchResult]:
         """`_run` for an event loop; the client is called in a thread, since it may be synchronous."""
         while not loop.over:
             plans = loop.plans(await self._batcher.ask_soon(loop.orders()))
-            rankings: Rankings | Awaitable[Rankings] = await asyncio.to_thread(client.search, plans) if plans else []
+            rankings: Rankings | Awaitable[Rankings] = []
+            if client is not None and plans:
+                rankings = await asyncio.to_thread(client.search, plans)
             loop.add(await rankings if isinstance(rankings, Awaitable) else rankings)
         return loop.results()
-
-    def _target_turn(self, turn: int | None, documents: Documents | None, after: Previous | None) -> int:
-        """The last turn to answer; 1 if the caller passes `documents`, because a single turn is then run."""
-        if documents is None and after is None:
-            if turn is not None and turn < 1:
-                raise RequestError(f"turn is {turn}; turns are counted from 1.")
-            return turn or self._turn
-        if turn is not None:
-            raise RequestError("documents ask for the turn after the one that found them; leave turn out.")
-        return 1
 
     async def _load_cards(self, retriever: Retriever | None) -> None:
         """Ask the environment for missing cards, if needed, without blocking the event loop."""
@@ -358,53 +311,15 @@ class Rewriter:
         self,
         batch: Sequence[Question],
         retriever: Retriever | None,
-        turns: int,
+        turns: int | None,
         k: int | None = None,
         search_last: bool = True,
     ) -> TurnLoop:
-        return TurnLoop(
-            lambda questions, documents, after: self._orders(questions, retriever, documents, after),
-            batch,
-            turns,
-            k,
-            search_last,
-        )
+        if turns is not None and turns < 1:
+            raise RequestError(f"turn is {turns}; turns are counted from 1.")
 
-    def _orders(
-        self,
-        batch: Sequence[Question],
-        retriever: Retriever | None,
-        documents: Sequence[Sequence[DocumentLike]] | None,
-        after: Sequence[RewriteResult] | None,
-    ) -> list[Order]:
-        """The orders of one turn; `documents` and `after` have an entry for each question."""
-        if after is not None and documents is None:
-            raise RequestError("a turn after another one is shown documents; give them (an empty list is none found).")
-        document_lists = [None] * len(batch) if documents is None else documents
-        previous = [None] * len(batch) if after is None else after
-        if not len(batch) == len(document_lists) == len(previous):
-            raise RequestError(
-                f"{len(batch)} questions came with {len(document_lists)} lists of documents and {len(previous)} "
-                "results of the turn before; give one of each for every question."
-            )
-        prompts = self._prompts.select(retriever)
-        return [
-            Order(
-                prompts,
-                question,
-                str(next(self._id_counter) % _MAX_IDS),
-                None if hits is None else [document_of(document) for document in hits],
-                result,
-            )
-            for question, hits, result in zip(batch, document_lists, previous, strict=True)
-        ]
+        def order(question: Question, earlier: TurnOutcome | None) -> Order:
+            name = str(next(self._id_counter) % _MAX_IDS)
+            return Order(self._prompts.select(retriever), question, name, earlier)
 
-
-def _per_question(
-    questions: object, documents: Documents | None, after: Previous | None
-) -> tuple[Sequence[Sequence[DocumentLike]] | None, Sequence[RewriteResult] | None]:
-    """The arguments of the caller with an entry for each question, also of a single one."""
-    if is_single(questions):
-        documents = None if documents is None else cast("Sequence[Sequence[DocumentLike]]", [documents])
-        after = None if after is None else cast("Sequence[RewriteResult]", [after])
-    return cast("Sequence[Sequence[DocumentLike]] | None", documents), cast("Sequence[RewriteResult] | None", after)
+        return TurnLoop(order, batch, turns or self._turn, k, search_last)

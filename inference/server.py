@@ -95,17 +95,7 @@ class RewriteBody(Wire):
     @classmethod
     def of(cls, result: RewriteResult) -> "RewriteBody":
         """The wire form of a result."""
-        return cls(
-            text=result.text,
-            rewrites=list(result.rewrites),
-            think=result.think,
-            plan=result.plan,
-            turn=result.turn,
-            failure=result.failure,
-            fallback=result.fallback,
-            stopped=result.stopped,
-            unsearched=result.unsearched,
-        )
+        return cls.model_validate(result, from_attributes=True)
 
 
 class RewriteAnswer(Wire):

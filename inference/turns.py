@@ -15,7 +15,6 @@ from ..rollouts.conversation import Branch, Conversation
 from ..rollouts.first_stage import ask_first_stage
 from ..rollouts.memory import give_back_freed_memory
 from .endpoint import ChatSoFar, EndpointConversation
-from .requests import DocumentLike
 from .results import Continuation, RewriteResult, SearchResult, TurnOutcome
 from .retriever_prompts import RetrieverRewriter
 
@@ -31,45 +30,42 @@ class Order:
     """The question as the caller passed it."""
     id: str
     """Unique among the questions of this batch and of neighbouring ones."""
-    documents: Sequence[Document] | None = None
-    """Documents for the turn; None for a first turn."""
-    after: RewriteResult | None = None
-    """The result of the previous turn; None generates the first turn again."""
+    earlier: TurnOutcome | None = None
+    """The turn before, whose documents this one is shown; None for a first turn."""
+
+    @property
+    def turn(self) -> int:
+        """Its number."""
+        return 1 if self.earlier is None else self.earlier.rewrite.turn + 1
+
+    @property
+    def continuation(self) -> Continuation | ChatSoFar | None:
+        """Where a later turn goes on; None if the turn before had no answer."""
+        return self.earlier.rewrite.continuation if self.earlier is not None else None
+
+    @property
+    def documents(self) -> list[Document]:
+        """The documents of the turn before."""
+        hits = self.earlier.ranking if self.earlier is not None else None
+        return [hit.document for hit in hits or ()]
 
 
 def answer(orders: Sequence[Order], base: PolicyConfig | LlmConfig, depth: int) -> list[RewriteResult]:
     """The greedy answer to each order, in input order.
 
     `base` is the model of first stages that name none; `depth` is the number of documents in the fallback plan of a
-    failed answer. After a turn that stopped there is none: its result is returned again.
-    Raises ConfigError if the prompt is too long even without a question.
+    failed answer. Raises ConfigError if the prompt is too long even without a question.
     """
-    restarts = [index for index, order in enumerate(orders) if order.documents is not None and order.after is None]
-    if restarts:
-        firsts = answer([replace(orders[index], documents=None) for index in restarts], base, depth)
-        orders = list(orders)
-        for index, first in zip(restarts, firsts, strict=True):
-            orders[index] = replace(orders[index], after=first)
     results: dict[int, RewriteResult] = {}
     groups: dict[tuple[int, int], list[int]] = defaultdict(list)
     for index, order in enumerate(orders):
-        if order.after is not None and order.documents is not None and order.after.stopped:
-            results[index] = order.after
-            continue
-        turn = order.after.turn + 1 if order.after is not None and order.documents is not None else 1
-        groups[id(order.prompts.conversation), turn].append(index)
+        groups[id(order.prompts.conversation), order.turn].append(index)
     for (_, turn), indices in groups.items():
         group = [orders[index] for index in indices]
         answered = _answer_turn(group[0].prompts.conversation, group, turn, base, depth)
         results |= zip(indices, answered, strict=True)
     give_back_freed_memory()
     return [results[index] for index in range(len(orders))]
-
-
-BuildOrders = Callable[
-    [Sequence[Question], Sequence[Sequence[DocumentLike]] | None, Sequence[RewriteResult] | None], list[Order]
-]
-"""Builds the orders of a turn from questions and the documents and previous result of each; both None for the first."""
 
 
 @dataclass(slots=True)
@@ -80,7 +76,8 @@ class TurnLoop:
     question whose answer stopped keeps the ranking that it has, if any, and is not asked again.
     """
 
-    build_orders: BuildOrders
+    order: Callable[[Question, TurnOutcome | None], Order]
+    """The order for a question after its last turn, None for the first."""
     questions: Sequence[Question]
     turns: int
     k: int | None = None
@@ -108,13 +105,10 @@ class TurnLoop:
 
     def orders(self) -> list[Order]:
         """The orders of the next turn."""
-        questions = [self.questions[index] for index in self._open]
-        if self._turn == 0:
-            return self.build_orders(questions, None, None)
-        previous = [self._outcomes[index][-1] for index in self._open]
-        return self.build_orders(
-            questions, [outcome.ranking or () for outcome in previous], [outcome.rewrite for outcome in previous]
-        )
+        return [
+            self.order(self.questions[index], self._outcomes[index][-1] if self._outcomes[index] else None)
+            for index in self._open
+        ]
 
     def plans(self, results: Sequence[RewriteResult]) -> list[SearchPlan]:
         """What to search after these answers."""
@@ -219,11 +213,10 @@ def _ask_endpoint(
     """The answers of a model behind an endpoint, by id; `failed` receives the reasons of orders that have none."""
     chats: dict[str, ChatSoFar] = {}
     for order, question in pairs:
-        after = order.after.continuation if order.after is not None else None
         if turn == 1:
             chats[order.id] = conversation.begin(question)
-        elif isinstance(after, ChatSoFar):
-            chats[order.id] = conversation.next_turn(question, after, order.documents or [], turn)
+        elif isinstance(order.continuation, ChatSoFar):
+            chats[order.id] = conversation.next_turn(question, order.continuation, order.documents, turn)
         else:
             failed[order.id] = _NO_TURN
     questions = [question for order, question in pairs if order.id in chats]
@@ -238,11 +231,11 @@ def _ask_policy(
     branches: dict[str, Branch] = {}
     max_tokens = conversation.rollout.max_prompt_tokens
     for order, question in pairs:
-        after = order.after.continuation if order.after is not None else None
         if turn == 1:
             branch = conversation.begin(question)
-        elif isinstance(after, Continuation):
-            branch = conversation.next_turn(after.branch, after.node, order.documents or [], turn)
+        elif isinstance(order.continuation, Continuation):
+            after = order.continuation
+            branch = conversation.next_turn(after.branch, after.node, order.documents, turn)
         else:
             failed[order.id] = _NO_TURN
             continue

@@ -25,8 +25,7 @@ from ...data.types import Question, Utterance
 from ...envs.client.client import SyncEnvironmentClient
 from ...envs.plan import SearchPlan
 from ...envs.schemas import HitBody
-from ...errors import QuerylectError, RequestError
-from ..results import RewriteResult, plain_queries
+from ..results import plain_queries
 from ..rewriter import Rewriter
 from .common import OnFailure, merged, queries_of, utterances
 
@@ -36,7 +35,7 @@ RewriterInput = str | dict[str, Any]
 
 
 class QueryRewriter(RunnableSerializable[RewriterInput, list[str]]):
-    """From a question to the queries to search with; `batch` rewrites all questions in one batch."""
+    """From a question to the queries to search with; the questions of a `batch` are rewritten together."""
 
     rewriter: Rewriter
     on_failure: OnFailure = "question"
@@ -54,38 +53,11 @@ class QueryRewriter(RunnableSerializable[RewriterInput, list[str]]):
         queries: list[str] = await self._acall_with_config(self._aone, input, config)
         return queries
 
-    def batch(
-        self,
-        inputs: list[RewriterInput],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
-        *,
-        return_exceptions: bool = False,
-        **kwargs: object,
-    ) -> list[list[str]]:
-        """The queries for several questions, in one batch. `return_exceptions` gives each question its own error."""
-        queries: list[list[str]] = self._batch_with_config(
-            self._several, inputs, config, return_exceptions=return_exceptions
-        )
-        return queries
-
     def _one(self, rewriter_input: RewriterInput) -> list[str]:
         return queries_of(self.rewriter.rewrite(_question(rewriter_input), retriever=self.env), self.on_failure)
 
     async def _aone(self, rewriter_input: RewriterInput) -> list[str]:
         return queries_of(await self.rewriter.arewrite(_question(rewriter_input), retriever=self.env), self.on_failure)
-
-    def _several(self, inputs: Sequence[RewriterInput]) -> list[list[str] | Exception]:
-        try:
-            results = self.rewriter.rewrite([_question(item) for item in inputs], retriever=self.env)
-        except RequestError as error:  # at least one input is not a valid question: find out which
-            return [error] if len(inputs) == 1 else [outcome for item in inputs for outcome in self._several([item])]
-        return [self._queries_or_error(result) for result in results]
-
-    def _queries_or_error(self, result: RewriteResult) -> list[str] | Exception:
-        try:
-            return queries_of(result, self.on_failure)
-        except QuerylectError as error:
-            return error
 
 
 class RewritingRetriever(BaseRetriever):
@@ -111,7 +83,7 @@ class RewritingRetriever(BaseRetriever):
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, chat_history: Messages = ()
     ) -> list[Document]:
         config: RunnableConfig = {"callbacks": run_manager.get_child()}
-        client = _AsyncTurnSearcher(self.retriever, config)
+        client = _TurnSearcher(self.retriever, config)
         history = _history(chat_history)
         result = await self.rewriter.arewrite(query, retriever=self.env, client=client, history=history)
         if result.unsearched:
@@ -129,18 +101,6 @@ class _TurnSearcher:
     def search(self, plans: Sequence[SearchPlan]) -> list[list[HitBody]]:
         """One ranking for each plan. Raises ConfigError for a plan that no text can say."""
         return [_hits(self.retriever.batch(plain_queries(plan), self.config), plan.k) for plan in plans]
-
-
-@dataclass(frozen=True, slots=True)
-class _AsyncTurnSearcher:
-    """Adapts a LangChain retriever to `AsyncSearcher`."""
-
-    retriever: BaseRetriever
-    config: RunnableConfig
-
-    async def search(self, plans: Sequence[SearchPlan]) -> list[list[HitBody]]:
-        """One ranking for each plan. Raises ConfigError for a plan that no text can say."""
-        return [_hits(await self.retriever.abatch(plain_queries(plan), self.config), plan.k) for plan in plans]
 
 
 def _hits(rankings: Sequence[Sequence[Document]], k: int) -> list[HitBody]:

@@ -8,6 +8,7 @@ import pytest
 from querylect.data.types import Question
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.schemas import HitBody
 from querylect.errors import ConfigError, RequestError
 from querylect.inference.adapters.common import RewriteFailedError, merged, queries_of
 from querylect.inference.results import RewriteResult, plain_queries
@@ -39,21 +40,6 @@ def searched(monkeypatch):
 
     monkeypatch.setattr(SyncEnvironmentClient, "search", noting)
     return plans
-
-
-@pytest.fixture
-def shown_ids(monkeypatch):
-    """The ids of the documents that prompts of a second turn show, as they come."""
-    from querylect.inference import rewriter
-
-    ids, convert = [], rewriter.document_of
-
-    def noting(document):
-        ids.append(convert(document).id)
-        return convert(document)
-
-    monkeypatch.setattr(rewriter, "document_of", noting)
-    return ids
 
 
 def matching(query):
@@ -106,10 +92,8 @@ def failure_of(text, why):
 class Several:
     """In place of a policy for several environments: reports which one was named."""
 
-    def rewrite(self, questions, *, retriever=None, history=()):
-        items = questions if isinstance(questions, list) else [questions]
-        results = [failure_of(getattr(item, "text", item), retriever) for item in items]
-        return results if isinstance(questions, list) else results[0]
+    def rewrite(self, question, *, retriever=None, history=()):
+        return failure_of(getattr(question, "text", question), retriever)
 
     async def arewrite(self, question, *, retriever=None):
         return self.rewrite(question, retriever=retriever)
@@ -126,11 +110,8 @@ def test_each_adapter_says_which_one_of_a_policy_for_several_is_meant(caplog):
     with caplog.at_level(logging.WARNING):
         assert runnable._one("x") == ["x"]
         assert asyncio.run(runnable._aone("x")) == ["x"]
-        assert runnable._several(["x"]) == [["x"]]
         assert QuerylectTransform(Several(), env="bm25")._run(QueryBundle("x"), {}).query_str == "x"
-    assert [("bm25" in entry.getMessage()) for entry in caplog.records] == [True] * 4
-    runnable = QueryRewriter.model_construct(rewriter=Several(), env="bm25", on_failure="raise")
-    assert [type(entry) for entry in runnable._several(["x", "y"])] == [RewriteFailedError] * 2
+    assert [("bm25" in entry.getMessage()) for entry in caplog.records] == [True] * 3
 
 
 def test_llama_index_embeds_every_query_of_a_plan():
@@ -210,7 +191,7 @@ def test_haystack(rewriter, trained_run, failing_run):
     assert QuerylectRewriter(str(failing_run[1])).run(query="headache")["query"] == "headache"
 
 
-def test_langchain_searches_its_own_retriever_between_the_turns(second, searched, shown_ids):
+def test_langchain_searches_its_own_retriever_between_the_turns(second, searched):
     pytest.importorskip("langchain_core")
     from querylect.inference.adapters.langchain import RewritingRetriever
 
@@ -219,16 +200,18 @@ def test_langchain_searches_its_own_retriever_between_the_turns(second, searched
     first = rewriter.rewrite(QUESTION, turn=1)
     between = matching(first.text)
     assert between, "something is found between the turns"
-    last = rewriter.rewrite(QUESTION, after=first, documents=[TEXTS[name] for name in between])
-    shown_ids.clear()
+
+    class Between:
+        def search(self, plans):
+            return [[HitBody(id=name, score=1, text=TEXTS[name]) for name in between]]
+
+    last = rewriter.rewrite(QUESTION, turn=2, client=Between())
     retriever = RewritingRetriever(rewriter=rewriter, retriever=langchain_retriever(queries))
     for kind in ("sync", "async"):
         documents = retriever.invoke(QUESTION) if kind == "sync" else asyncio.run(retriever.ainvoke(QUESTION))
-        assert queries == [(kind, first.text), (kind, last.text)]
-        assert shown_ids == between
+        assert queries == [("sync", first.text), (kind, last.text)]
         assert [document.id for document in documents] == matching(last.text)
         queries.clear()
-        shown_ids.clear()
     assert searched == [], "the service of the run is not asked"
 
 

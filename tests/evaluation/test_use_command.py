@@ -217,15 +217,10 @@ def test_mistakes_end_in_a_sentence_and_exit_code_2(settings, capsys, tmp_path, 
         assert (code, records, fact in err, "Traceback" in err) == (2, [], True, False), err
 
 
-def test_a_history_from_a_file_or_a_line_stands_before_the_question(settings, capsys, tmp_path):
+def test_the_history_of_a_line_stands_before_its_question(settings, capsys, tmp_path):
     history = [{"role": "user", "content": "my head hurts"}, {"role": "assistant", "content": "since when?"}]
-    recorded_history = [{"role": "user", "text": "my head hurts"}, {"role": "assistant", "text": "since when?"}]
-    file, lines = tmp_path / "said.json", tmp_path / "lines.jsonl"
-    file.write_text(json.dumps(history), encoding="utf-8")
+    lines = tmp_path / "lines.jsonl"
     lines.write_text(json.dumps({"question": "since monday", "history": history}), encoding="utf-8")
-    code, (record,), _ = run(capsys, settings, "-q", "since monday", "--history", file)
-    assert (code, record["history"], record["question"]) == (0, recorded_history, "since monday")
-    assert run(capsys, settings, "-i", lines)[1][0]["history"] == recorded_history
-    file.write_text('[{"role": "system", "content": "x"}]', encoding="utf-8")
-    code, _, err = run(capsys, settings, "-q", "x", "--history", file)
-    assert (code, str(file) in err) == (2, True)
+    code, (record,), _ = run(capsys, settings, "-i", lines)
+    assert (code, record["question"]) == (0, "since monday")
+    assert record["history"] == [{"role": said["role"], "text": said["content"]} for said in history]

@@ -71,7 +71,7 @@ def exported(request, settings, tmp_path):
     return tmp_path / "export"
 
 
-def test_a_policy_behind_an_endpoint_answers_as_on_this_machine(exported, run_app, capsys):
+def test_a_policy_behind_an_endpoint_answers_as_on_this_machine(exported, settings, run_app, capsys):
     local = Rewriter.from_pretrained(exported, turn=1)
     server = ChatServer(continues(exported))
     with serving(run_app, server) as url, Rewriter.from_pretrained(exported, turn=1, endpoint=url, model="m") as remote:
@@ -80,12 +80,11 @@ def test_a_policy_behind_an_endpoint_answers_as_on_this_machine(exported, run_ap
         results = remote.rewrite(QUESTIONS)
         assert [result.record() for result in results] == [result.record() for result in expected]
         assert not any(result.fallback for result in results)
-        documents = [["About triptan"], [], ["vitamin c prevents scurvy", "blood"]]
-        later = remote.rewrite(QUESTIONS, documents=documents, after=results)
-        assert [(result.turn, result.text) for result in later] == [
-            (2, result.text) for result in local.rewrite(QUESTIONS, documents=documents, after=expected)
-        ]
-        assert remote.rewrite("bleeding gums", documents=["blood"]).turn == 2, "the first turn is asked again"
+        with SyncEnvironmentClient(settings.client) as client:
+            later = remote.rewrite(QUESTIONS, turn=2, client=client)
+            assert [(result.turn, result.text) for result in later] == [
+                (2, result.text) for result in local.rewrite(QUESTIONS, turn=2, client=client)
+            ]
         capsys.readouterr()
         with pytest.raises(SystemExit) as end:
             main(["rewrite", str(exported), "-q", QUESTIONS[0], "--turn", "1", "--endpoint", url, "--model", "m"])
@@ -125,8 +124,7 @@ def test_the_newest_words_of_a_conversation_are_shown(write_settings, run_app, t
         {"role": "assistant", "content": "triptan tablets daily"},
     ]
     with serving(run_app, server) as url, Rewriter.from_pretrained(name, endpoint=url, model="m") as rewriter:
-        first = rewriter.rewrite("and the blood", history=history)
-        rewriter.rewrite("and the blood", history=history, documents=["blood"], after=first)
+        rewriter.rewrite("and the blood", history=history, turn=2)
     prompts = [
         next(entry["content"] for entry in body["messages"] if "and the blood" in entry["content"])
         for body in server.bodies
@@ -144,8 +142,8 @@ def test_an_answer_that_does_not_come_is_a_failure_of_that_question(write_settin
             refused_one, answered = rewriter.rewrite(["what helps my head", "bleeding gums"])
             assert (refused_one.failure, refused_one.text) == ("HTTP 400", "what helps my head")
             assert answered.failure is None
-            later = rewriter.rewrite("what helps my head", documents=[], after=refused_one)
-            assert later.failure == "no turn to go on from"
+            server.script += [(400, {})]
+            assert rewriter.rewrite("what helps my head", turn=2).failure == "no turn to go on from"
             server.always = lambda body: (401, {})
             with refused(ConfigError, url):
                 rewriter.rewrite("bleeding gums")
@@ -205,10 +203,6 @@ def test_a_question_that_stops_keeps_its_ranking_and_is_not_asked_again(settings
         assert raw.failure is None
         assert len(server.bodies) == 3
         assert rewriter.rewrite("my head hurts", client=counted).plan == stopped.rewrite.plan
-        answered = len(server.bodies)
-        assert rewriter.rewrite("my head hurts", documents=["any"], after=stopped.rewrite) == stopped.rewrite
-        assert len(server.bodies) == answered, "nothing is asked after a stop"
-        assert rewriter.rewrite("common pills", documents=["any"]).turn == 1
         counted.batches.clear()
         assert len(rewriter.search("my head hurts", counted, k=1).ranking) == 1
         assert [len(plans) for plans in counted.batches] == [1]
@@ -253,17 +247,16 @@ def test_a_policy_that_stops_before_any_search_says_that_nothing_was_searched(se
     with SyncEnvironmentClient(config.client) as client:
         counted = Counted(client)
         for folder in (run, export):
-            with Rewriter.from_pretrained(folder, client=counted, turn=2) as rewriter:
+            with Rewriter.from_pretrained(folder, turn=2) as rewriter:
                 result = rewriter.search("headache", counted, k=50)
                 (turn,) = result.turns
                 assert (result.ranking, result.failure, turn.rewrite.stopped, turn.rewrite.unsearched) == (
                     None, None, True, True,
                 )  # fmt: skip
                 assert "no search" in repr(result)
-                rewrite = rewriter.rewrite("headache")
+                rewrite = rewriter.rewrite("headache", client=counted)
                 assert (rewrite.text, rewrite.fallback, rewrite.record()["unsearched"]) == ("headache", False, True)
                 assert RewriteBody.of(rewrite).unsearched
-                assert rewriter.rewrite("headache", documents=["any"]).unsearched
                 assert mcp_answer(rewriter.search("headache", counted)) == {"searched": False, "documents": []}
                 assert langchain_documents(rewriter, counted) == [[], []]
         assert counted.batches == []

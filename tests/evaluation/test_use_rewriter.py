@@ -16,9 +16,10 @@ import torch
 from huggingface_hub import constants
 from querylect.benchmarks.greedy import greedy_trees
 from querylect.configs.load import dump_config, load_config
-from querylect.data.types import Document, Question
+from querylect.data.types import Question
 from querylect.envs.client.client import EnvironmentClient, SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
+from querylect.envs.schemas import HitBody
 from querylect.errors import (
     CheckpointError,
     ConfigError,
@@ -76,25 +77,33 @@ def test_greedy_answers_are_those_of_eval_token_for_token(policy, request):
     assert [ids(result.rewrite) for result in alone] == [ids(result.rewrite) for result in together[:2]]
 
 
-def test_documents_ask_for_the_turn_that_is_shown_them(rewriter):
+class Finding:
+    """A client that finds these documents."""
+
+    def __init__(self, *documents):
+        self.documents = documents
+
+    def search(self, plans):
+        assert all(isinstance(plan, SearchPlan) for plan in plans)
+        return [self.documents for _ in plans]
+
+
+def test_the_next_turn_is_shown_what_any_client_found(rewriter):
     first = rewriter.rewrite("my head hurts")
-    documents = [Document("x", "About triptan", "triptan stops migraine")]
-    second = rewriter.rewrite("my head hurts", documents=documents, after=first)
+    hit = HitBody(id="x", score=1.0, title="About triptan", text="triptan stops migraine")
+    second = rewriter.rewrite("my head hurts", turn=2, client=Finding(hit))
     assert second.turn == 2
     prompt, _ = ids(second)
     assert prompt[: len(ids(first)[0]) + len(ids(first)[1])] == [*ids(first)[0], *ids(first)[1]]
     assert "About triptan" in second.continuation.branch.messages[-1]["content"]
-    repeated = rewriter.rewrite("my head hurts", documents=documents)
-    assert ids(repeated) == ids(second), "the first turn is answered again"
-    empty = rewriter.rewrite("my head hurts", documents=[], after=first)
+    empty = rewriter.rewrite("my head hurts", turn=2, client=Finding())
     assert "Found nothing." in empty.continuation.branch.messages[-1]["content"]
-    several = rewriter.rewrite(["my head hurts", "gums"], documents=[documents, ["a plain text"]])
+    several = rewriter.rewrite(["my head hurts", "gums"], turn=2, client=Finding(hit))
     assert ids(several[0]) == ids(second)
-    assert "Found: a plain" in several[1].continuation.branch.messages[-1]["content"]
-    with refused(RequestError, "2 questions", "1 lists"):
-        rewriter.rewrite(["one", "two"], documents=[documents])
-    with refused(RequestError):
-        rewriter.rewrite("one", after=first)
+    asked = Question("q", "my head hurts", ("yes", "no"))
+    result = rewriter.search(asked, Finding(), turns=1)
+    assert result.question.options == ("yes", "no")
+    assert (result.ranking, result.failure) == ((), None)
 
 
 @pytest.fixture
@@ -332,19 +341,6 @@ def test_the_package_names_it_without_importing_what_it_needs():
     assert querylect.Rewriter is Rewriter
     with pytest.raises(AttributeError):
         querylect.nothing  # noqa: B018
-
-
-def test_a_search_asks_any_client_for_plans(rewriter):
-    """A client without /v1/environment: the retriever is the one trained for."""
-
-    class Nothing:
-        def search(self, plans):
-            assert all(isinstance(plan, SearchPlan) for plan in plans)
-            return [[] for _ in plans]
-
-    result = rewriter.search(Question("q", "my head hurts", ("yes", "no")), Nothing(), turns=1)
-    assert result.question.options == ("yes", "no")
-    assert (result.ranking, result.failure) == ((), None)
 
 
 def test_a_question_is_rewritten_after_its_history(rewriter):

@@ -102,8 +102,8 @@ def test_a_run_that_was_never_validated_uses_its_last_turn_and_says_so(trained, 
     assert rewriter.rewrite("my head hurts").turn == 2
     with refused(ConfigError, "turn is 0"):
         Rewriter.from_pretrained(folder, turn=0)
-    with refused(RequestError):
-        rewriter.rewrite("x", turn=2, documents=["a text"])
+    with refused(RequestError, "turn is 0"):
+        rewriter.rewrite("x", turn=0)
 
 
 def test_a_failed_answer_falls_back_to_the_question_and_says_so(failing, failing_run, capsys):
