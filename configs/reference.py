@@ -22,7 +22,6 @@ from .evaluation import SpecConfig
 from .paper import PaperConfig
 from .schema import RunConfig
 from .section import Section
-from .sweep import SweepConfig
 
 INTRODUCTION = """# Settings
 
@@ -49,7 +48,6 @@ PAGES: tuple[tuple[str, str, str, type[Section]], ...] = (
         "(evaluation.md)).",
         SpecConfig,
     ),
-    ("A sweep", "sweep: ", "For `querylect sweep CONFIG sweep.yaml` ([sweeps.md](sweeps.md)).", SweepConfig),
     ("A paper that is run again", "paper: ", "For `querylect paper` ([papers.md](papers.md)).", PaperConfig),
 )
 

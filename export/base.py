@@ -1,7 +1,6 @@
 """The base model of a policy: its public name and its licence."""
 
 import logging
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,8 +41,7 @@ class BaseModelSource:
 def base_of(model: str, base_id: str | None = None, licence: str | None = None) -> BaseModelSource:
     """The base model behind `policy.model`.
 
-    `base_id` is the Hub id of a model given as a folder or package, which a folder in the Hub's cache says itself;
-    `licence` overrides the licence that is looked up.
+    `base_id` is the Hub id of a model given as a folder or package; `licence` overrides the one that is looked up.
     Raises ModelError if the model cannot be resolved, ConfigError if `base_id` contradicts a Hub id.
     """
     path = Path(resolve_model(model))
@@ -52,7 +50,7 @@ def base_of(model: str, base_id: str | None = None, licence: str | None = None) 
         raise ConfigError(
             f"--base-model is {base_id!r}, and the run was trained on {model!r} of the Hub. Leave it out."
         )
-    hub_id = (base_id or _id_of_snapshot(path)) if is_local else model
+    hub_id = base_id if is_local else model
     name = hub_id or (model if model.startswith("package:") else path.resolve().name)
     gguf = None
     if is_local and not any(path.glob("*.safetensors")):
@@ -61,12 +59,6 @@ def base_of(model: str, base_id: str | None = None, licence: str | None = None) 
     if base_licence.id == UNKNOWN:
         log.warning("%s does not say its licence; the card says `unknown`. State it with --license ID", name)
     return BaseModelSource(name=name, hub_id=hub_id, dequantised=gguf is not None, licence=base_licence)
-
-
-def _id_of_snapshot(folder: Path) -> str | None:
-    """The id of the repository that a folder `models--OWNER--NAME/snapshots/COMMIT` of the Hub's cache is a copy of."""
-    match = re.search(r"/models--([^/]+)--([^/]+)/snapshots/[0-9a-f]{40}$", folder.absolute().as_posix())
-    return f"{match[1]}/{match[2]}" if match else None
 
 
 def _licence(folder: Path | None, gguf: Path | None, hub_id: str | None) -> Licence:

@@ -7,7 +7,7 @@ as Markdown.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +31,7 @@ LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 _TEMPLATE = Path(__file__).with_name("card.md.j2")
 
 
-def model_card(
-    exported: Exported, base: BaseModelSource, datasets: Sequence[str], repository: str | None, rank: int | None
-) -> str:
+def model_card(exported: Exported, base: BaseModelSource, repository: str | None, rank: int | None) -> str:
     """The complete README.md. `repository` is the Hub id, None for a folder; `rank` the LoRA rank of an adapter.
 
     Raises ValueError if huggingface_hub rejects its metadata.
@@ -45,7 +43,7 @@ def model_card(
     member_name, first = next(iter(members.items()))
     licences = [member.results["licence"] for member in members.values() if member.results is not None]
     card = ModelCard.from_template(
-        metadata(exported, base, datasets, name),
+        metadata(exported, base, name),
         template_path=str(_TEMPLATE),
         name=name,
         exported=exported,
@@ -68,7 +66,7 @@ def model_card(
     return f"{str(card).rstrip()}\n"
 
 
-def metadata(exported: Exported, base: BaseModelSource, datasets: Sequence[str], name: str) -> "ModelCardData":
+def metadata(exported: Exported, base: BaseModelSource, name: str) -> "ModelCardData":
     """The metadata that the Hub displays and indexes."""
     from huggingface_hub import ModelCardData
 
@@ -83,7 +81,6 @@ def metadata(exported: Exported, base: BaseModelSource, datasets: Sequence[str],
         pipeline_tag="text-generation",
         base_model=base.hub_id,
         base_model_relation=None if base.hub_id is None else "adapter" if exported.lora else "finetune",
-        datasets=list(datasets) or None,
         tags=_distinct(tag for tag in tags if tag),
         model_name=name if results else None,
         eval_results=results or None,

@@ -6,7 +6,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ..configs.mix import environments
 from ..errors import ConfigError
 from ..storage import new_folder, parse_json, writing
 from .base import BaseModelSource, base_of
@@ -14,7 +13,7 @@ from .card import README, model_card
 from .describe import describe
 from .exported import write_exported
 from .results import find_results, refuse_unevaluated
-from .source import CheckpointSource, dataset_ids, open_source, run_identity
+from .source import CheckpointSource, open_source, run_identity
 from .upload import HubRepository
 from .weights import load, refuse_lone_adapter, write_adapter, write_merged
 
@@ -114,8 +113,7 @@ def _write_folder(folder: Path, prepared: _Prepared, wishes: ExportOptions, repo
     else:
         write_merged(folder, loaded, new_tokens)
     write_exported(folder, exported)
-    datasets = dataset_ids(member.env.dataset for member in environments(source.config).values())
-    card = model_card(exported, base, datasets, repository, _rank(source) if adapter else None)
+    card = model_card(exported, base, repository, _rank(source) if adapter else None)
     (folder / README).write_text(card, encoding="utf-8")
 
 

@@ -2,20 +2,17 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..configs.environment import DatasetConfig
 from ..configs.run_settings import load_run_config
 from ..configs.schema import MixConfig, RunConfig
-from ..data.fetched import source_of
 from ..data.history import parse_history
-from ..data.known import known
 from ..data.types import Question
-from ..errors import CheckpointError, ConfigError, DataError
+from ..errors import CheckpointError, ConfigError
 from ..eval.identity import folder_identity
 from ..rollouts.checkpoints import find_checkpoint, refuse_task_model
 from ..rollouts.turns import UsedTurn, used_turn
@@ -83,26 +80,6 @@ def _searched(run: Path, mix: MixConfig | None) -> dict[str, dict[str, Any]]:
             "writes it, or train again."
         )
     return by_name
-
-
-def dataset_ids(datasets: Iterable[DatasetConfig]) -> list[str]:
-    """Hub ids of datasets; the user's own have none."""
-    return list(dict.fromkeys(repo for dataset in datasets for repo in _hub_ids(dataset)))
-
-
-def _hub_ids(dataset: DatasetConfig) -> Iterator[str]:
-    names: list[str] = [dataset.kind]
-    if dataset.path is not None and Path(dataset.path).is_dir():
-        try:
-            names.append(source_of(Path(dataset.path)).name)
-        except DataError:
-            return
-    benchmarks = known()
-    for name in names:
-        if name.startswith("hub:"):
-            yield name.removeprefix("hub:")
-        elif name in benchmarks:
-            yield from (repository.repo for repository in benchmarks[name].repositories)
 
 
 def run_identity(run: Path) -> str:

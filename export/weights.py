@@ -6,7 +6,6 @@ is copied unchanged, except for the name of its base model, which becomes the Hu
 
 import json
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,9 +18,7 @@ from ..storage import parse_json
 from .base import BaseModelSource
 
 if TYPE_CHECKING:
-    from transformers import GenerationConfig, PreTrainedModel
-
-ADAPTER_FILES = ("adapter_model.safetensors",)
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +82,7 @@ def write_merged(folder: Path, loaded: Loaded, new_tokens: int) -> None:
 def write_adapter(folder: Path, loaded: Loaded, checkpoint: Path, base: BaseModelSource, new_tokens: int) -> None:
     """Copy the adapter, with its base model set to the Hub id, and write tokenizer and generation config."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ADAPTER_FILES:
-        shutil.copyfile(checkpoint / name, folder / name)
+    shutil.copyfile(checkpoint / "adapter_model.safetensors", folder / "adapter_model.safetensors")
     values = parse_json((checkpoint / "adapter_config.json").read_text(encoding="utf-8"))
     values["base_model_name_or_path"] = base.hub_id
     text = json.dumps(values, ensure_ascii=False, indent=2, sort_keys=True)
@@ -95,23 +91,15 @@ def write_adapter(folder: Path, loaded: Loaded, checkpoint: Path, base: BaseMode
 
 
 def _write_tokenizer_and_config(folder: Path, loaded: Loaded, new_tokens: int) -> None:
-    loaded.tokenizer.save_pretrained(folder)
-    generation_config(loaded, new_tokens).save_pretrained(folder)
-
-
-def generation_config(loaded: Loaded, new_tokens: int) -> "GenerationConfig":
-    """Greedy decoding with the token limit and stop tokens of turn 1 in evaluation."""
+    """Also the configuration of greedy decoding with the token limit and stop tokens of turn 1 in evaluation."""
     from transformers import GenerationConfig
 
-    return GenerationConfig(
+    loaded.tokenizer.save_pretrained(folder)
+    stop_ids = loaded.stop_ids
+    GenerationConfig(
         do_sample=False,
         max_new_tokens=new_tokens,
-        eos_token_id=_single_or_list(loaded.stop_ids),
+        eos_token_id=stop_ids[0] if len(stop_ids) == 1 else stop_ids,
         pad_token_id=loaded.tokenizer.pad_token_id,
         bos_token_id=loaded.tokenizer.bos_token_id,
-    )
-
-
-def _single_or_list(ids: Iterable[int]) -> int | list[int]:
-    values = list(ids)
-    return values[0] if len(values) == 1 else values
+    ).save_pretrained(folder)

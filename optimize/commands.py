@@ -19,9 +19,6 @@ def optimize(
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as name=prompt.")
     ] = None,
-    searches: Annotated[
-        int | None, typer.Option("--searches", min=1, help="Budget of searches: optimize.searches.")
-    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the run was stopped.")] = False,
     env: MixMember = None,
     dry_run: DryRun = False,
@@ -32,8 +29,7 @@ def optimize(
     changes = list(overrides or ())
     if is_override(config):
         config, changes = "demo", [config, *changes]
-    budget = [f"optimize.searches={searches}"] if searches is not None else []
-    settings = only(load_config(config, [*changes, *budget]), env)
+    settings = only(load_config(config, changes), env)
     refuse_unsupported(settings.rewriter, settings.reward)
     if dry_run:
         typer.echo(dump_config(settings), nl=False)

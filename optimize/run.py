@@ -36,7 +36,7 @@ from ..provenance import this_start
 from ..rollouts.first_stage import policy_llm
 from ..rollouts.llms import open_llm
 from ..rollouts.preflight import check_run
-from ..sources import optional_packages, resolve_model
+from ..sources import optional_packages
 from ..storage import only_command
 from ..train.grading import Grader, grader_of
 from ..train.questions import worth_training
@@ -70,7 +70,6 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
         RunFolder(path).refuse_existing()
     refuse_unsupported(config.rewriter, config.reward)
     check_run(config)
-    _check_models(config.optimize, config.policy)
     with only_command(path), open_environments(config) as client, ExitStack() as models:
         if resume and not is_own(path):
             raise CheckpointError(
@@ -179,10 +178,3 @@ def _questions(
             "questions to the train split."
         )
     return train, draw_validation(settings, client, split)
-
-
-def _check_models(settings: OptimizeConfig, policy: PolicyConfig) -> None:
-    """Raise ModelError for a model that leads nowhere, before anything is loaded."""
-    for model in filter(None, (reflection_of(settings, policy), settings.task)):
-        if model.base_url is None:
-            resolve_model(model.model)

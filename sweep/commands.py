@@ -6,8 +6,6 @@ from typing import Annotated
 import typer
 
 from ..command_options import Verbose
-from ..configs.load import is_override
-from ..configs.sweep import load_sweep
 from ..errors import ConfigError
 from ..logs import set_up_logging
 
@@ -19,7 +17,7 @@ def sweep(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="A packaged config (demo, tiny, …) or a YAML file.")],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SWEEP.yaml] [KEY=VALUE]…", help="The sweep, and settings of all its runs."),
+        typer.Argument(metavar="KEY=VALUE…", help="Settings of all runs."),
     ] = None,
     values: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=A,B,C", help="Values of a setting; repeat it for a grid.")
@@ -44,22 +42,16 @@ def sweep(
     Given again, finished runs are not repeated, and a stopped one goes on.
     """
     set_up_logging(verbose)
-    files = [argument for argument in arguments or () if not is_override(argument)]
-    if len(files) > 1:
-        message = f"{' and '.join(files)} are two sweeps, or no KEY=VALUE; give one file."
-        raise ConfigError(message)
-    if not files and not values:
-        message = "nothing is swept: give a SWEEP.yaml, or values as --set train.learning_rate=1e-5,1e-4."
-        raise ConfigError(message)
+    if not values:
+        raise ConfigError("nothing is swept. Give values, as --set train.learning_rate=1e-5,1e-4.")
     asked = {"at-once": at_once, "nodes": nodes, "gpus": gpus, "time": time, "partition": partition, "account": account}
     for_slurm = [f"--{option}" for option, value in asked.items() if value is not None]
     if for_slurm and not slurm:
         raise ConfigError(f"{', '.join(for_slurm)} are for --slurm. Add it, or leave them out.")
-    overrides = [argument for argument in arguments or () if is_override(argument)]
-    settings = load_sweep(next(iter(files), None), values or (), name)
     from .runs import arrays_of, plan_sweep
+    from .values import swept_values
 
-    plan = plan_sweep(config, overrides, settings)
+    plan = plan_sweep(config, arguments or (), swept_values(values), name)
     if slurm and not table:
         from ..slurm.array import describe_sweep, launch_sweep
         from ..slurm.launch import LaunchOptions

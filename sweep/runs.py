@@ -17,7 +17,6 @@ from pathlib import Path
 from ..configs.load import dump_config, load_config
 from ..configs.names import as_name
 from ..configs.schema import RunConfig
-from ..configs.sweep import SweepConfig
 from ..errors import ConfigError
 from ..slurm.array import ArrayRun, SweepArrays
 from ..storage import data_sha256, write_text
@@ -74,15 +73,17 @@ class SweepPlan:
     runs: Sequence[SweepRun]
 
 
-def plan_sweep(config: str, overrides: Sequence[str], sweep: SweepConfig) -> SweepPlan:
-    """All runs of a sweep over `config` with fixed `overrides`.
+def plan_sweep(
+    config: str, overrides: Sequence[str], swept: Mapping[str, Sequence[object]], name: str | None = None
+) -> SweepPlan:
+    """All runs of a sweep over `config` with fixed `overrides`: every combination of the `swept` values.
 
     Raises ConfigError, before anything is written, if a run has invalid settings, or its folder holds a run of others.
     """
     base = load_config(config, overrides)
-    name = sweep.name or f"{base.name}-sweep"
+    name = as_name(name) if name else f"{base.name}-sweep"
     output = f"{base.output.rstrip('/')}/{name}"
-    combinations = [dict(zip(sweep.set, values, strict=True)) for values in itertools.product(*sweep.set.values())]
+    combinations = [dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())]
     runs = []
     for values, run_name in zip(combinations, run_names(combinations), strict=True):
         chosen = {"name": run_name, "output": output, "tracking.group": name}

@@ -175,9 +175,6 @@ def serving(hub: Hub) -> Iterator[str]:
             if repository is None:
                 self.respond(404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
                 return
-            if what == "branch":
-                self.branch(repository, remainder, json.loads(body or b"{}"))
-                return
             revision, _, inside = (remainder or "main").partition("/")
             commit = repository.find(revision)
             if commit is None:
@@ -190,29 +187,12 @@ def serving(hub: Hub) -> Iterator[str]:
                 self.respond(404, {"error": "Entry not found"}, {"X-Error-Code": "EntryNotFound"})
             elif what == "tree":
                 self.respond(200, [_entry(path, content) for path, content in sorted(commit.files.items())])
-            elif what == "commits":
-                date = "2026-01-01T00:00:00.000Z"
-                commits = [
-                    {"id": ancestor.id, "title": ancestor.title, "message": "", "authors": [], "date": date}
-                    for ancestor in history(commit)
-                ]
-                self.respond(200, commits)
             elif what == "preupload":
                 self.respond(200, {"files": [self.mode(commit, file) for file in json.loads(body)["files"]]})
             elif what == "commit":
                 self.commit(name, remainder, commit, body)
             else:
                 self.respond(404, {"error": "no such place"})
-
-        def branch(self, repository: Repository, name: str, request: dict) -> None:
-            start = repository.find(request.get("startingPoint", "main"))
-            if name in repository.branches:
-                self.respond(409, {"error": "Reference already exists"})
-            elif start is None:
-                self.respond(404, {"error": "Revision not found"}, {"X-Error-Code": "RevisionNotFound"})
-            else:
-                repository.branches[name] = start
-                self.respond(200, {})
 
         def mode(self, commit: Commit, file: dict) -> dict:
             path, large = file["path"], _is_large(file["path"])

@@ -34,23 +34,16 @@ class RewardFunction:
     __name__ = PRIMARY_METRIC
     """The name under which a trainer logs it."""
 
-    def __init__(
-        self, client: SyncEnvironmentClient, rewriter: RewriterConfig, turn: int = 1, owns_client: bool = False
-    ) -> None:
-        """Raises ConfigError for an unknown rewriter, for one that asks a frozen model first, for one that may stop in
-        a later `turn` or search nothing, and as the client."""
+    def __init__(self, client: SyncEnvironmentClient, rewriter: RewriterConfig, owns_client: bool = False) -> None:
+        """Raises ConfigError for an unknown rewriter, for one that asks a frozen model first, for one that may search
+        nothing, and as the client."""
         if rewriter.stop == "answer":
             raise ConfigError(
                 "rewriter.stop is answer: without a search there is no ranking to reward, and a reward function has no "
                 "reader. Set rewriter.stop=true, which searches the question, or train with reward.kind=answer."
             )
-        if rewriter.stop and turn > 1:
-            raise ConfigError(
-                f"turn is {turn} and rewriter.stop is true: a stop keeps the ranking of the turns before, which a "
-                "reward function does not know. Set rewriter.stop=false, or turn=1."
-            )
         card = RetrieverCard.from_service(client.environment().retriever)
-        self._client, self._turn, self._owns_client = client, turn, owns_client
+        self._client, self._owns_client = client, owns_client
         self._rewriter = make_rewriter(rewriter, card)
         if isinstance(self._rewriter, Staged) and self._rewriter.stage(Question("", "")) is not None:
             raise ConfigError(
@@ -60,7 +53,7 @@ class RewardFunction:
         self._questions: dict[str, Question] = {}
 
     def __repr__(self) -> str:
-        return f"RewardFunction({self.__name__}, rewriter={self._rewriter.name!r}, turn={self._turn}, {self._client!r})"
+        return f"RewardFunction({self.__name__}, rewriter={self._rewriter.name!r}, {self._client!r})"
 
     def __enter__(self) -> Self:
         return self
@@ -128,7 +121,7 @@ class RewardFunction:
         """The search of a completion; None where its format failed."""
         text = (completion if isinstance(completion, str) else _text(completion[-1])).lstrip()
         text = text.removeprefix(self._rewriter.opening)  # which `parse` adds: TRL prefills no answer
-        plan = self._rewriter.parse(self._question(question_id), text, self._turn).plan
+        plan = self._rewriter.parse(self._question(question_id), text, 1).plan
         return None if plan is None else Step(question_id=question_id, plan=plan)
 
     def _question(self, question_id: str) -> Question:
@@ -155,22 +148,21 @@ def reward_function(
     environment: str | Sequence[str] | SyncEnvironmentClient,
     rewriter: str | RewriterConfig = "general",
     *,
-    turn: int = 1,
     client: ClientConfig | None = None,
 ) -> RewardFunction:
     """The reward of a served environment as a function with TRL's signature.
 
     `environment` is the URL of a running `querylect serve`, several URLs of its replicas, or a client of it, whose
-    token and deadline `client` sets. `rewriter` is the form of the completions, by name or with its settings; `turn` is
-    the turn that they are. Raises as `RewardFunction`.
+    token and deadline `client` sets. `rewriter` is the form of the completions, which are first turns, by name or with
+    its settings. Raises as `RewardFunction`.
     """
     settings = RewriterConfig(name=rewriter) if isinstance(rewriter, str) else rewriter
     if isinstance(environment, SyncEnvironmentClient):
-        return RewardFunction(environment, settings, turn)
+        return RewardFunction(environment, settings)
     urls = [environment] if isinstance(environment, str) else environment
     opened = SyncEnvironmentClient(client or ClientConfig(), urls)
     try:
-        return RewardFunction(opened, settings, turn, owns_client=True)
+        return RewardFunction(opened, settings, owns_client=True)
     except BaseException:
         opened.close()
         raise

@@ -34,7 +34,7 @@ def test_completions_are_read_strictly_and_searched_in_one_batch(reward):
     values = reward(["…"] * 8, completions, question_id=["head"] * 8, answer=["other columns"] * 8)
     assert values == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     assert reward(None, [GOOD], ["t-sugar"]) == [0.0]
-    assert repr(reward) == f"RewardFunction(ndcg@10, rewriter='general', turn=1, {reward._client!r})"
+    assert repr(reward) == f"RewardFunction(ndcg@10, rewriter='general', {reward._client!r})"
 
 
 def test_the_rows_ask_in_the_words_of_the_rewriter(reward):
@@ -54,16 +54,13 @@ def test_an_opening_counts_once_whether_the_completion_repeats_it(lesson_url, tm
         assert reward(completions=completions, question_id=["head"] * 3) == [1.0, 1.0, 0.0]
 
 
-def test_a_stop_in_turn_1_earns_the_questions_own_ranking_and_is_refused_later(lesson_url):
-    """In a later turn it would keep the ranking of the turn before, which is unknown."""
+def test_a_stop_earns_the_questions_own_ranking(lesson_url):
     rewriter = RewriterConfig(name="general", stop=True)
     with querylect.reward_function(lesson_url, rewriter) as reward:
         raw_step = Step(question_id="fat", plan=SearchPlan.of("fat in the blood"))
         (raw_result,) = reward._client.step([raw_step])
         assert reward(completions=["<stop/>", GOOD], question_id=["fat", "head"]) == [raw_result.reward, 1.0]
         assert raw_result.reward > 0
-    with refused(ConfigError, "turn is 2", "rewriter.stop"):
-        querylect.reward_function(lesson_url, rewriter, turn=2)
 
 
 def test_an_outage_is_none_and_mistakes_raise(reward, lesson_url, unavailable_client):  # noqa: F811

@@ -97,7 +97,7 @@ def test_a_budget_is_never_exceeded_and_the_command_prints_the_folder(prompting,
     with reflecting(run_app, prompting, BETTER) as (config, reflection):
         (tmp_path / "config.yaml").write_text(dump_config(config))
         with pytest.raises(SystemExit) as ended:
-            main(["optimize", str(tmp_path / "config.yaml"), "--searches", "16"])
+            main(["optimize", str(tmp_path / "config.yaml"), "optimize.searches=16"])
     assert not ended.value.code
     folder = config.run_folder
     assert capsys.readouterr().out == f"{folder}\n"

@@ -9,7 +9,7 @@ from querylect.configs.llm import LlmConfig
 from querylect.configs.rewriter import RewriterConfig
 from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError, EnvironmentUnavailableError, ModelError
-from querylect.export.base import BaseModelSource, Licence, base_of
+from querylect.export.base import BaseModelSource, Licence
 from querylect.export.card import model_card
 from querylect.export.describe import _settings, findable, training
 from querylect.export.exported import FILE, Exported, read_exported, rewriter_of
@@ -117,7 +117,7 @@ def test_the_card_names_the_environments_and_the_code_to_allow():
         "reward": {"metric": "ndcg@10", "format_weight": 0.1},
         "policy": {},
     }
-    alone = model_card(Exported.model_validate(exported(training=trained)), base, [], None, None)
+    alone = model_card(Exported.model_validate(exported(training=trained)), base, None, None)
     linked = {"base_model: acme/base", "base_model_relation: finetune"}
     assert linked <= set(alone.splitlines()), "what the Hub makes a link of"
     assert alone.count("[acme/base](https://huggingface.co/acme/base)") == 3
@@ -125,7 +125,7 @@ def test_the_card_names_the_environments_and_the_code_to_allow():
     assert "trust_remote_code" not in alone
     policy = {"dtype": "float32", "trust_remote_code": True}
     several = Exported.model_validate(exported({"bm25": {}, "s|e": {}}, policy=policy, training=trained))
-    card = model_card(several, base, [], "acme/x", None)
+    card = model_card(several, base, "acme/x", None)
     assert 'Rewriter.from_pretrained("acme/x", trust=True)' in card
     assert "AutoTokenizer.from_pretrained(name, trust_remote_code=True)" in card
     assert 'rewrite("an itch", retriever="bm25")' in card
@@ -140,18 +140,9 @@ def test_an_export_names_the_reader_of_its_reward_without_address_key_and_files(
     published = training(config, base)
     assert published["reward"]["answer"]["reader"] == {"model": "reader-7b"}
     assert not [text for text in ("/home/me", "elsewhere", "HF_TOKEN") if text in str(published["reward"])]
-    card = model_card(Exported.model_validate(exported(training=published)), base, [], None, None)
+    card = model_card(Exported.model_validate(exported(training=published)), base, None, None)
     assert "      model: reader-7b\n" in card
     assert "answer" not in training(RunConfig(), base)["reward"], "settings that nothing read"
-
-
-def test_a_folder_of_the_hubs_cache_is_the_model_of_its_repository(tmp_path):
-    snapshot = tmp_path / "models--acme--base-135M" / "snapshots" / ("0123456789abcdef" * 3)[:40]
-    for folder, hub_id in ((snapshot, "acme/base-135M"), (tmp_path / "models--acme--base-135M", None)):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "README.md").write_text("---\nlicense: mit\n---\n")
-        assert base_of(str(folder)).hub_id == hub_id
-    assert base_of(str(snapshot), "acme/renamed").hub_id == "acme/renamed"
 
 
 def test_the_environment_is_asked_outside_of_the_event_loop(monkeypatch):

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from querylect.configs.load import dump_config, load_config
 from querylect.configs.names import Name
-from querylect.configs.sweep import load_sweep
 from querylect.errors import ClusterError, ConfigError, StoppedError
 from querylect.slurm.array import SweepArrays, describe_sweep, jobs_of_sweep, launch_sweep
 from querylect.slurm.launch import LaunchOptions
@@ -23,6 +22,7 @@ from querylect.sweep import local
 from querylect.sweep.local import commands_of, run_process
 from querylect.sweep.runs import arrays_of, plan_sweep, run_names
 from querylect.sweep.table import _as_markdown
+from querylect.sweep.values import swept_values
 
 from ..command import end
 from ..raising import refused
@@ -32,8 +32,8 @@ pytestmark = pytest.mark.usefixtures("workdir")
 GRID = ("train.learning_rate=1e-4,1e-3", "rollout.branching=[2,2],[4]")
 
 
-def plan(*values, overrides=(), file=None, name=None):
-    return plan_sweep("tiny", overrides, load_sweep(file, values, name))
+def plan(*values, overrides=()):
+    return plan_sweep("tiny", overrides, swept_values(values))
 
 
 def command(*arguments):
@@ -52,14 +52,6 @@ def test_a_grid_has_every_combination_in_the_order_of_its_values():
         assert (run.config.seed, run.config.tracking.group) == (3, "tiny-sweep")
         assert run.folder == Path("runs/tiny-sweep") / run.name
     assert [run.name for run in runs][:2] == ["learning_rate-0.0001-branching-2-2", "learning_rate-0.0001-branching-4"]
-
-
-def test_a_file_holds_what_the_options_change(workdir):
-    (workdir / "rates.yaml").write_text("name: rates\nset:\n  seed: [0, 1]\n  train.steps: [4]\n")
-    assert len(plan(file="rates.yaml").runs) == 2
-    sweep = plan("train.steps=8", file="rates.yaml", name="others")
-    assert sweep.folder == Path("runs/others")
-    assert [run.config.train.steps for run in sweep.runs] == [8, 8]
 
 
 @given(st.lists(st.fixed_dictionaries({"a.model": st.text(max_size=150), "b.model": st.integers()}), max_size=8))
@@ -131,7 +123,6 @@ def test_settings_of_the_same_last_part_are_told_apart():
     ("arguments", "fact"),
     [
         (["tiny"], "--set"),
-        (["tiny", "a.yaml", "b.yaml"], "b.yaml"),
         (["tiny", "--set", "seed=1,2", "--nodes", "2"], "--nodes"),
     ],
 )
