@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import Field, asdict
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -130,11 +130,14 @@ _LOCKED: dict[Path, os.stat_result] = {}
 def only_writer(folder: Path, name: str, remedy: str, taken: str) -> Iterator[None]:
     """Lock a folder for this process through its file `name`; the lock ends with the process, however that ends.
 
+    Afterwards the file is removed, and so is a folder that was made for it and is still empty.
+
     Raises StorageError: ending with `remedy` (what to do) if the folder cannot be written, and with the text `taken`
     if another process holds the lock.
     """
     path = folder / name
     lock = FileLock(path, timeout=0, thread_local=False)
+    existed = folder.exists()
     with storage(lambda error: f"{folder} cannot be written ({error}). {remedy}"):
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -145,8 +148,14 @@ def only_writer(folder: Path, name: str, remedy: str, taken: str) -> Iterator[No
     try:
         yield
     finally:
-        _LOCKED.pop(path, None)
+        held = _LOCKED.pop(path)
+        with suppress(OSError):
+            if os.path.samestat(path.stat(), held):
+                path.unlink()  # while it is locked: filelock opens a new file where the opened one was removed
         lock.release()
+        if not existed:
+            with suppress(OSError):
+                folder.rmdir()
 
 
 COMMAND_LOCK = ".lock"
@@ -164,8 +173,9 @@ def only_command(folder: Path) -> AbstractContextManager[None]:
 
 def is_command_at_work(folder: Path) -> bool:
     """Whether another process holds `only_command` of a folder; False where that cannot be known."""
+    path = folder / COMMAND_LOCK
     try:
-        with FileLock(folder / COMMAND_LOCK, timeout=0):
+        with FileLock(path, timeout=0) if path.exists() else nullcontext():
             return False
     except Timeout:
         return True

@@ -16,7 +16,7 @@ app = typer.Typer()
 @app.command()
 def doctor(
     config: Annotated[
-        str | None, typer.Argument(metavar="[CONFIG]", help="Also look for what a run of this config needs.")
+        str | None, typer.Argument(metavar="[CONFIG]", help="Also estimate the memory of a run of this config.")
     ] = None,
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings of CONFIG to change.")
@@ -31,8 +31,8 @@ def doctor(
     gpu: Annotated[bool, typer.Option("--gpu", help="Compute on the GPU too: packed gradients, vLLM, NCCL.")] = False,
     verbose: Verbose = False,
 ) -> None:
-    """Say what this machine can run and what is missing; exit code 2 where CONFIG needs something that is not there, a
-    check of the GPU fails, or the GPUs of --gpus do not suffice."""
+    """Say what this machine can run and what is missing; exit code 2 where the memory does not suffice for CONFIG, or a
+    check of the GPU fails."""
     set_up_logging(verbose)
     settings = load_config(config, list(overrides or ())) if config is not None else None
     from .findings import as_data, as_text, ready
@@ -54,9 +54,7 @@ def doctor(
         if settings is not None:
             from ..envs.memory import available_bytes
             from .memory import memory
-            from .needs import needs
 
-            findings += needs(settings, str(config))
             findings.append(memory(settings, probed.get("torch", {}), available_bytes()))
     if gpu:
         from .gpu import gpu_findings

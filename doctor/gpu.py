@@ -6,7 +6,6 @@ Each check is a process of its own with a deadline, so that one that crashes or 
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -46,8 +45,6 @@ class Workload:
     vocabulary: int = 32_000
     lengths: tuple[int, int, int, int] = (250, 150, 450, 150)
     """Tokens of prompt, first turn, documents and second turn of a tree with branching [4, 4]."""
-    reduced: int = 1 << 26
-    """Number of float32 values that the GPUs add up."""
 
 
 def gpu_findings(seconds: float = SECONDS) -> list[Finding]:
@@ -152,47 +149,8 @@ def vllm(device: "torch.device", work: Workload) -> Finding:
     return Finding(AREA, "vllm", "failed" if remedy else "ok", detail, remedy)
 
 
-def nccl(device: "torch.device", work: Workload) -> Finding:
-    """The sum of tensors over all GPUs."""
-    import torch
-    from torch.multiprocessing.spawn import spawn
-
-    count = torch.cuda.device_count() if device.type == "cuda" else 2
-    with TemporaryDirectory() as folder:
-        spawn(_all_reduce, (device.type, count, work.reduced, folder), nprocs=count)
-        seconds = [float((Path(folder) / f"{rank}").read_text()) for rank in range(count)]
-    speed = 4 * work.reduced / max(seconds) / 1e9
-    detail = (
-        f"sum of {4 * work.reduced / 2**20:.0f} MiB over {count} process{'es' if count > 1 else ''}: {speed:.1f} GB/s"
-    )
-    return Finding(AREA, "nccl", "ok", detail)
-
-
-def _all_reduce(rank: int, device: str, count: int, size: int, folder: str) -> None:
-    import torch
-    import torch.distributed as processes
-
-    if device == "cuda":
-        torch.cuda.set_device(rank)
-    backend = "nccl" if device == "cuda" else "gloo"
-    processes.init_process_group(backend, init_method=f"file://{folder}/meeting", rank=rank, world_size=count)
-    for _ in range(2):  # the first call connects
-        values = torch.full((size,), float(rank + 1), device=device)
-        if device == "cuda":
-            torch.cuda.synchronize()
-        started = time.perf_counter()
-        processes.all_reduce(values)
-        total = (float(values.min()), float(values.max()))
-        seconds = time.perf_counter() - started
-    expected = count * (count + 1) / 2
-    if total != (expected, expected):
-        raise ArithmeticError(f"the sum over {count} processes is {total}, expected {expected}")
-    (Path(folder) / f"{rank}").write_text(str(seconds))
-    processes.destroy_process_group()
-
-
 CHECKS: dict[str, Callable[["torch.device", Workload], Finding]] = {
-    "gradients": gradients, "vllm": vllm, "nccl": nccl,
+    "gradients": gradients, "vllm": vllm,
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from ..configs.mix import environments
 from ..configs.schema import EnvironmentConfig, RunConfig
 from ..errors import ClusterError, ConfigError, in_one_line
 from ..storage import storage
-from .requests import FOLDER, ONE_GPU, SCRIPTS, command_of, header, refuse_paths
+from .requests import FOLDER, ON_ONE_NODE, ONE_GPU, command_of, header, refuse_paths, script_on_one_node
 
 UNDIVIDED = ("hybrid", "qb-rag")
 """Retrievers over other indexes, which are not built in shards."""
@@ -165,7 +165,7 @@ def script_of(env: EnvironmentConfig, options: LaunchOptions) -> str:
         return "grpo_vllm_server"
     if (options.nodes or 1) - options.retriever_nodes > 1 or (options.gpus or 1) > 1:
         return "grpo_nodes"
-    return SCRIPTS.get(env.retriever, "grpo_contriever")
+    return script_on_one_node(env)
 
 
 def requested_options(options: LaunchOptions) -> dict[str, str]:
@@ -201,7 +201,7 @@ def make_job(
     del request["job-name"], request["output"]
     if not array:
         del request["array"]
-    if script in SCRIPTS.values() and target.adapters:
+    if script in ON_ONE_NODE and target.adapters:
         request |= ONE_GPU
     if options.gpus is not None and script.startswith("grpo_"):
         requested = requested | {"gpus-per-node": str(options.gpus)}

@@ -14,9 +14,8 @@ from ..train.fsdp import check_fsdp_processes
 from ..train.memory.estimate import ProcessLayout
 
 FOLDER = Path(__file__).parent.resolve()
-SCRIPTS = {"bm25": "grpo_bm25", "contriever": "grpo_contriever"}
-SCRIPTS |= {"all-minilm-l6-v2": "grpo_minilm", "qwen3-embedding-0.6b": "grpo_qwen3"}
-"""The script of each retriever; another dense one runs as Contriever does."""
+ON_ONE_NODE = ("grpo_bm25", "grpo_contriever")
+"""Scripts that train on one node; every retriever other than BM25 runs as Contriever does."""
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 OPTION = re.compile(r"^#SBATCH --([a-z-]+)=?(.*)$")
 BODY = re.compile(r"^(\w+_job\w*(?: --vllm-nodes \d+)?)(?: (\w+))? \"\$@\"$", re.MULTILINE)
@@ -84,8 +83,12 @@ def command_of(script: str) -> str:
     return body[1]
 
 
+def script_on_one_node(env: EnvironmentConfig) -> str:
+    return "grpo_bm25" if env.retriever == "bm25" else "grpo_contriever"
+
+
 def request_of(env: EnvironmentConfig, policy: PolicyConfig) -> Request:
     """What the script of a retriever asks for when it trains `policy`."""
-    script = SCRIPTS.get(env.retriever, "grpo_contriever")
+    script = script_on_one_node(env)
     options = header(script)
     return Request(script, training_layout(policy, int(options["nodes"]) * int(options["gpus-per-node"]), on_all=False))

@@ -54,7 +54,6 @@ def test_a_module_in_the_folder_of_submission_is_not_imported(tmp_path):
     ("script", "more", "expected"),
     [
         ("grpo_bm25.sh", {}, ["index", "retriever", "waiting", "trainer"]),
-        ("grpo_two_turn.sh", {}, ["index", "retriever", "waiting", "trainer"]),
         (
             "grpo_contriever.sh",
             {"NODES": "2", "RETRIEVER_NODES": "1"},

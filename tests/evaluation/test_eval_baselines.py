@@ -120,7 +120,7 @@ def test_a_run_is_checked_too_and_a_wrong_one_writes_only_the_answers(settings, 
         evaluate(settings, None, tmp_path / "out", check=messages.append)
     assert len(messages) == 1
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert names == [".lock", "cells"], "answers are kept, and nothing else"
+    assert names == ["cells"], "answers are kept, and nothing else"
     monkeypatch.setattr(EvalEnvironment, "connect", None)
     with pytest.raises(BaselineError):
         evaluate(settings, None, tmp_path / "out", check=messages.append)

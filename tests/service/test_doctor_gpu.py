@@ -3,8 +3,6 @@
 # ruff: noqa: F811 (fixture)
 
 import json
-import sys
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -14,11 +12,10 @@ from querylect.doctor import gpu
 from querylect.doctor.findings import Finding
 from querylect.train.packing import packing
 
-from ..forked import fork_server
 from ..vllm_doubles import vllm  # noqa: F401 (fixture)
 
 CPU = torch.device("cpu")
-TINY = gpu.Workload(hidden=128, layers=1, vocabulary=300, lengths=(20, 5, 9, 4), reduced=1000)
+TINY = gpu.Workload(hidden=128, layers=1, vocabulary=300, lengths=(20, 5, 9, 4))
 
 
 def test_gradients_of_packed_trees_are_compared_with_flat_ones(monkeypatch):
@@ -67,16 +64,6 @@ def test_vllm_is_compared_with_transformers_also_after_a_change_of_weights(vllm,
     assert (stale.state, stale.remedy[:14]) == ("failed", "use rollout.en")
 
 
-def test_processes_add_up(monkeypatch):
-    """They are forked here, and otherwise new processes."""
-    fork_server()
-    spawning = sys.modules["torch.multiprocessing.spawn"]
-    monkeypatch.setattr(spawning, "spawn", partial(spawning.start_processes, start_method="forkserver"))
-    finding = gpu.nccl(CPU, TINY)
-    assert finding.state == "ok"
-    assert "2 processes" in finding.detail
-
-
 def test_a_check_that_ends_or_hangs_is_said_and_the_next_one_runs(monkeypatch):
     started = []
 
@@ -92,24 +79,26 @@ def test_a_check_that_ends_or_hangs_is_said_and_the_next_one_runs(monkeypatch):
 
     monkeypatch.setattr(gpu.subprocess, "run", run)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    checks = {name: lambda device, work, name=name: Finding("gpu", name, "ok", str(device)) for name in gpu.CHECKS}
+    checks = {
+        name: lambda device, work, name=name: Finding("gpu", name, "ok", str(device)) for name in (*gpu.CHECKS, "third")
+    }
     checks["other"] = lambda device, work: 1 / 0
     monkeypatch.setattr(gpu, "CHECKS", checks)
     findings = {finding.name: finding for finding in gpu.gpu_findings(7)}
-    assert started == list(findings) == ["gradients", "vllm", "nccl", "other"]
+    assert started == list(findings) == ["gradients", "vllm", "third", "other"]
     states = {name: finding.state for name, finding in findings.items()}
-    assert states == {"gradients": "failed", "vllm": "failed", "nccl": "ok", "other": "failed"}
+    assert states == {"gradients": "failed", "vllm": "failed", "third": "ok", "other": "failed"}
     assert "Segmentation fault" in findings["gradients"].detail
     assert "ZeroDivisionError" in findings["other"].detail
     assert "7 s" in findings["vllm"].detail
-    assert findings["nccl"].detail == "cuda"
+    assert findings["third"].detail == "cuda"
 
 
 @pytest.mark.parametrize(("state", "code"), [("ok", 0), ("missing", 0), ("failed", 2)])
 def test_the_command_ends_by_its_checks(monkeypatch, capsys, state, code):
     from querylect.doctor import machine, surroundings
 
-    monkeypatch.setattr(gpu, "gpu_findings", lambda: [Finding("gpu", "nccl", state, "said")])
+    monkeypatch.setattr(gpu, "gpu_findings", lambda: [Finding("gpu", "vllm", state, "said")])
     monkeypatch.setattr(machine, "start_probe", lambda: None)
     monkeypatch.setattr(machine, "answer", lambda _probe: {})
     monkeypatch.setattr(machine, "machine", lambda *_: [])
@@ -119,11 +108,11 @@ def test_the_command_ends_by_its_checks(monkeypatch, capsys, state, code):
     assert (ended.value.code or 0) == code
     report = json.loads(capsys.readouterr().out)
     assert report["ready"] == (code == 0)
-    assert [finding["name"] for finding in report["findings"]] == ["nccl"]
+    assert [finding["name"] for finding in report["findings"]] == ["vllm"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 def test_without_a_gpu_a_check_says_so(tmp_path):
-    gpu.write_check("nccl", str(tmp_path / "finding.json"))
+    gpu.write_check("vllm", str(tmp_path / "finding.json"))
     finding = json.loads((tmp_path / "finding.json").read_text())
     assert (finding["state"], finding["detail"]) == ("failed", "torch sees no GPU")

@@ -87,12 +87,11 @@ def test_an_installed_wheel_runs_from_anywhere(wheel, tmp_path):
 
 
 LIGHT = """
-import sys, time
+import sys
 
-started = time.perf_counter()
 import querylect
 
-assert time.perf_counter() - started < 0.5
+assert not {"openai", "httpx", "pydantic"} & sys.modules.keys()
 from querylect.configs.schema import ClientConfig
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan

@@ -204,7 +204,7 @@ def test_a_better_prompt_is_kept_and_worse_ones_are_not_validated(undisturbed):
     assert all(row["tokens"] > 0 for row in evaluations if row["candidate"] != "raw")
     assert len(reflection.prompts) == len(records(folder / "proposals.jsonl")) == 4
     assert sorted(path.name for path in folder.iterdir()) == [
-        ".lock", "base.json", "best", "checkpoints", "config.yaml", "environment.json", "evaluations.jsonl", "gepa",
+        "base.json", "best", "checkpoints", "config.yaml", "environment.json", "evaluations.jsonl", "gepa",
         "proposals.jsonl", "provenance.json", "run.json",
     ]  # fmt: skip
 

@@ -46,7 +46,7 @@ def copy_of(straight, tmp_path, upto):
 def test_a_run_folder_is_complete(straight):
     config, folder = straight
     assert sorted(path.name for path in folder.iterdir()) == [
-        ".lock", "base.json", "checkpoints", "config.yaml", "environment.json", "final",
+        "base.json", "checkpoints", "config.yaml", "environment.json", "final",
         "metrics.jsonl", "provenance.json", "rollouts.jsonl", "run.json",
     ]  # fmt: skip
     metrics = records(folder / "metrics.jsonl")

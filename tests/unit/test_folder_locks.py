@@ -63,12 +63,24 @@ def test_a_folder_has_one_command_and_a_killed_holder_leaves_it_free(tmp_path, h
 
 
 def test_a_lock_is_refused_in_its_own_process_too_and_ends_with_its_block(tmp_path):
+    folder = tmp_path / "new" / "run"
     for _ in range(2):
-        with only_command(tmp_path / "new" / "run"), refused(StorageError, "run"), only_command(tmp_path / "new/run"):
+        with only_command(folder), refused(StorageError, "run"), only_command(folder):
             pass
     (tmp_path / "file").touch()
     with refused(StorageError, tmp_path / "file"), only_command(tmp_path / "file"):
         pass
+
+
+def test_a_lock_leaves_neither_its_file_nor_a_folder_that_stayed_empty(tmp_path):
+    with only_command(tmp_path), only_command(tmp_path / "refused"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    with only_command(tmp_path / "run"):
+        (tmp_path / "run" / "log").touch()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["log"]
+    assert not is_command_at_work(tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["log"]
 
 
 def test_a_folder_that_was_made_anew_by_another_command_is_lost(tmp_path, holder):
