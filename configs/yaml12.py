@@ -64,7 +64,7 @@ def _load(yaml: YAML, text: str) -> Any:
         mark = error.problem_mark or error.context_mark
         position = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise InvalidYAMLError(f"{position}{error.problem or error.context or 'syntax error'}") from error
-    except (YAMLError, ValueError) as error:
+    except (YAMLError, ValueError, RecursionError) as error:
         raise InvalidYAMLError(" ".join(str(error).split())) from error
 
 
