@@ -32,6 +32,8 @@ class LoraConfig(Section):
     """Rank of the adapter matrices."""
     alpha: Annotated[float, Field(gt=0)] = 32.0
     """Scale: the product of the adapter matrices is multiplied by alpha / r."""
+    target_modules: list[str] | Literal["all-linear"] = "all-linear"
+    """Names of the layers to adapt; all-linear: all linear layers except the output layer."""
     last_layers: Annotated[int, Field(ge=1)] | None = None
     """Adapt only this many layers, counted from the output; the backward pass ends there. None: all layers."""
 
@@ -73,9 +75,6 @@ class VllmServerConfig(Section):
     """Port on this machine at which server and trainer set up the weight transfer."""
     timeout: Annotated[float, Field(ge=0)] = 240.0
     """Seconds to wait for the server to start."""
-    sync: bool = True
-    """Send the policy's weights to the server. False: the server already serves exactly this policy; not allowed in
-    training."""
     weights_folder: str | None = None
     """Send weights as files in this folder, which trainer and server both see: /dev/shm on one machine, else a shared
     file system. None: over NCCL, which needs a local CUDA device."""

@@ -61,6 +61,8 @@ class TrainConfig(LossConfig):
     """Steps of linear warm-up of the learning rate from 0."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Learning rate after warm-up: constant, or linear or cosine decay to 0 at the last step."""
+    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    """Gradient clipping: maximum norm of the gradient."""
     packing: bool | Literal["auto"] = True
     """Compute every shared prefix of a tree once, with an ancestor mask. A policy that does not support it is an error;
     `auto` logs the reason and trains every leaf in its own row, as false does."""

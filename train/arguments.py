@@ -58,11 +58,6 @@ def check_shape(settings: TrainConfig, rollout: RolloutConfig, processes: int = 
             f"{rollout.engine} is shared by all of them. Use rollout.engine=transformers or an engine per "
             "process (rollout.vllm.tensor_parallel_size=1), or set train.warm_start.questions to 0."
         )
-    if rollout.engine == "vllm_server" and not rollout.server.sync:
-        raise ConfigError(
-            "rollout.server.sync is false: the server would go on sampling from the policy as it was before the first "
-            "step. Set it to true to train; false is for evaluating and rewriting with a policy that the server holds."
-        )
     if settings.questions_per_step % settings.questions_per_micro_batch:
         raise ConfigError(
             f"train.questions_per_step {settings.questions_per_step} is no multiple of train.questions_per_micro_batch "
@@ -94,9 +89,6 @@ def check_report_to(settings: TrackingConfig) -> None:
                 f"({install_command(name)}), or leave {name} out."
             )
 
-
-MAX_GRAD_NORM = 1.0
-"""Gradient clipping: maximum norm of the gradient."""
 
 REMEDY = (
     "Set policy.dtype=auto (trained weights in float32, computed in bfloat16 by autocast where the device is faster in "
@@ -192,7 +184,7 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1, run_name: s
         **settings.trl_settings(),
         router_aux_loss_coef=0.0,  # packed rows return no router logits
         trust_remote_code=config.policy.trust_remote_code,
-        max_grad_norm=MAX_GRAD_NORM,
+        max_grad_norm=settings.max_grad_norm,
         logging_nan_inf_filter=False,
         scale_rewards="none",
         shuffle_dataset=config.mix is None,

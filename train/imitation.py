@@ -15,7 +15,6 @@ from ..configs.schema import TrainConfig
 from ..data.sampling import in_batches
 from ..logs import progress_bar
 from ..rollouts.memory import give_back_freed_memory
-from .arguments import MAX_GRAD_NORM
 from .packing.check import attention_kind
 from .packing.packing import packed_logps
 from .run_folder import RunFolder
@@ -76,7 +75,7 @@ def imitate(policy: nn.Module, rounds: Iterable[Round], count: int, config: Trai
                 demonstrations = [demonstration for per_question in batch for demonstration in per_question]
                 loss = imitation_loss(policy, demonstrations, config)
                 loss.backward()
-                torch.nn.utils.clip_grad_norm_(trainable, MAX_GRAD_NORM)
+                torch.nn.utils.clip_grad_norm_(trainable, config.max_grad_norm)
                 optimizer.step()
                 optimizer.zero_grad()
                 if step % _GIVE_BACK_EVERY == 0:

@@ -288,6 +288,7 @@ class TreeTrainer(GRPOTrainer):
         save_optimizer(self.optimizer, Path(output_dir) / "optimizer.pt", self.args.should_save)
         if self.args.should_save:
             torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / "scheduler.pt")
+        self.processes.all_gather(None)  # where the main process fails, no other one writes into the folder after it
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """As in TRL; also loads the rollout if the checkpoint is in the middle of one."""
