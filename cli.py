@@ -523,12 +523,9 @@ def _evaluate_run(
         find_checkpoint(folder, checkpoint)
     from .eval.results import summary
     from .eval.run import evaluate_each
-    from .train.final_evaluation import track_evaluation
 
     for path in evaluate_each(settings, folder, output, env, checkpoint, _print_stderr if checked else None, overwrite):
         _print_stderr(summary(path.with_name("results.json")))
-        if folder is not None:
-            track_evaluation(settings, folder, path)
         typer.echo(path)
 
 

@@ -205,11 +205,9 @@ def _train(config: RunConfig, progress: StageProgress) -> Sequence[str]:
 def _evaluate(config: RunConfig, progress: StageProgress) -> Sequence[str]:
     from ..eval.results import summary
     from ..eval.run import evaluate_each
-    from ..train.final_evaluation import track_evaluation
 
     # named, so that it is not put aside where the evaluation's settings were changed after the training
     (report,) = evaluate_each(config, config.run_folder, config.run_folder)
-    track_evaluation(config, config.run_folder, report)
     return [summary(report.with_name("results.json")), str(report)]
 
 

@@ -152,13 +152,14 @@ def add_lora(model: "PreTrainedModel", config: PolicyConfig) -> "PreTrainedModel
     from peft import LoraConfig, get_peft_model
 
     lora = config.lora
-    targets: str | list[str] = "all-linear"
+    targets: str | list[str] = lora.target_modules
     layers = None
     if lora.last_layers is not None:
         depth = int(model.config.get_text_config().num_hidden_layers)
         layers = list(range(max(0, depth - lora.last_layers), depth))
-        linear = {name.rsplit(".", 1)[-1] for name, part in model.named_modules() if isinstance(part, nn.Linear)}
-        targets = sorted(linear - {"lm_head"})  # peft takes layers together with a list only
+        if targets == "all-linear":  # peft takes layers together with a list only
+            linear = {name.rsplit(".", 1)[-1] for name, part in model.named_modules() if isinstance(part, nn.Linear)}
+            targets = sorted(linear - {"lm_head"})
     adapters = LoraConfig(
         r=lora.r,
         lora_alpha=lora.alpha,  # type: ignore[arg-type]  # annotated as int; any scale works
@@ -313,15 +314,6 @@ def _refuse_other_base(model: nn.Module, name: str, adapter: Path, trained_on: s
             f"{trained_on[:12]} → {now[:12]}): on these it is another policy than the one that was measured. Bring "
             "back the weights that it was trained on."
         )
-
-
-def refuse_partial_model(folder: Path, trust_remote_code: bool) -> None:
-    """Raise ValueError where the weights in a model folder lack tensors; OSError and others if it cannot be read.
-
-    No weight is loaded (they stay on the meta device).
-    """
-    _, loaded = _load_model(str(folder), device_map="meta", trust_remote_code=trust_remote_code)
-    _refuse_missing(loaded)
 
 
 def _refuse_missing(loaded: Mapping[str, Collection[str]]) -> None:

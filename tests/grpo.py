@@ -8,11 +8,13 @@ import pytest
 from querylect.configs.schema import ClientConfig
 from querylect.envs.client.client import SyncEnvironmentClient
 
+from .service.test_client import PausesOnly
+
 
 @pytest.fixture
 def unavailable_client() -> Iterator[SyncEnvironmentClient]:
     """A client whose service is down."""
-    with SyncEnvironmentClient(ClientConfig(deadline=0.3), ["http://127.0.0.1:9"]) as client:
+    with SyncEnvironmentClient(ClientConfig(), ["http://127.0.0.1:9"], PausesOnly().clock) as client:
         yield client
 
 

@@ -227,7 +227,6 @@ def create_app(server):
             server.events.append(event)
             return answer
 
-    noted("/resume", "resume", {"status": "resumed"})
     noted("/start_weight_update", "start", {"message": "Weight update started"})
     noted("/finish_weight_update", "finish", {"message": "Weight update finished"})
     noted("/reset_prefix_cache", "reset", {"success": True})
@@ -238,11 +237,6 @@ def create_app(server):
         assert body["init_info"]["packed"]
         server.events.append("init")
         return {"message": "Weight transfer initialized"}
-
-    @app.post("/pause")
-    def pause(mode: str):
-        server.events.append(f"pause {mode}")
-        return {"status": "paused"}
 
     @app.post("/update_weights")
     def update(body: dict):

@@ -95,33 +95,3 @@ def turns_of(record: Mapping[str, object], name: str) -> list[tuple[int, str]]:
     """(turn, key) of a per-turn metric, ordered by turn; keys of a single environment of a mix are excluded."""
     matches = (re.fullmatch(rf"{re.escape(name)}/turn(\d+)", key) for key in record)
     return sorted((int(match[1]), match[0]) for match in matches if match)
-
-
-TableRow = Sequence[str | float | None]
-"""A row of the table of sampled trees, with the columns COLUMNS."""
-
-COLUMNS = ("step", "question", "turn", "branch", "said", "rewrites", "failure", "reward", "metric", "first document")
-
-
-def rows(step: int, trees: Sequence[Tree], metric: str) -> list[TableRow]:
-    """The table's rows. `branch` numbers siblings from 1: 2.3 is the third answer under the second first turn."""
-
-    def subtree(question: str, siblings: Sequence[Node], prefix: str) -> Iterator[TableRow]:
-        for number, node in enumerate(siblings, start=1):
-            branch = f"{prefix}{number}"
-            first = node.ranking[0].document.title or node.ranking[0].document.id if node.ranking else ""
-            yield [
-                step,
-                question,
-                node.turn,
-                branch,
-                node.text,
-                " · ".join(node.rewrite.rewrites),
-                node.rewrite.failure or "",
-                node.reward,
-                node.metrics.get(metric) if node.reward is not None else None,
-                first,
-            ]
-            yield from subtree(question, node.children, f"{branch}.")
-
-    return [row for tree in trees for row in subtree(tree.question.text, tree.roots, "")]

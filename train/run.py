@@ -12,7 +12,6 @@ from signal import SIGINT
 from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
-from safetensors import SafetensorError
 
 from ..configs.schema import PolicyConfig, RunConfig, TrainConfig
 from ..envs.client.base import EnvironmentApi
@@ -39,7 +38,7 @@ from .distributed.processes import Processes, launched
 from .fsdp import splits_weights
 from .questions import TrainingData, prepare_data
 from .run_folder import REMEDY, RunFolder, remove_traces, staged, step_of
-from .zero import uses_deepspeed, zero_stage
+from .zero import zero_stage
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -158,7 +157,6 @@ def _train(launch: _Launch, start: _ResumePoint) -> Path:
         environment = processes.on_main_process(lambda: _describe_environment(client, start.folder))
         provenance = processes.on_main_process(lambda: this_start(start.step, environment))
         policy = processes.on_every_process(lambda: _load(launch, data))
-        processes.on_main_process(lambda: _refuse_partial(start.checkpoint, policy.model))
         folder = processes.on_main_process(lambda: _open_folder(config, start, policy.base, environment, provenance))
         opened = _Opened(folder, start.checkpoint, provenance)
         if start.checkpoint is not None:
@@ -358,7 +356,7 @@ def _add_callbacks(
         trainer.make_record, validated = metrics.record, metrics.validated
         progress = ProgressCallback(config.name)
         cleanup.callback(progress.close)
-        trackers = tracker_callbacks(config, folder.path, opened.provenance, lambda: trainer.trees)
+        trackers = tracker_callbacks(config, folder.path, opened.provenance)
         if wandb_mode(config.tracking) != "disabled":
             cleanup.callback(finish_wandb)
         main = [metrics, progress]
@@ -416,22 +414,6 @@ def _run_trainer(trainer: "TreeTrainer", stopper: "StopOnSignal", checkpoint: Pa
             or isinstance(error, (QuerylectError, MemoryError, OutOfMemoryError))
         ):
             raise
-        raise _unloadable(checkpoint, error) from error
-
-
-def _refuse_partial(checkpoint: Path | None, model: "PreTrainedModel | PeftModel") -> None:
-    """Raise CheckpointError where a checkpoint, or the reference in it, lacks tensors of the policy or has others.
-
-    DeepSpeed continues from files of its own, which it checks.
-    """
-    from ..rollouts.policy import refuse_unmatched
-
-    if checkpoint is None or uses_deepspeed():
-        return
-    try:
-        for folder in filter(Path.is_dir, (checkpoint, checkpoint / "ref")):
-            refuse_unmatched(folder, model)
-    except (ValueError, OSError, SafetensorError) as error:
         raise _unloadable(checkpoint, error) from error
 
 

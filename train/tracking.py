@@ -7,7 +7,7 @@ resumed run is one curve: its id is stored in the run folder.
 import json
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,27 +22,17 @@ from transformers.integrations.integration_utils import (
 from ..configs.schema import RunConfig, TrackingConfig
 from ..errors import TrackingError, in_one_line
 from ..provenance import Start
-from ..rollouts.tree import Tree
-from .metrics import COLUMNS, rows
 from .run_folder import RunFolder
 
-TABLE_STEPS = 10
-"""Steps between two tables of sampled trees in W&B."""
 
-
-def tracker_callbacks(
-    config: RunConfig, folder: Path, provenance: Start, trees: Callable[[], Sequence[Tree]]
-) -> list[TrainerCallback]:
-    """The configured trackers of a run; `trees` gives those of the step that is logged.
-
-    Raises TrackingError where W&B cannot be opened.
-    """
+def tracker_callbacks(config: RunConfig, folder: Path, provenance: Start) -> list[TrainerCallback]:
+    """The configured trackers of a run. Raises TrackingError where W&B cannot be opened."""
     trackers: list[TrainerCallback] = []
     step = provenance["step"]
     description = {**config.model_dump(mode="json"), "provenance": dict(provenance)}
     if wandb_mode(config.tracking) != "disabled":
         open_wandb(config, folder, description)
-        trackers.append(WandbTracker(config, trees))
+        trackers.append(WandbTracker())
     if "tensorboard" in config.tracking.report_to:
         from torch.utils.tensorboard import SummaryWriter
 
@@ -55,12 +45,7 @@ def tracker_callbacks(
 
 
 class WandbTracker(WandbCallback):
-    """Logs at the trainer's step, so that a resumed run continues its curves also when it is uploaded later, and a
-    table of sampled trees now and then."""
-
-    def __init__(self, config: RunConfig, trees: Callable[[], Sequence[Tree]]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.config, self.trees = config, trees
+    """Logs at the trainer's step, so that a resumed run continues its curves also when it is uploaded later."""
 
     def on_log(
         self,
@@ -71,15 +56,9 @@ class WandbTracker(WandbCallback):
         logs: Mapping[str, float] | None = None,
         **_: object,
     ) -> None:
-        """Log the figures and, where it is due, the table."""
-        step = state.global_step
-        figures: dict[str, Any] = {**rewrite_logs(logs or {}), "train/global_step": step}
-        table_is_due = logs and "loss" in logs and (step == 1 or step % TABLE_STEPS == 0)
-        trees = self.trees()[: self.config.train.log_rollouts] if table_is_due else []
-        if trees:
-            table = rows(step, trees, self.config.reward.signal)
-            figures["rollouts"] = self._wandb.Table(columns=list(COLUMNS), data=table)
-        self._wandb.log(figures, step=step)
+        """Log the figures."""
+        figures = {**rewrite_logs(logs or {}), "train/global_step": state.global_step}
+        self._wandb.log(figures, step=state.global_step)
 
     def on_train_end(self, *_: object, **__: object) -> None:
         """The run stays open until its last files are written (`finish_wandb`)."""

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from safetensors import SafetensorError
 from torch import nn
 
 from ..configs.schema import PolicyConfig, RunConfig, TrainConfig
@@ -25,13 +24,12 @@ from ..data.sampling import in_batches
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..envs.schemas import Step
-from ..errors import CheckpointError, ConfigError, first_line
+from ..errors import CheckpointError, ConfigError
 from ..rewriters.base import RewritingStrategy
 from ..rewriters.parse import render
 from ..rewriters.stop import STOP, StoppableRewriter
 from ..rollouts.engines.base import Weights
 from ..rollouts.grow import Grower
-from ..rollouts.policy import refuse_partial_model
 from .expert_iteration import MARGIN, expert_rounds
 from .grading import Grader, grader_of
 from .imitation import Demonstration, Round, imitate
@@ -192,7 +190,7 @@ def name_reference(
 ) -> None:
     """Set `model.config.name_or_path` to the warm-started policy if the reference model is loaded from there.
 
-    Raises CheckpointError if that policy is needed but missing, or lacks weights.
+    Raises CheckpointError if that policy is needed but missing.
     """
     if not (settings.beta > 0 and policy.lora is None and settings.warm_start.questions):
         return
@@ -201,11 +199,4 @@ def name_reference(
             f"{folder.warm} is gone: train.beta {settings.beta:g} compares with the policy after the warm start, "
             "which was saved there. Put it back, or start a new run under another name."
         )
-    try:
-        refuse_partial_model(folder.warm, policy.trust_remote_code)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{folder.warm} cannot be used ({first_line(error, 200)}): train.beta {settings.beta:g} compares with the "
-            "policy after the warm start, which was saved there. Put it back, or start a new run under another name."
-        ) from error
     model.config.name_or_path = str(folder.warm)

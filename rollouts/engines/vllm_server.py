@@ -10,7 +10,7 @@ by layer.
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ EXTENSION = f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}"
 
 
 class VllmServerEngine:
-    """Samples from a server. `source` gives the weights that `refresh` sends, where `sync` is on."""
+    """Samples from a server. `source` gives the weights that `refresh` sends."""
 
     def __init__(self, rollout: RolloutConfig, tokenizer: Tokenizer, stop_ids: set[int], source: PolicyWeights) -> None:
         """Connect. Raises ConfigError where vLLM is missing here or the server was started in another way than needed,
@@ -57,15 +57,11 @@ class VllmServerEngine:
         log.info("%s generates with %s", self.settings.base_url, self.client.model)
         folder = self.settings.weights_folder
         self._folder = None if folder is None else Path(folder).expanduser().absolute()
-        self._on_cpu = False
-        if self.settings.sync:
-            self._check(rollout)
-            if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
-                self._open_transfer()
+        self._check(rollout)
+        if self._folder is None and (not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0):
+            self._open_transfer()
 
     def _open_transfer(self) -> None:
-        if self._folder is not None:
-            return
         # The server is told all names and shapes before the first tensor; no weight is split yet.
         self._parameters = [
             (name, str(weight.dtype).removeprefix("torch."), list(weight.shape)) for name, weight in self.source()
@@ -158,37 +154,19 @@ class VllmServerEngine:
 
         Collective: where it fails, it raises the same error in every process, so that none waits for another.
         """
-        if self.settings.sync:
-            self.source.send(self._send, main_only=True)
+        self.source.send(self._send, main_only=True)
 
     def _send(self, weights: Iterator[tuple[str, Tensor]]) -> None:
         with self._server_errors():
             if self._folder is None:
-                with self._paused():
-                    self.client.update_named_params(self._parameters, weights)
-                    self.client.reset_prefix_cache()
+                self.client.update_named_params(self._parameters, weights)
+                self.client.reset_prefix_cache()
                 return
-            with weights_in_files(weights, self._folder) as path, self._paused():
+            with weights_in_files(weights, self._folder) as path:
                 self._call_workers("reload_weights", weights_path=str(path))
                 if self._on_cpu:
                     self._call_workers("renew_output_heads")
                 self.client.reset_prefix_cache()
-
-    @contextmanager
-    def _paused(self) -> Iterator[None]:
-        """Keep requests waiting that are under way. What they have computed of their prompts and answers is computed
-        again afterwards, with the new weights; sampled ids and their log-probabilities stay."""
-        try:
-            self._post("pause", mode="keep")
-            yield
-        except BaseException:
-            with suppress(Exception):  # what failed first says more
-                self._post("resume")
-            raise
-        self._post("resume")
-
-    def _post(self, route: str, **params: str) -> None:
-        self.client.session.post(f"{self.client.base_url}/{route}", params=params).raise_for_status()
 
     def _call_workers(self, method: str, **arguments: Any) -> None:
         """Call a method of the server's workers once, and wait for it. The client's session would ask again after a
@@ -219,7 +197,6 @@ def transfer_device() -> torch.device:
     if not torch.cuda.is_available():
         raise ConfigError(
             "weights reach a vLLM server over NCCL, and this machine has no CUDA device. Train on a GPU, or set "
-            "rollout.server.weights_folder to a folder that the server sees, too, such as /dev/shm; where the server "
-            "already holds exactly this policy, set rollout.server.sync=false."
+            "rollout.server.weights_folder to a folder that the server sees, too, such as /dev/shm."
         )
     return torch.device("cuda", torch.cuda.current_device())

@@ -19,6 +19,7 @@ from querylect.train.run import train
 from ..forked import Forked
 from ..lessons import ENDLESS, change, records, without_seconds
 from ..raising import refused
+from ..service.test_client import PausesOnly
 from ..several import FSDP2, Started, free_port, launcher_variables
 from ..train.test_train_gradient import brute_force_gradients, made_up_rewards, relative_difference
 
@@ -182,6 +183,17 @@ def test_a_signal_to_one_ends_all_and_another_number_of_processes_goes_on(settin
     assert records(folder / "rollouts.jsonl") == rollouts
 
 
+BY_PAUSES = """
+import asyncio, sys
+from querylect.cli import main
+from querylect.envs.client import client
+from querylect.envs.client.client import RetryClock
+client.RetryClock = lambda: PausesOnly().clock
+main(sys.argv[1:])
+"""
+"""`querylect train` whose clients measure their deadline by their own pauses, which end at once."""
+
+
 def test_torchrun_and_an_environment_that_goes_away(settings, tmp_path, lessons, run_app):
     """Both processes of a real launcher end with a checkpoint, and one of them says why."""
     from querylect.envs.environment import Environment
@@ -190,11 +202,19 @@ def test_torchrun_and_an_environment_that_goes_away(settings, tmp_path, lessons,
     from ..train.test_train_stops import breaking
 
     with run_app(breaking(create_app(Environment.open(lessons)), after=4)) as url:
-        config = change(settings, **{"client.urls": [url], "client.deadline": 4, "train.save_steps": 100})
+        config = change(settings, **{"client.urls": [url], "train.save_steps": 100})
+        (tmp_path / "train.py").write_text(inspect.getsource(PausesOnly) + BY_PAUSES)
         (tmp_path / "run.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
         ended = subprocess.run(
-            [*torchrun, "--master-port", str(free_port()), "-m", "querylect", "train", str(tmp_path / "run.yaml")],
+            [
+                *torchrun,
+                "--master-port",
+                str(free_port()),
+                str(tmp_path / "train.py"),
+                "train",
+                str(tmp_path / "run.yaml"),
+            ],
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,

@@ -78,7 +78,7 @@ def reader_url(reader, run_app):
 def run(unjudged, unjudged_url, speaking, reader_url, tmp_path) -> RunConfig:
     """Four steps on those questions, rewarded by that reader."""
     (tmp_path / "prompt.yaml").write_text(PROMPT)
-    model = {"model": "reader", "base_url": reader_url, "cache": str(tmp_path / "replies.sqlite"), "deadline": 2}
+    model = {"model": "reader", "base_url": reader_url, "cache": str(tmp_path / "replies.sqlite")}
     return RunConfig.model_validate(
         {
             "name": "run",

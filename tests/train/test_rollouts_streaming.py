@@ -210,7 +210,9 @@ def test_a_prompt_above_the_limit_is_refused(client):
 
 
 @pytest.mark.parametrize("name", ["vllm", "vllm_server"])
-def test_each_vllm_engine_gives_one_by_one_what_it_gives_at_once(name, client, vllm, run_app, monkeypatch, tiny_policy):
+def test_each_vllm_engine_gives_one_by_one_what_it_gives_at_once(
+    name, client, vllm, run_app, monkeypatch, tiny_policy, tmp_path
+):
     config = RunConfig.model_validate(
         {
             "policy": {"model": str(tiny_policy), "dtype": "float32", "lora": None},
@@ -219,7 +221,7 @@ def test_each_vllm_engine_gives_one_by_one_what_it_gives_at_once(name, client, v
         }
     )
     with serving(run_app, monkeypatch, tiny_policy) as (url, _):
-        config = change(config, **{"rollout.server.base_url": url, "rollout.server.sync": False})
+        config = change(config, **{"rollout.server.base_url": url, "rollout.server.weights_folder": str(tmp_path)})
         engine = engine_of(config)
         streaming = grower_of(config, client, engine)
         assert type(streaming) is StreamingGrower

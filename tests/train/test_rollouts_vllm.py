@@ -257,7 +257,7 @@ def test_every_prompt_is_one_request_to_the_server_with_a_seed_of_its_own(config
     with started() as (config, server):
         engine, weights = engine_around(config, policy, tokenizer)
         weights.refresh()
-        assert server.events == ["init", "pause keep", "start", "update", "finish", "reset", "resume"]
+        assert server.events == ["init", "start", "update", "finish", "reset"]
         engine.generate([*PROMPTS, PROMPTS[0]], 4, HOT)
         assert sorted(body["prompt"] for body in server.requests) == sorted([p] for p in [*PROMPTS, PROMPTS[0]])
         assert {(body["n"], body["logprobs"], tuple(body["stop_token_ids"])) for body in server.requests} == {
@@ -283,7 +283,7 @@ def test_a_server_reloads_weights_from_files_which_are_then_removed(device, star
         _, weights = engine_around(config, *trained(config))
         weights.refresh()
         head = ["renew_output_heads"] if device == "cpu" else []
-        assert server.events == ["pause keep", "reload_weights", *head, "reset", "resume"]
+        assert server.events == ["reload_weights", *head, "reset"]
         assert list(folder.iterdir()) == []
         server.unreadable = True
         url = config.rollout.server.base_url
@@ -381,27 +381,17 @@ def test_where_weights_cannot_be_sent_no_process_waits_for_another(kind, rank, s
         with refused(EngineUnavailableError, "the memory is full") as raised:
             weights.refresh()
         assert raised.value.already_reported == (rank == 1)
-        paused = ["pause keep", "resume"] if kind == "nccl" and rank == 0 else []
-        assert server.events == [*events, *paused]
+        assert server.events == events
         assert len(gathered) == 2 * layer_count
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_weights_for_a_server_need_a_gpu_and_a_server_without_sync_needs_none(started, monkeypatch):
+def test_weights_for_a_server_need_a_gpu_or_a_folder(started, monkeypatch):
     real = vllm_server.transfer_device
-    with started() as (config, server):
+    with started() as (config, _):
         monkeypatch.setattr(vllm_server, "transfer_device", real)
-        with refused(ConfigError, "rollout.server.weights_folder", "rollout.server.sync=false"):
+        with refused(ConfigError, "rollout.server.weights_folder"):
             engine_around(config, *trained(config))
-        server.info = None
-        config = change(config, **{"rollout.server.sync": False})
-        engine = engine_of(config)
-        expected = engine_of(change(config, **{"rollout.engine": "transformers"}))
-        greedy = Sampling(temperature=0.0, max_new_tokens=4)
-        assert [s.ids for (s,) in engine.generate(PROMPTS, 1, greedy)] == [
-            s.ids for (s,) in expected.generate(PROMPTS, 1, greedy)
-        ]
-        assert server.events == []
 
 
 def test_weights_that_are_split_over_processes_are_not_sent(config, vllm):

@@ -14,7 +14,6 @@ from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError
 from querylect.train import sync as syncing
 from querylect.train.arguments import check_report_to
-from querylect.train.final_evaluation import track_evaluation
 from querylect.train.tracking import wandb_mode
 
 from ..forked import forked
@@ -27,9 +26,6 @@ TRACKED = """
 import json, sys
 from pathlib import Path
 from querylect.configs.schema import RunConfig
-from querylect.data.types import Question
-from querylect.rewriters.base import Rewrite
-from querylect.rollouts.tree import Node, Tree
 from querylect.train.arguments import grpo_config
 from querylect.train.tracking import finish_wandb, tracker_callbacks, tracking_id
 from transformers import TrainerControl, TrainerState
@@ -37,9 +33,8 @@ folder, settings, first, last = Path(sys.argv[1]), json.loads(sys.argv[2]), int(
 config = RunConfig.model_validate({"name": "walk", "tracking": settings})
 provenance = {"step": first - 1, "git": {"directory": {"commit": "c0ffee", "dirty": True}}}
 args = grpo_config(config, folder, run_name=f"walk-{tracking_id(folder)}")
-trees = [Tree(Question("q", "my head hurts"), [Node(1, [1], [2], [0.0], True, "triptan", Rewrite(None))])]
 state, control = TrainerState(global_step=first - 1), TrainerControl()
-callbacks = tracker_callbacks(config, folder, provenance, lambda: trees if settings.get("wandb") != "online" else [])
+callbacks = tracker_callbacks(config, folder, provenance)
 for callback in callbacks:
     callback.on_train_begin(args, state, control, model=None)
 for step in range(first, last + 1):
@@ -86,24 +81,6 @@ def test_offline_unless_somebody_says_otherwise(monkeypatch):
         monkeypatch.setenv("WANDB_MODE", mode)
         assert wandb_mode(default) == expected
         assert wandb_mode(change(RunConfig(), **{"tracking.wandb": "offline"}).tracking) == "offline"
-
-
-EVALUATED = """
-import logging, sys
-from pathlib import Path
-logging.basicConfig(level=logging.WARNING, format="%(message)s")
-from querylect.configs.schema import RunConfig
-from querylect.train.final_evaluation import track_evaluation
-config = RunConfig.model_validate({"name": "walk"})
-track_evaluation(config, Path(sys.argv[1]), Path(sys.argv[2]) / "report.html")
-"""
-
-
-def evaluated(run: Path, folder: Path, environment: dict[str, str]) -> str:
-    """Track an evaluation in a child; what it prints."""
-    done = forked([str(run), str(folder)], run.with_name("child"), environment, code=EVALUATED)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    return done.stderr
 
 
 def test_a_package_that_is_missing_is_told_before_anything_is_loaded(monkeypatch):
@@ -176,21 +153,11 @@ def tracked(folder: Path, environment: dict[str, str], first: int, last: int, **
     return done.stderr
 
 
-def test_an_offline_run_resumed_and_evaluated_is_uploaded_as_one_curve_once(server, sync, tmp_path):
+def test_an_offline_run_that_was_resumed_is_uploaded_as_one_curve_once(server, sync, tmp_path):
     run = tmp_path / "walk"
     environment = surroundings(server.url, tmp_path)
     tracked(run, environment, 1, 2, group="rates")
     tracked(run, environment, 3, 3, group="rates")
-    rewards = "".join(f'{{"step": {step}, "reward/turn1": {step / 10}}}\n' for step in (1, 2, 3))
-    (run / "metrics.jsonl").write_text(rewards)
-    rows = [{"system": "raw", "turn": 0}, {"system": "trained", "turn": 1}, {"system": "trained", "turn": 2}]
-    systems = [{**row, "metrics": {"ndcg@10": number / 8}} for number, row in enumerate(rows)]
-    results = json.dumps({"split": "test", "questions": 9, "systems": systems})
-    for folder in (run, run / "evaluations" / "test-3"):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "results.json").write_text(results)
-        evaluated(run, folder, environment)
-    assert len(list(run.glob("wandb/offline-run-*"))) == 3, "nothing is said of other questions"
     assert server.operations == [], "nothing was asked of the server while it trained"
 
     done = sync(run, environment=environment)
@@ -203,18 +170,10 @@ def test_an_offline_run_resumed_and_evaluated_is_uploaded_as_one_curve_once(serv
     assert [tuple(line.get(name) for name in names) for line in lines] == [
         (1, 1, 0.1, 0.05), (2, 2, 0.2, 0.1), (3, 3, 0.3, 0.15),
     ]  # fmt: skip
-    assert ["rollouts" in line for line in lines] == [True, False, False], "the table is in the curves"
-    assert any("rollouts" in name for name in server.uploads), "and its rows were uploaded"
     configs = [json.loads(bucket["config"]) for bucket in server.buckets if bucket["config"]]
     assert configs[0]["provenance"]["value"]["git"]["directory"]["commit"] == "c0ffee"
     assert configs[0]["tracking"]["value"]["project"] == "querylect"
     assert "rates" in {bucket.get("groupName") for bucket in server.buckets}
-    final = {name: value for name, value in server.summary[id].items() if name.startswith("final/")}
-    assert final == {
-        "final/split": "test", "final/questions": 9, "final/raw/ndcg@10": 0,
-        "final/trained/turn1/ndcg@10": 0.125, "final/trained/turn2/ndcg@10": 0.25,
-    }  # fmt: skip
-    assert server.summary[id]["train/reward/turn1"] == 0.3, "what training had put there"
 
     operation_count = len(server.operations)
     assert sync(run, environment=environment).stdout == f"{run}: everything has been uploaded before\n"
@@ -274,11 +233,3 @@ def test_an_online_run_without_a_login_is_refused_with_what_to_do(server, tmp_pa
     assert done.returncode == 1
     assert "TrackingError" in done.stderr
     assert "wandb login" in done.stderr
-
-
-def test_an_evaluation_of_an_untracked_run_opens_nothing(tmp_path):
-    (tmp_path / "results.json").write_text("{}")
-    track_evaluation(RunConfig(), tmp_path, tmp_path / "report.html")
-    (tmp_path / "tracking_id").write_text("abcd\n")
-    track_evaluation(change(RunConfig(), **{"tracking.wandb": "disabled"}), tmp_path, tmp_path / "report.html")
-    assert not (tmp_path / "wandb").exists()

@@ -1,5 +1,6 @@
 """Sampling ahead (train.staleness): which weights sample which trees, corrections, refusals and resumption."""
 
+import signal
 import threading
 from collections import Counter
 from itertools import groupby
@@ -11,9 +12,10 @@ from querylect.data.types import Question
 from querylect.envs.client.connect import open_environment
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
-from querylect.errors import ConfigError, EnvironmentUnavailableError, ModelError
+from querylect.errors import ConfigError, EnvironmentUnavailableError, ModelError, StoppedError
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.engines.base import Completion
+from querylect.rollouts.grow import Grower
 from querylect.rollouts.policy import add_lora, load_policy
 from querylect.rollouts.tree import Node, Tree
 from querylect.train.ahead import TreesAhead
@@ -285,11 +287,38 @@ def test_a_step_under_way_ends_with_the_run_at_its_next_call_of_the_engine():
     assert not ahead._thread.is_alive()
 
 
+@pytest.mark.usefixtures("own_clock")
 def test_an_outage_ends_the_run_with_a_checkpoint_and_it_goes_on(settings, lessons, run_app):
-    steps = {"train.staleness": 1, "train.steps": 3, "train.save_steps": 1}
-    config = change(settings, **steps, **{"client.deadline": 2.0})
+    config = change(settings, **{"train.staleness": 1, "train.steps": 3, "train.save_steps": 1})
     dying = breaking(create_app(Environment.open(lessons)), after=3)
     with run_app(dying) as url, refused(EnvironmentUnavailableError, "--resume"):
         train(change(config, **{"client.urls": [url]}))
     folder = RunFolder(train(config, resume=True))
     assert [line["step"] for line in records(folder.metrics)] == [1, 2, 3]
+
+
+def test_a_signal_while_trees_are_sampled_ahead_saves_and_the_run_goes_on_exactly(settings, monkeypatch):
+    """With stops and prices; as a run that ended after the same step and was resumed."""
+    grow, main, calls = Grower.grow, threading.main_thread(), []
+
+    def interrupted(self, *arguments, **options):
+        calls.append(1)
+        if len(calls) == 3:
+            signal.pthread_kill(main.ident, signal.SIGTERM)
+        return grow(self, *arguments, **options)
+
+    changes = {"rewriter.stop": True, "reward.search_price": 0.1, "train.staleness": 1, "train.grace_seconds": 0}
+    config = change(settings, **changes, **{"train.steps": 4, "train.save_steps": 100})
+    with monkeypatch.context() as patch:
+        patch.setattr(Grower, "grow", interrupted)
+        with refused(StoppedError, "SIGTERM"):
+            train(config)
+    reached = len(records(config.run_folder / "metrics.jsonl"))
+    assert 0 < reached < 4
+    undisturbed = change(config, name="undisturbed")
+    train(change(undisturbed, **{"train.steps": reached}))
+    folders = [train(run, resume=True) for run in (config, undisturbed)]
+    stopped, ended = (without_seconds(folder / "metrics.jsonl") for folder in folders)
+    assert stopped == ended
+    assert [line["step"] for line in stopped] == [1, 2, 3, 4]
+    assert records(folders[0] / "rollouts.jsonl") == records(folders[1] / "rollouts.jsonl")

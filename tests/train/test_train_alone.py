@@ -52,6 +52,16 @@ def training(settings, tmp_path):
         process.wait(60)
 
 
+def test_a_second_command_beside_a_live_trainer_is_refused_and_disturbs_nothing(training):
+    first = training.start()
+    training.wait_for_step(first, 2)
+    with refused(StorageError, training.run.path):
+        train(training.config, resume=True)
+    training.wait_for_step(first, len(training.steps()) + 2)
+    steps = training.steps()
+    assert steps == list(range(1, len(steps) + 1))
+
+
 def test_a_lost_terminal_saves_as_sigterm_does(training):
     master, slave = os.openpty()
     first = training.start(stderr=Path(os.ttyname(slave)))

@@ -10,7 +10,7 @@ from querylect.benchmarks.greedy import greedy_trees
 from querylect.configs.schema import RunConfig, TrainConfig
 from querylect.data.types import Question
 from querylect.envs.client.connect import open_environment
-from querylect.errors import ConfigError, EngineUnavailableError
+from querylect.errors import EngineUnavailableError
 from querylect.inference.load import of_config
 from querylect.inference.rewriter import Rewriter
 from querylect.train.mismatch import Mismatch, importance_weights, log_ratios
@@ -233,12 +233,6 @@ def test_a_server_that_dies_leaves_a_checkpoint(served, monkeypatch):
         train(change(config, **{"train.save_steps": 9}))
     checkpoints = Path(config.output) / config.name / "checkpoints"
     assert [path.name for path in checkpoints.iterdir()] == ["checkpoint-2"]
-
-
-def test_a_server_that_nobody_sends_weights_to_cannot_be_trained_with(settings):
-    config = change(settings, **{"rollout.engine": "vllm_server", "rollout.server.sync": False})
-    with refused(ConfigError, "rollout.server.sync"):
-        train(config)
 
 
 def test_questions_are_rewritten_and_evaluated_with_the_engine_of_the_config(served):

@@ -100,7 +100,7 @@ def mixed(settings, herbs, url, folder):
     plain["mix"] = {
         "environments": {
             "bm25": {"weight": 3.0},
-            "dense": {"env": herbs.model_dump(), "client": {"urls": [url], "deadline": 4.0}},
+            "dense": {"env": herbs.model_dump(), "client": {"urls": [url]}},
         },
     }
     return RunConfig.model_validate(plain)
@@ -232,6 +232,7 @@ def test_settings_and_indexes_of_every_member_are_held_to_on_resume(straight, tm
         train(config, resume=True)
 
 
+@pytest.mark.usefixtures("own_clock")
 def test_an_outage_of_one_environment_stops_the_run_and_it_goes_on_exactly(straight, herbs, run_app, tmp_path):
     """Every step asks the dense environment twice, once a turn: in the third it is gone, and BM25 answers on."""
     metrics = without_seconds(straight[1] / "metrics.jsonl")
@@ -239,7 +240,7 @@ def test_an_outage_of_one_environment_stops_the_run_and_it_goes_on_exactly(strai
     values = config.model_dump()
     with run_app(breaking(app_of(herbs), after=4)) as url:
         values["mix"]["environments"]["dense"]["client"]["urls"] = [url]
-        facts = ("step 3", "environment dense", "client.deadline (4 s)", "failure: dense: ")
+        facts = ("step 3", "environment dense", "client.deadline (120 s)", "failure: dense: ")
         with refused(EnvironmentUnavailableError, *facts):
             train(RunConfig.model_validate(values))
     folder = tmp_path / "runs" / "run"

@@ -137,16 +137,6 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(straight, tmp_path):
     assert all(torch.equal(resumed_weights[name], straight_weights[name]) for name in resumed_weights)
 
 
-def without_tensors(file, count):
-    """Take the last `count` tensors out of a file of weights; gives the name of the first of them."""
-    from safetensors.torch import load_file, save_file
-
-    weights = load_file(file)
-    names = sorted(weights)
-    save_file({name: weights[name] for name in names[:-count]}, file, {"format": "pt"})
-    return names[-count]
-
-
 def test_full_training_and_kl_run_and_resume(settings):
     """With adapters: test_train_losses.py."""
     changes = {"policy.lora": None, "train.beta": 0.01, "train.entropy_coef": 0.01, "train.learning_rate": 1e-3}
@@ -160,18 +150,6 @@ def test_full_training_and_kl_run_and_resume(settings):
     train(config, resume=True)
     assert without_seconds(folder / "metrics.jsonl") == metrics
     assert find_checkpoint(folder).name == "final"
-    shutil.rmtree(folder / "final")
-    shutil.rmtree(folder / "checkpoints" / "checkpoint-2")
-    refused_without_a_tensor(config, folder / "checkpoints" / "checkpoint-1" / "model.safetensors")
-
-
-def refused_without_a_tensor(config, file, count=1):
-    """The run does not go on from a checkpoint whose file of weights has lost tensors."""
-    metrics = config.run_folder / "metrics.jsonl"
-    logged, name = metrics.read_bytes(), without_tensors(file, count)
-    with refused(CheckpointError, f"in {file.parent.name} ", f"{count} tensors", name):
-        train(config, resume=True)
-    assert metrics.read_bytes() == logged, "refused before anything is changed"
 
 
 @pytest.mark.parametrize("changes", [{}, {"policy.lora": None}], ids=["lora", "full"])
@@ -282,12 +260,6 @@ def test_a_damaged_checkpoint_is_said_and_a_missing_file_leads_to_the_one_before
     assert [path.name for path, _ in logged(caplog, "train.run_folder")] == ["checkpoint-2"]
 
 
-def test_a_checkpoint_whose_adapter_lacks_tensors_is_refused(straight, tmp_path):
-    """peft would put fresh random weights in their place, without a word."""
-    config, copy = copy_of(straight, tmp_path, 2)
-    refused_without_a_tensor(config, copy / "checkpoints" / "checkpoint-2" / "adapter_model.safetensors", 26)
-
-
 def test_base_weights_that_were_swapped_under_an_adapter_are_refused(straight, tmp_path, speaking):
     """Same name, same shapes, other values: the adapter would go on over weights that it was not trained on."""
     from safetensors.torch import load_file, save_file
@@ -335,25 +307,12 @@ def test_a_log_line_that_was_cut_is_written_again(straight, tmp_path):
         assert [r["step"] for r in records(copy / name)] == [r["step"] for r in records(straight[1] / name)]
 
 
-def test_wandb_offline_is_joined_by_a_resumed_run_and_gets_sampled_trees_as_a_table(settings, monkeypatch):
+def test_wandb_offline_is_joined_by_a_resumed_run(settings, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setattr("querylect.train.tracking.TABLE_STEPS", 3)
-    tracked = {"tracking.wandb": "auto", "train.log_rollouts": 1, "train.save_steps": 1}
-    config = change(settings, **tracked, **{"train.steps": 1})
+    config = change(settings, **{"tracking.wandb": "auto", "train.save_steps": 1, "train.steps": 1})
     folder = train(config)
     train(change(config, **{"train.steps": 3}), resume=True)
     runs = list((folder / "wandb").glob("offline-run-*"))
     assert len({path.name.rsplit("-", 1)[1] for path in runs}) == 1
     assert runs[0].name.endswith((folder / "tracking_id").read_text().strip())
     assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1, 2, 3]
-    tables = sorted(folder.glob("wandb/offline-run-*/files/media/table/rollouts_*.table.json"))
-    by_step = {table["data"][0][0]: table for table in map(json.loads, (path.read_text() for path in tables))}
-    assert sorted(by_step) == [1, 3], "the first step and every third"
-    logged = next(tree for tree in records(folder / "rollouts.jsonl") if tree["step"] == 3)
-    rows = [dict(zip(by_step[3]["columns"], row, strict=True)) for row in by_step[3]["data"]]
-    assert [row["branch"] for row in rows] == ["1", "1.1", "1.2", "2", "2.1", "2.2"]
-    assert {row["question"] for row in rows} == {logged["question"]}
-    nodes = [node for root in logged["turns"] for node in (root, *root["children"])]
-    for row, node in zip(rows, nodes, strict=True):
-        assert (row["turn"], row["said"], row["reward"]) == (node["turn"], node["text"], node["reward"])
-        assert row["rewrites"] == " · ".join(node["rewrites"])

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from querylect.configs.schema import ClientConfig, RunConfig
+from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
 from querylect.errors import EnvironmentUnavailableError, StoppedError, StorageError
 from querylect.rewriters.base import Rewrite
@@ -88,9 +88,10 @@ def dying(lessons, run_app):
     return lambda after: run_app(breaking(create_app(Environment.open(lessons)), after))
 
 
+@pytest.mark.usefixtures("own_clock")
 def test_a_dead_environment_stops_the_run_with_a_checkpoint_and_it_goes_on_exactly(settings, straight, dying):
     """Every step sends two requests, one for each turn: the third is not answered."""
-    config = change(settings, **{"train.save_steps": 100, "client.deadline": 4})
+    config = change(settings, **{"train.save_steps": 100})
     with dying(after=4) as url, refused(EnvironmentUnavailableError, "step 3", "503", "--resume"):
         train(change(config, **{"client.urls": [url]}))
     folder = RunFolder(config.run_folder)
@@ -101,9 +102,10 @@ def test_a_dead_environment_stops_the_run_with_a_checkpoint_and_it_goes_on_exact
     assert without_seconds(folder.metrics) == straight
 
 
+@pytest.mark.usefixtures("own_clock")
 def test_an_outage_in_the_middle_of_a_step_invents_no_reward(settings, dying):
     with dying(after=3) as url, refused(EnvironmentUnavailableError, "step 3"):
-        train(change(settings, **{"client.urls": [url], "client.deadline": 4}))
+        train(change(settings, **{"client.urls": [url]}))
     folder = RunFolder(settings.run_folder)
     second = records(folder.metrics)[1]
     assert second["unscorable/turn1"] == 0
@@ -132,7 +134,7 @@ def test_format_failures_do_not_hide_an_outage():
             trees=[Tree(Question("q", "q"), list(turns))],
             grower=SimpleNamespace(client=SimpleNamespace(last_failure="refused")),
             state=SimpleNamespace(global_step=6),
-            run=RunConfig(client=ClientConfig(deadline=1.0)),
+            run=RunConfig(),
         )
 
     with refused(EnvironmentUnavailableError, "step 7", "refused"):
