@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 def check_settings(config: RunConfig, processes: int) -> None:
     """Raise ConfigError where a run of `config` cannot be trained here by this number of processes."""
     check_combinations(config, processes)
-    check_deepspeed_device(config.policy)
     check_report_to(config.tracking)
 
 
@@ -125,21 +124,6 @@ def check_trained_dtype(policy: PolicyConfig, settings: TrainConfig, sharded: bo
         raise ConfigError(
             "policy.dtype is bfloat16 and policy.lora is null: train.warm_start trains before DeepSpeed holds float32 "
             "copies. Set policy.dtype=auto, or train.warm_start.questions=0."
-        )
-
-
-def check_deepspeed_device(policy: PolicyConfig) -> None:
-    """Raise ConfigError where DeepSpeed would compute in bfloat16 on a CPU, which transformers rejects."""
-    if not uses_deepspeed():
-        return
-    import torch
-
-    from ..rollouts.policy import torch_dtype
-
-    if not torch.cuda.is_available() and torch_dtype(policy) == torch.bfloat16:
-        raise ConfigError(
-            f"policy.dtype {policy.dtype} computes in bfloat16 here, and on a CPU DeepSpeed is used in float32 "
-            "only. Set policy.dtype=float32, or launch without --use_deepspeed."
         )
 
 

@@ -19,21 +19,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-_UNSUPPORTED = {
-    "FSDP_OFFLOAD_PARAMS": "fsdp_offload_params: weights are gathered on the GPU only",
-    "FSDP_ACTIVATION_CHECKPOINTING": "fsdp_activation_checkpointing: set train.gradient_checkpointing=true instead",
-    "ACCELERATE_USE_PARALLELISM_CONFIG": "parallelism_config: weights are split over all processes",
-}
-"""Variables of the launcher that must not be true, with the option that sets them and what there is instead."""
-
 
 def uses_fsdp() -> bool:
     """Whether the launcher asked for FSDP."""
-    return _is_true("ACCELERATE_USE_FSDP")
-
-
-def _is_true(variable: str) -> bool:
-    return os.environ.get(variable, "false").lower() == "true"
+    return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
 
 
 def splits_weights() -> bool:
@@ -57,11 +46,6 @@ def check_fsdp() -> None:
             "sampled from nor saved here. Launch with --config_file configs/fsdp/fsdp2.yaml (fsdp_version: 2), or with "
             "--use_deepspeed and configs/deepspeed/zero3.json, which split the same tensors."
         )
-    for variable, option in _UNSUPPORTED.items():
-        if _is_true(variable):
-            raise ConfigError(
-                f"accelerate was asked for FSDP with {option}. Leave the option out, as in configs/fsdp/fsdp2.yaml."
-            )
 
 
 def launch_fsdp(processes: int) -> None:

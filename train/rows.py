@@ -25,7 +25,6 @@ from ..rollouts.random_streams import stream
 from ..rollouts.tree import Node, Tree
 from .ahead import TreesAhead
 from .credit import Credit
-from .distributed.balance import balanced
 from .distributed.processes import Processes
 from .resampling import resample
 from .staged import StagedQuestions
@@ -46,7 +45,6 @@ class RolloutState(Protocol):
     num_generations: int
     state: "TrainerState"
     trees: list[Tree]
-    tree_positions: list[int]
     dropped: Sequence[Tree]
     resampled: dict[str, float]
     ahead: TreesAhead | None
@@ -99,8 +97,7 @@ def rollout(prompts: Sequence[str], trainer: RolloutState) -> RolloutRows:
     ids = list(prompts[::rows])
     if [question for question in ids for _ in range(rows)] != list(prompts):
         raise RuntimeError("the rows of a question were split over processes; make the batch a multiple of them")
-    trees = _take(trainer, trainer.ahead, ids) if trainer.ahead is not None else _sample(trainer, ids)
-    trainer.trees, trainer.tree_positions = balanced(trainer.processes, trees)
+    trainer.trees = _take(trainer, trainer.ahead, ids) if trainer.ahead is not None else _sample(trainer, ids)
     turns = list(row_turns(trainer.trees))
     return {
         "prompt_ids": [list(node.prompt_ids) for node in turns],

@@ -115,7 +115,7 @@ class RunFolder:
 
     def _refuse_other_command(self, command: str) -> None:
         """Raise CheckpointError if another command than this one started the run."""
-        starter = _read_object(self.start)["command"]
+        starter = parse_json(self.start.read_text(encoding="utf-8"))["command"]
         if starter != command:
             raise CheckpointError(
                 f"{self.path} was started by `querylect {starter}`: go on with `querylect {starter} … --resume`, or "
@@ -148,15 +148,11 @@ class RunFolder:
         return sorted((path for path in paths if re.fullmatch(r"checkpoint-\d+", path.name)), key=step_of)
 
     def same_environment(self, current: Mapping[str, JsonValue]) -> None:
-        """Raise CheckpointError if the run was started on another environment than `current`.
-
-        Also raised if the run does not record its environment or, in older runs, its `settings_hash` (questions and
-        judgements).
-        """
+        """Raise CheckpointError if the run was started on another environment than `current`."""
         path = self.path / "environment.json"
         if not path.exists() and not self.numbered():
             return
-        previous = _read_object(path)
+        previous = parse_json(path.read_text(encoding="utf-8"))
         names = ("retriever", "corpus_hash", "index_hash", "gain", "settings_hash", "answers")
         changed = [
             f"{name}: {previous.get(name)!r} → {current.get(name)!r}"
@@ -177,7 +173,7 @@ class RunFolder:
         """
         path = self.path / "base.json"
         if resumed and path.exists():
-            previous = _read_object(path)
+            previous = parse_json(path.read_text(encoding="utf-8"))
             if previous.get("fingerprint") != fingerprint:
                 raise CheckpointError(
                     f"{self.path} was started on other weights than {model!r} holds now ({path.name}: fingerprint "
@@ -189,7 +185,7 @@ class RunFolder:
     def note_start(self, start: Start) -> None:
         """Append the provenance of this start to provenance.json; a start at step 0 discards earlier ones."""
         path = self.path / "provenance.json"
-        earlier = _read_object(path).get("starts") if start["step"] and path.exists() else None
+        earlier = parse_json(path.read_text(encoding="utf-8"))["starts"] if start["step"] and path.exists() else None
         starts = earlier if isinstance(earlier, list) else []
         self.write(path, json.dumps({"starts": [*starts, dict(start)]}, indent=2) + "\n")
 
@@ -247,20 +243,6 @@ def _needed_by(settings: TrainConfig, lora: LoraConfig | None, step: int) -> lis
 def step_of(checkpoint: Path) -> int:
     """The step after which a checkpoint was written."""
     return int(checkpoint.name.removeprefix("checkpoint-"))
-
-
-def _read_object(path: Path) -> dict[str, JsonValue]:
-    """A JSON object of the run folder. Raises CheckpointError if the file holds none."""
-    try:
-        content = parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        content = error
-    if not isinstance(content, dict):
-        raise CheckpointError(
-            f"{path} is damaged: it must hold a JSON object ({content!r:.100}). Bring back the file from a copy, or "
-            "start a new run (name=…)."
-        )
-    return content
 
 
 def _logged_step(line: bytes) -> int:

@@ -32,7 +32,7 @@ def tracker_callbacks(config: RunConfig, folder: Path, provenance: Start) -> lis
     description = {**config.model_dump(mode="json"), "provenance": dict(provenance)}
     if wandb_mode(config.tracking) != "disabled":
         open_wandb(config, folder, description)
-        trackers.append(WandbTracker())
+        trackers.append(WandbTracker())  # type: ignore[no-untyped-call]
     if "tensorboard" in config.tracking.report_to:
         from torch.utils.tensorboard import SummaryWriter
 

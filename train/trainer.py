@@ -96,8 +96,6 @@ class TreeTrainer(GRPOTrainer):
         self.run, self.folder, self.grower, self.sampler, self.questions = run, folder, grower, sampler, questions
         self.staged = staged
         self.trees: list[Tree] = []
-        self.tree_positions: list[int] = []
-        """The position of each tree of this process in the order in which those of all were sampled."""
         self.last_metrics: dict[str, float] = {}
         self.dropped: Sequence[Tree] = ()
         self.resampled: dict[str, float] = {}
@@ -212,7 +210,7 @@ class TreeTrainer(GRPOTrainer):
         self.sampled_paths = sum(1 for tree in grown for _ in tree.paths())
         self.searches = sum(tree.searches for tree in grown)
         local_trees = self.trees
-        self.trees = all_trees(self.processes, local_trees, self.tree_positions)
+        self.trees = all_trees(self.processes, local_trees)
         settings, weights = self.run.train, self.run.reward.turn_weights
         credit = assign_credit(self.trees, settings.credit, weights, settings.scale)
         self._apply_credit(output, local_trees, credit)

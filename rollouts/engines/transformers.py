@@ -113,7 +113,6 @@ class TransformersEngine:
         first: list[dict[int, float]] = [{}] * count
         rows = torch.arange(count, device=device)
         alive = torch.ones(count, dtype=torch.bool, device=device)
-        progress = _Progress(device)
         for step in range(longest):
             uniform = uniforms(streams, step)[:, None] if streams is not None else None
             logits = self._logits(hidden)
@@ -123,7 +122,11 @@ class TransformersEngine:
             ids[rows, step], logprobs[rows, step] = token, logprob
             lengths[rows] += alive
             alive = alive & ~torch.isin(token, stop)
-            live_prompts, width = progress.read(alive.view(cache.prompts, cache.slots), logprob)
+            per_prompt = alive.view(cache.prompts, cache.slots).sum(1)
+            state = torch.stack([(per_prompt > 0).sum(), per_prompt.max(), logprob.isnan().sum()])
+            live_prompts, width, broken = state.tolist()  # waits for a GPU once a token
+            if broken:
+                raise _not_finite()
             if step + 1 == longest or not live_prompts:
                 break
             if live_prompts * width <= 0.9 * cache.prompts * cache.slots:
@@ -133,7 +136,6 @@ class TransformersEngine:
             hidden = self._hidden(token[:, None], positions[:, None], cache)[:, 0]
             cache.length += 1
             positions = positions + 1
-        progress.close()
         ended = self.stop_ids
         sampled = zip(lengths.tolist(), ids.tolist(), logprobs.tolist(), first, strict=True)
         samples = [Completion(i[:n], lp[:n], n > 0 and i[n - 1] in ended, f) for n, i, lp, f in sampled]
@@ -240,49 +242,6 @@ def _draw(weights: Tensor, block: int = 256, uniform: Tensor | None = None) -> T
     # Rounding may point past the last column of the block that has any weight: take that one.
     last = block - 1 - (inside > 0).flip(-1).int().argmax(-1, keepdim=True)
     return (chosen * block + torch.minimum(within, last))[:, 0].clamp_max(columns - 1)  # weights may be NaN
-
-
-class _Progress:
-    """How many samples still run, read from the device without waiting for it.
-
-    On a GPU what is read is the state of the token before: the copy of a state runs beside the next token, which is
-    sampled for nothing where the state says that all had stopped. Rows that stopped change no sample, so the samples
-    are the same.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.behind = device.type == "cuda"
-        self._pending: tuple[Tensor, torch.cuda.Event | None] | None = None
-
-    def read(self, alive: Tensor, logprob: Tensor) -> tuple[int, int]:
-        """(prompts with a running sample, the most running samples under one prompt), at least those of `alive`
-        (prompts, slots). Raises ModelError for a log-probability that is not a number."""
-        per_prompt = alive.sum(1)
-        state = torch.stack([(per_prompt > 0).sum(), per_prompt.max(), logprob.isnan().sum()])
-        event = None
-        if self.behind:
-            state = torch.empty_like(state, device="cpu", pin_memory=True).copy_(state, non_blocking=True)
-            event = torch.cuda.Event()
-            event.record()
-        previous, self._pending = self._pending, (state, event)
-        if not self.behind:
-            return self._finish(self._pending)
-        return self._finish(previous) if previous is not None else (alive.shape[0], alive.shape[1])
-
-    def close(self) -> None:
-        """Wait for the last state, for its error."""
-        if self._pending is not None:
-            self._finish(self._pending)
-
-    @staticmethod
-    def _finish(pending: "tuple[Tensor, torch.cuda.Event | None]") -> tuple[int, int]:
-        state, event = pending
-        if event is not None:
-            event.synchronize()
-        prompts, width, broken = state.tolist()
-        if broken:
-            raise _not_finite()
-        return int(prompts), int(width)
 
 
 def _shrink(alive: Tensor, cache: TreeCache, prompts: int, width: int) -> Tensor:

@@ -158,12 +158,6 @@ def test_vllm_samples_from_the_weights_that_fsdp_has_just_trained(settings, tmp_
 REFUSED = [
     ({"FSDP_VERSION": "1"}, ["version 1", "configs/fsdp/fsdp2.yaml"]),
     ({}, ["version 1"]),
-    ({"FSDP_VERSION": "2", "FSDP_OFFLOAD_PARAMS": "true"}, ["fsdp_offload_params"]),
-    (
-        {"FSDP_VERSION": "2", "FSDP_ACTIVATION_CHECKPOINTING": "true"},
-        ["fsdp_activation_checkpointing", "train.gradient_checkpointing"],
-    ),
-    ({"FSDP_VERSION": "2", "ACCELERATE_USE_PARALLELISM_CONFIG": "true"}, ["parallelism_config"]),
     ({"FSDP_VERSION": "2"}, ["--num_processes"]),
 ]
 

@@ -8,7 +8,7 @@ from querylect.configs.load import known_configs, load_config
 from querylect.errors import ConfigError
 from querylect.rollouts.policy import load_policy
 from querylect.train import run
-from querylect.train.arguments import check_deepspeed_device, check_trained_dtype, grpo_config, trainable_dtype
+from querylect.train.arguments import check_trained_dtype, grpo_config, trainable_dtype
 from querylect.train.run import train
 from querylect.train.trainer import TreeTrainer
 
@@ -63,16 +63,6 @@ def test_what_deepspeed_casts_is_loaded_in_the_type_that_it_computes_in(settings
     assert load_policy(trainable_dtype(full.policy, full.train))[0].dtype == torch.bfloat16
     warm = change(full, **{"train.warm_start.questions": 4})
     assert trainable_dtype(warm.policy, warm.train).dtype == "float32"
-
-
-def test_deepspeed_in_bfloat16_on_a_cpu_is_refused_with_what_to_set(settings, monkeypatch):
-    fast(monkeypatch)
-    half = change(settings, **{"policy.dtype": "auto"})
-    check_deepspeed_device(half.policy)
-    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    check_deepspeed_device(settings.policy)
-    with refused(ConfigError, "policy.dtype=float32"):
-        check_deepspeed_device(half.policy)
 
 
 @pytest.mark.parametrize("name", known_configs())

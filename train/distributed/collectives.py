@@ -48,18 +48,15 @@ def _shared_client(
             yield client
 
 
-def all_trees(processes: Processes, local_trees: list[Tree], positions: Sequence[int] = ()) -> list[Tree]:
-    """The trees of all processes, by their `positions`, or by rank without; local trees are the same objects.
-    Collective.
+def all_trees(processes: Processes, local_trees: list[Tree]) -> list[Tree]:
+    """The trees of all processes, by rank; local trees are the same objects. Collective.
 
     Trees of other processes have a digest instead of prompt ids, and no document texts.
     """
     if processes.count == 1:
         return local_trees
     grown = processes.all_gather([replace(tree, roots=[_light(root) for root in tree.roots]) for tree in local_trees])
-    trees = [tree for rank, trees in enumerate(grown) for tree in (local_trees if rank == processes.rank else trees)]
-    order = [position for part in processes.all_gather(list(positions)) for position in part]
-    return [tree for _, tree in sorted(zip(order, trees, strict=True), key=lambda pair: pair[0])] if order else trees
+    return [tree for rank, trees in enumerate(grown) for tree in (local_trees if rank == processes.rank else trees)]
 
 
 def _light(node: Node) -> Node:
