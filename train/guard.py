@@ -67,51 +67,33 @@ class CollapseGuard:
 
     def _signs(self) -> Iterator[tuple[str, str]]:
         """(metric, what it is and should be)."""
-        rewards = self._means("reward")
-        last = (
-            fmean(row[FINAL_REWARD] for row in self._rows) if all(FINAL_REWARD in row for row in self._rows) else None
-        )
-        if (reward := last if last is not None else rewards[-1] if rewards else None) is not None:
-            self._best = max(self._best, reward)
-            if reward < LEAST_REWARD * self._best:
-                yield "reward", f"the last turn's mean reward is {reward:.3f}; it was {self._best:.3f}"
-        entropy = self._means("entropy")
+        final = [row[FINAL_REWARD] for row in self._rows if FINAL_REWARD in row]
+        rewards = [fmean(final)] if len(final) == len(self._rows) else self._means("reward")
+        if rewards:
+            self._best = max(self._best, rewards[-1])
+            if rewards[-1] < LEAST_REWARD * self._best:
+                yield "reward", f"the last turn's mean reward is {rewards[-1]:.3f}; it was {self._best:.3f}"
+        entropy, copies, ties = map(self._means, ("entropy", "copy", "zero_variance"))
         if entropy and max(entropy) < LEAST_ENTROPY:
-            yield (
-                "entropy",
-                f"no turn's entropy is above {max(entropy):.2g} nats per token: answers are always the same",
-            )
-        for name, label in (
-            ("copy", "rewrites repeat the question or an earlier turn"),
-            ("zero_variance", "groups have no signal"),
-        ):
-            shares = self._means(name)
-            if shares and min(shares) >= MOST_SHARE:
-                yield name, f"{min(shares):.1%} of the {label}, in every turn"
-        changed = [
-            row["changed_weights"]
-            for row in self._rows
-            if "changed_weights" in row
-            and row.get("grad_norm", 1.0) > 0
-            and row.get("learning_rate", math.inf) > self.learning_rate / 100
-        ]
+            yield "entropy", f"no turn's entropy is above {max(entropy):.2g} nats per token"
+        if copies and min(copies) >= MOST_SHARE:
+            yield "copy", f"{min(copies):.1%} of the rewrites repeat the question or an earlier turn, in every turn"
+        if ties and min(ties) >= MOST_SHARE:
+            yield "zero_variance", f"{min(ties):.1%} of the groups have no signal, in every turn"
+        changed = [row["changed_weights"] for row in self._rows if self._should_change(row)]
         if 2 * len(changed) > WINDOW and fmean(changed) < LEAST_CHANGED:
-            yield (
-                "changed_weights",
-                (
-                    f"a step changes {fmean(changed):.2%} of the trained weights: updates are lost to rounding. "
-                    "Train float32 weights (policy.dtype=auto), or raise train.learning_rate"
-                ),
-            )
+            remedy = "Train float32 weights (policy.dtype=auto), or raise train.learning_rate"
+            yield "changed_weights", f"a step changes {fmean(changed):.2%} of the trained weights. {remedy}"
         differences = [row[f"{DIFFERENCE}/mean"] for row in self._rows if f"{DIFFERENCE}/mean" in row]
         if self.logp_bound is not None and differences and not fmean(differences) <= self.logp_bound:  # true for NaN
-            yield (
-                "sampler",
-                (
-                    f"a token's log-probability differs by {fmean(differences):.3g} nats between sampler and trained "
-                    f"policy, where {self.logp_bound:.3g} is rounding. Compare with rollout.engine=transformers"
-                ),
-            )
+            excess = f"differs by {fmean(differences):.3g} nats, where {self.logp_bound:.3g} is rounding"
+            remedy = "Compare with rollout.engine=transformers"
+            yield "sampler", f"a token's log-probability in sampler and trained policy {excess}. {remedy}"
+
+    def _should_change(self, record: Mapping[str, float]) -> bool:
+        """Whether a step measured its changed weights, and its gradient and learning rate should have changed them."""
+        rate, least = record.get("learning_rate", math.inf), self.learning_rate / 100
+        return "changed_weights" in record and record.get("grad_norm", 1.0) > 0 and rate > least
 
     def _means(self, name: str) -> list[float]:
         """Mean over the window of a per-turn metric, first turn to last; turns without a value are omitted."""

@@ -8,12 +8,11 @@ this process's shard of the weights.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 SAMPLED = 100_000
 """Maximum number of compared weights per process; the standard error of the share is then below .002."""
@@ -23,16 +22,15 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class WeightSample:
-    """A seeded sample of about `limit` (SAMPLED) elements of `tensors`, by size, at least one of each."""
+    """A seeded sample of about SAMPLED elements of `tensors`, by size, at least one of each."""
 
-    def __init__(self, tensors: Iterable[Tensor], seed: int = 0, limit: int | None = None) -> None:
+    def __init__(self, tensors: Iterable[Tensor], seed: int = 0) -> None:
         self._tensors = [tensor for tensor in tensors if tensor.numel()]
         total = sum(tensor.numel() for tensor in self._tensors)
-        limit = SAMPLED if limit is None else limit
         draw = torch.Generator().manual_seed(seed)
         self._places = [
             torch.randint(tensor.numel(), (count,), generator=draw).unique().to(tensor.device)
-            if (count := max(1, limit * tensor.numel() // total)) < tensor.numel()
+            if (count := max(1, SAMPLED * tensor.numel() // total)) < tensor.numel()
             else torch.arange(tensor.numel(), device=tensor.device)
             for tensor in self._tensors
         ]
@@ -51,13 +49,7 @@ class WeightSample:
         return int(torch.stack(counts).sum()) if counts else 0, sum(map(len, self._places))
 
 
-class SteppingTrainer(Protocol):
-    """What is read of the trainer (`TreeTrainer`); under DeepSpeed it also has its engine, as `deepspeed`."""
-
-    model: nn.Module
-
-
-def stepped_weights(trainer: SteppingTrainer) -> Iterator[Tensor]:
+def stepped_weights(trainer: Trainer) -> Iterator[Tensor]:
     """The weights that the optimizer of a started trainer updates in this process: the float32 shards of ZeRO, its part
     of each trainable parameter under FSDP2, else the trainable parameters."""
     engine = getattr(trainer, "deepspeed", None)
@@ -65,6 +57,7 @@ def stepped_weights(trainer: SteppingTrainer) -> Iterator[Tensor]:
         if shards := getattr(getattr(engine, "optimizer", None), name, None):
             yield from shards
             return
+    assert trainer.model is not None
     for weight in trainer.model.parameters():
         if weight.requires_grad:
             yield weight.to_local() if isinstance(weight, DTensor) else weight
@@ -77,9 +70,7 @@ class WeightChanges(TrainerCallback):
     weights.
     """
 
-    def __init__(
-        self, trainer: SteppingTrainer, seed: int, gather: Callable[[tuple[int, int]], list[tuple[int, int]]]
-    ) -> None:
+    def __init__(self, trainer: Trainer, seed: int, gather: Callable[[tuple[int, int]], list[tuple[int, int]]]) -> None:
         self.trainer, self.seed, self.gather = trainer, seed, gather
         self._sample: WeightSample | None = None
         self._share: float | None = None

@@ -240,26 +240,3 @@ def test_weights_that_overflowed_are_an_error_and_not_an_answer(llama, sampling)
         llama.model.get_output_embeddings().weight[5] = float("nan")
     with refused(ModelError):
         llama.generate([[20, 21]], 2, sampling)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_token_reads_the_device_once(llama, monkeypatch, temperature):
-    """On a GPU every value that Python reads synchronises with the device: the stop test is the only one."""
-    reads = Counter()
-    for name in ("tolist", "item", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__"):
-        inner = getattr(torch.Tensor, name)
-
-        def counted(tensor, *args, inner=inner, name=name):
-            reads[name] += 1
-            return inner(tensor, *args)
-
-        monkeypatch.setattr(torch.Tensor, name, counted)
-    llama.stop_ids = {10_000}
-    prompts = list(PROMPTS["different lengths"])
-    totals = []
-    for tokens in (10, 30):
-        reads.clear()
-        samples = llama.generate(prompts, 3, Sampling(temperature, max_new_tokens=tokens, streams=(1, 2, 3)))
-        assert {len(sample.ids) for completions in samples for sample in completions} == {tokens}
-        totals.append(sum(reads.values()))
-    assert totals[1] - totals[0] == 20, reads

@@ -150,15 +150,6 @@ def test_a_format_failure_is_not_searched_earns_nothing_and_grows_without_docume
     assert failed.children[0].reward > 0
 
 
-def test_where_all_fail_the_environment_is_not_asked():
-    class Unreachable:
-        def step(self, *_, **__):
-            raise AssertionError("asked")
-
-    (tree,) = grower(Unreachable(), Script("a", "b")).grow([HEAD], [2])
-    assert [node.reward for node in tree.roots] == [0.0, 0.0]
-
-
 def test_a_step_without_an_answer_and_what_follows_is_unscorable(client):
     searched = []
 
@@ -197,15 +188,6 @@ def test_greedy_asks_for_greedy_and_sampling_for_what_is_configured(client):
     grown.grow([HEAD], [1])
     settings = [(s.temperature, s.top_p, s.max_new_tokens) for _, _, s in engine.calls]
     assert settings == [(0.0, 1.0, 33), (0.7, 0.9, 33)]
-
-
-def test_the_clock_counts_and_forgets(client):
-    grown = grower(client, Script(say("a")))
-    grown.grow([HEAD], [1])
-    seconds = grown.clock.read()
-    assert seconds.keys() == {"generate", "retrieve"}
-    assert min(seconds.values()) > 0
-    assert grown.clock.read() == {}
 
 
 @pytest.mark.parametrize("branching", [[1], [1, 1]])
@@ -320,12 +302,6 @@ def test_all_documents_of_a_turn_keep_to_one_budget(hostile, together):
         assert sum(tokens) <= (together or 72)
         assert [document.id for document in documents] == best[: len(documents)]
         assert len(documents) == {None: 3, 60: 3, 30: 2, 7: 1}[together]
-
-
-def test_a_document_without_words_does_not_end_what_is_shown(client):
-    grown = grower(client, Script(), document_tokens=24, observation_tokens=40)
-    cut = grown.cut_documents([Document("a", "", "fever"), Document("empty", "", " "), Document("b", "", "cough")])
-    assert [(document.id, document.text) for document in cut] == [("a", "fever"), ("empty", ""), ("b", "cough")]
 
 
 def test_a_later_plan_searches_with_the_rewrites_of_its_own_turn_alone(client):

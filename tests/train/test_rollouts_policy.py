@@ -83,18 +83,6 @@ def test_the_copy_follows_the_adapters_and_leaves_the_trained_weights_alone(requ
     assert any(weight.requires_grad for weight in policy.parameters())
 
 
-def test_generating_with_the_copy_does_not_touch_the_settings_of_the_policy(tiny_policy):
-    policy = with_lora(tiny_policy)
-    policy.train()
-    sampler = MergedCopy(policy)
-    assert sampler.model.config is not policy.config
-    assert sampler.model.config._attn_implementation == policy.config._attn_implementation
-    assert policy.training
-    generated = TransformersEngine(sampler.refresh(), load_policy(policy_config(tiny_policy))[1])
-    assert generated.generate([[20, 21]], 1, Sampling(0.0, 1.0, 2))[0][0].ids
-    assert policy.training
-
-
 def test_a_bfloat16_copy_computes_what_the_policy_computes(tiny_policy):
     """Fresh adapters add nothing, so both hold the same numbers: rotary frequencies must not be rounded either.
 
@@ -108,11 +96,6 @@ def test_a_bfloat16_copy_computes_what_the_policy_computes(tiny_policy):
     assert all(torch.equal(copied[name], loaded[name]) for name in copied)
     assert copy.model.rotary_emb.inv_freq.dtype == torch.float32
     assert torch.allclose(logits(copy), logits(policy), atol=0.2)
-
-
-def test_without_adapters_the_copy_is_the_policy(tiny_policy):
-    policy = with_lora(tiny_policy, lora=None)
-    assert MergedCopy(policy).refresh() is policy
 
 
 def test_generation_through_adapters_equals_generation_through_the_copy(tiny_policy):
@@ -265,12 +248,6 @@ def test_weights_in_a_pickle_are_not_opened(folder, tmp_path):
     with refused(ModelError, folder):
         load_policy(policy_config(folder))
     assert not (tmp_path / "sprung").exists()
-
-
-def test_the_weights_have_the_type_that_was_asked_for(tiny_policy):
-    for dtype in ("float32", "bfloat16"):
-        model, _ = load_policy(policy_config(tiny_policy, dtype=dtype))
-        assert {str(weight.dtype) for weight in model.parameters()} == {f"torch.{dtype}"}
 
 
 @pytest.fixture

@@ -154,14 +154,6 @@ def test_a_stop_before_any_search_has_the_readers_reward_and_no_price(lessons, t
     assert net["net/turn1"] == pytest.approx((rewards[0] + rewards[1] - 0.25) / 2)
 
 
-def test_the_ranking_counts_0_in_a_mixture_where_nothing_was_searched(lessons, tmp_path):
-    answering = scored(lessons, tmp_path, Parrot(closed_book="citrus"), gain=False, weight=0.75)
-    reward = {"kind": "answer", "answer": {"gain": False, "weight": 0.75}, "format_weight": 0}
-    engine = Script(STOP, say("insulin"))
-    (tree,) = grower(answering, engine, stop="answer", reward=reward).grow([SWEET], [2])
-    assert [node.reward for node in tree.roots] == [0.75, 0.25]
-
-
 def test_an_outage_of_either_side_is_no_reward_of_a_stop(lessons, tmp_path):
     """What the reader knows is not lost with the environment, but a step whose searches all failed is an outage.
     Without the raw question's answer a gain is unknown."""

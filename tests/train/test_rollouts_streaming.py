@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from querylect.configs.schema import RewardConfig, RewriterConfig, RolloutConfig, RunConfig
 from querylect.data.types import Question
-from querylect.errors import ConfigError, EngineUnavailableError, EnvironmentUnavailableError
+from querylect.errors import EngineUnavailableError, EnvironmentUnavailableError
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.parse import render
 from querylect.rewriters.registry import make_rewriter
@@ -204,11 +204,6 @@ def test_an_engine_that_fails_ends_the_growth(client):
         grower(StreamingGrower, Uneven(fails_at=7), client).grow(QUESTIONS, [4, 4], streams=STREAMS)
 
 
-def test_a_prompt_above_the_limit_is_refused(client):
-    with pytest.raises(ConfigError):
-        grower(StreamingGrower, Uneven(), client, max_prompt_tokens=16).grow(QUESTIONS, [4, 4], streams=STREAMS)
-
-
 @pytest.mark.parametrize("name", ["vllm", "vllm_server"])
 def test_each_vllm_engine_gives_one_by_one_what_it_gives_at_once(
     name, client, vllm, run_app, monkeypatch, tiny_policy, tmp_path
@@ -229,13 +224,6 @@ def test_each_vllm_engine_gives_one_by_one_what_it_gives_at_once(
         for greedy in (False, True):
             expected = turn_by_turn.grow(QUESTIONS[:2], [2, 2], greedy, STREAMS[:2])
             assert streaming.grow(QUESTIONS[:2], [2, 2], greedy, STREAMS[:2]) == expected
-
-
-def test_the_engine_is_woken_where_there_is_no_question_too(client):
-    """Processes wake theirs together, and one of them may have no question."""
-    engine = Uneven()
-    assert grower(StreamingGrower, engine, client).grow([], [4, 4], streams=[]) == []
-    assert engine.woken
 
 
 def test_an_engine_in_the_process_drops_what_is_under_way(vllm, tiny_policy):

@@ -3,14 +3,14 @@
 vLLM does not run without a GPU; tests/vllm_doubles.py stands in for it at its own interfaces.
 """
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 import pytest
 import torch
 from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError, EngineUnavailableError
-from querylect.rollouts.engines import policy_weights, vllm_server
+from querylect.rollouts.engines import vllm_server
 from querylect.rollouts.engines.base import Sampling
 from querylect.rollouts.engines.policy_weights import layers
 from querylect.rollouts.engines.transformers import TransformersEngine
@@ -340,51 +340,6 @@ def test_a_server_that_is_not_there_or_dies_is_named(config, started):
             engine.generate(PROMPTS, 1, HOT)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize(
-    ("kind", "split"), [("vllm", True), ("nccl", True), ("nccl", False), ("files", True), ("files", False)]
-)
-def test_where_weights_cannot_be_sent_no_process_waits_for_another(kind, rank, split, started, vllm, monkeypatch):
-    """The process that fails gathers all layers nevertheless, and all of them raise its error."""
-    reported, gathered = [], []
-
-    def all_gather(values, value):
-        reported.append(value)
-        values[:] = [value, None] if rank == 0 else [failure, value]
-
-    def fails(*_, **__):
-        raise EngineUnavailableError("the memory is full")
-
-    with started(kind) as (config, server):
-        engine, weights = engine_around(config, *trained(config))
-        monkeypatch.setattr(policy_weights, "gathered", lambda layer: gathered.append(layer) or nullcontext())
-        if split:
-            engine.source.policy.get_base_model().model.norm.weight.ds_id = 0
-        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-        monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
-        monkeypatch.setattr(torch.distributed, "all_gather_object", all_gather)
-        failure = None
-        weights.refresh()
-        assert reported == [None]
-        layer_count = len(gathered)
-        assert bool(layer_count) == split
-        failure = EngineUnavailableError("the memory is full")
-        if rank == 0:
-            if kind == "vllm":
-                monkeypatch.setattr(vllm[0], "collective_rpc", fails)
-            elif kind == "nccl":
-                monkeypatch.setattr(engine.client, "update_named_params", fails)
-            else:
-                monkeypatch.setattr(vllm_server, "weights_in_files", fails)
-        events = list(server.events)
-        with refused(EngineUnavailableError, "the memory is full") as raised:
-            weights.refresh()
-        assert raised.value.already_reported == (rank == 1)
-        assert server.events == events
-        assert len(gathered) == 2 * layer_count
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 def test_weights_for_a_server_need_a_gpu_or_a_folder(started, monkeypatch):
     real = vllm_server.transfer_device
@@ -392,15 +347,6 @@ def test_weights_for_a_server_need_a_gpu_or_a_folder(started, monkeypatch):
         monkeypatch.setattr(vllm_server, "transfer_device", real)
         with refused(ConfigError, "rollout.server.weights_folder"):
             engine_around(config, *trained(config))
-
-
-def test_weights_that_are_split_over_processes_are_not_sent(config, vllm):
-    policy, tokenizer = trained(config)
-    _, weights = engine_around(change(config, **{"rollout.engine": "vllm"}), policy, tokenizer)
-    split = next(weight for name, weight in policy.named_parameters() if "embed_tokens" in name)
-    split.data = split.data.new_empty(0)
-    with refused(ConfigError, "embed_tokens.weight", "ZeRO-3"):
-        weights.refresh()
 
 
 def test_weights_that_fsdp_has_split_are_merged_only_when_they_are_gathered(config, vllm):

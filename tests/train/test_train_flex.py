@@ -11,14 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from querylect.errors import ModelError
 from querylect.train.packing import attention as packed_attention
-from querylect.train.packing.attention import TILE, compiled_length, flex_mask, packed_row
+from querylect.train.packing.attention import TILE, flex_mask, packed_row
 from querylect.train.packing.packing import pack, packed_logps
-from torch._dynamo.testing import CompileCounter
 from torch.nn.attention.flex_attention import create_block_mask
 
-from ..raising import refused
 from ..tiny import tiny_model
 from .test_train_packing import batch, gradient, relative, tree_rows
 
@@ -109,17 +106,6 @@ def test_its_gradient_is_that_of_blocks(monkeypatch):
     assert relative(flex, blocks) < 1e-5
 
 
-def test_rows_are_padded_to_four_lengths_per_doubling():
-    lengths = [compiled_length(tokens) for tokens in range(1, 2**17 + 1)]
-    assert sorted(set(lengths[2**12 : 2**15])) == [
-        2**doubling + 2 ** (doubling - 2) * n for doubling in (12, 13, 14) for n in (1, 2, 3, 4)
-    ]
-    for tokens, length in enumerate(lengths, 1):
-        assert length % TILE == 0
-        assert 0 <= length - tokens < max(TILE, length / 4)
-    assert len(set(lengths)) * 2 * 2 == packed_attention.RECOMPILATIONS
-
-
 def branches(tokens):
     """The layout of a tree of `tokens` tokens with two branches, for FlexAttention."""
     prompt, first = tokens // 4, tokens // 2
@@ -152,26 +138,6 @@ def on_gpu(monkeypatch):
     torch._dynamo.reset()
     yield set_up
     torch._dynamo.reset()
-
-
-def test_rows_of_many_lengths_share_few_compiled_kernels(on_gpu):
-    counter = CompileCounter()
-    on_gpu(backend=counter)
-    lengths = [513, 570, 640, 641, 700, 1000, 1024]
-    for tokens in lengths:
-        out, reference = attend(branches(tokens))
-        assert relative(out, reference) < 1e-5
-        assert out.transpose(1, 2).is_contiguous(), "the output projection would copy it"
-    assert counter.frame_count == len({compiled_length(tokens) for tokens in lengths}) == 3
-
-
-def test_where_compilation_gives_up_nothing_runs_uncompiled(on_gpu, monkeypatch):
-    monkeypatch.setattr(packed_attention, "RECOMPILATIONS", 1)
-    on_gpu(backend=CompileCounter())
-    attend(branches(200))
-    with refused(ModelError, "recompile_limit", "train.packed_attention", "sdpa"):
-        attend(branches(300))
-    attend(branches(220))
 
 
 @pytest.mark.skipif(which("g++") is None and which("clang++") is None, reason="there is no C++ compiler for Inductor")

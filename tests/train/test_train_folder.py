@@ -43,14 +43,6 @@ def test_a_checkpoint_without_what_the_run_needs_is_passed_over(tmp_path, caplog
     assert folder.newest_checkpoint(config.train, config.policy) == newest
 
 
-def test_what_other_runs_need_is_not_asked_for(tmp_path):
-    """A rollout is in use only between two steps on it; all weights have no adapter as reference."""
-    folder = RunFolder(tmp_path)
-    newest = checkpoint(folder, 4)
-    config = change(RunConfig(), **{"train.num_iterations": 2, "train.beta": 0.1, "policy.lora": None})
-    assert folder.newest_checkpoint(config.train, config.policy) == newest
-
-
 ENVIRONMENT = ("retriever", "corpus_hash", "index_hash", "gain", "settings_hash")
 
 

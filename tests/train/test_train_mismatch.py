@@ -63,15 +63,6 @@ def test_the_figures_of_a_step_by_hand():
     assert mismatch.read() == {}, "no token, no figure"
 
 
-def test_a_token_without_a_recorded_probability_weighs_1_and_is_not_counted():
-    mismatch = Mismatch(TrainConfig())
-    unknown = torch.tensor([[0.0, math.nan]])
-    weights = mismatch.weigh(torch.tensor([[2.0, 5.0]]).log(), unknown, torch.tensor([[1, 1]]))
-    assert weights.tolist() == [[pytest.approx(2.0), 1.0]]
-    figures = mismatch.read()
-    assert figures[f"{RATIO}/mean"] == figures[f"{RATIO}/min"] == pytest.approx(2.0)
-
-
 def test_figures_of_several_processes_are_joined():
     """Another process has two tokens with ratio 1 beside ours with ratio 3."""
 

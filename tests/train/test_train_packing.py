@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from querylect.train.packing import attention as packed_attention
 from querylect.train.packing.attention import blocks
 from querylect.train.packing.packing import pack, packed_logps
-from transformers import AttentionMaskInterface
 
 from ..tensor_bytes import LiveBytes
 from ..tiny import tiny_model
@@ -180,19 +179,6 @@ def test_forward_passes_that_only_other_processes_need_change_nothing(budget):
     assert got[2] == expected[2], "repeated tokens are not counted"
     for actual, reference in zip((got[0], got[1], got[3]), (expected[0], expected[1], expected[3]), strict=True):
         assert relative(actual, reference) < 1e-12
-
-
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "mistral", "gemma3_text", "gpt2", "phi3", "olmo2"])
-def test_no_mask_of_all_pairs_of_tokens_is_made(kind, monkeypatch):
-    """It would take a byte for each pair: 8 GB for the 90,000 tokens of a tree of long answers."""
-    calls = []
-    monkeypatch.setitem(AttentionMaskInterface._global_mapping, packed_attention.NAME, lambda *_, **__: calls.append(1))
-    rows = batch(*tree_rows())
-    changes = {"n_embd": 64, "n_layer": 2, "n_head": 4} if kind == "gpt2" else {}
-    values, _ = _values(tiny_model(kind, **changes), *rows)
-    assert not calls
-    expected, _ = flat_logps(tiny_model(kind, **changes), *rows, TEMPERATURE)
-    assert relative(values, expected) < 1e-5
 
 
 def test_the_pieces_of_a_split_tree_are_held_one_after_the_other():

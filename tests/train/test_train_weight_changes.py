@@ -4,7 +4,7 @@ import pytest
 import torch
 from querylect.train.run import train
 from querylect.train.trainer import TreeTrainer
-from querylect.train.weight_changes import SAMPLED, WeightChanges, WeightSample, stepped_weights
+from querylect.train.weight_changes import SAMPLED, WeightChanges, WeightSample
 
 from ..lessons import change, records
 
@@ -36,20 +36,6 @@ def test_a_sample_is_seeded_spread_by_size_and_near_the_whole():
     tensors[0][torch.rand(900_000) < 0.25] += 1.0
     changed, compared = samples[0].changed()
     assert changed / compared == pytest.approx(0.225, abs=0.01)
-
-
-def test_the_shards_of_zero_are_what_is_compared():
-    class Engine:
-        class optimizer:
-            single_partition_of_fp32_groups = (torch.zeros(3),)
-
-    class Trainer:
-        model = torch.nn.Linear(4, 2)
-        deepspeed = None
-
-    assert [tuple(weight.shape) for weight in stepped_weights(Trainer)] == [(2, 4), (2,)]
-    Trainer.deepspeed = Engine
-    assert [tuple(weight.shape) for weight in stepped_weights(Trainer)] == [(3,)]
 
 
 def test_the_shares_of_all_processes_are_weighed_by_what_they_compare():

@@ -124,11 +124,6 @@ def test_no_piece_of_outside_text_becomes_a_control_token(text, tokens):
 CHAT = chat_of()
 
 
-def test_plain_text_is_left_as_it_is(chat):
-    text = "  <b>p < 0.05</b>\n| a | b |  <think>  im_start "
-    assert chat.plain(text) == text
-
-
 def test_control_tokens_that_the_tokenizer_does_not_name_are_taken_out_too():
     """Llama 3 lists its header tokens only among the added ones; others are added as ordinary text."""
     template = "{% for m in messages %}<header>{{ m.role }}<|end of header|>{{ m.content }}<|eot|>{% endfor %}<header>"
@@ -158,13 +153,6 @@ def test_cut_keeps_to_its_budget_and_to_the_beginning(text, tokens):
         assert cut == full
     else:
         assert cut == "" or (cut.endswith("…") and full.startswith(cut[:-1]))
-
-
-def test_cut_uses_its_budget(chat):
-    text = "what helps when my head hurts, and what lowers the sugar in the blood"
-    mark = chat.count("…")
-    for tokens in range(mark + 1, chat.count(text)):
-        assert tokens - 1 <= chat.count(chat.cut(text, tokens)) <= tokens
 
 
 def test_cut_never_ends_in_half_a_character(chat):
