@@ -39,12 +39,10 @@ def test_a_sample_is_seeded_spread_by_size_and_near_the_whole():
 
 
 def test_the_shares_of_all_processes_are_weighed_by_what_they_compare():
-    changes = WeightChanges(0, lambda counts: [counts, (1, 2)])
-
     class Trainer:
         model = torch.nn.Linear(3, 2, bias=False)
 
-    changes.trainer = Trainer
+    changes = WeightChanges(Trainer, 0, lambda counts: [counts, (1, 2)])
     changes.on_step_begin(None, None, None)
     Trainer.model.weight.data[0, 0] += 1.0
     changes.on_optimizer_step(None, None, None)
