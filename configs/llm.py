@@ -23,21 +23,14 @@ class LlmConfig(Section):
     """Name of the environment variable with the endpoint's API key; if it is unset, no key is sent."""
     extra: dict[str, object] = {}
     """Endpoint: extra fields of each request; null removes a field, as in {seed: null}."""
-    opens_thinking: bool = False
-    """Endpoint: set it to true if the chat template opens <think> in the prompt and the server does not separate
-    thoughts (DeepSeek-R1, QwQ, Qwen3-Thinking): an answer without </think> then counts as thinking that was cut off."""
     concurrency: Annotated[int, Field(ge=1)] = 8
     """Endpoint: maximum concurrent requests."""
-    timeout: Annotated[float, Field(gt=0)] = 120.0
-    """Endpoint: timeout of one attempt, in seconds: for the connection, and then for each wait for data."""
     deadline: Annotated[float, Field(gt=0)] = 300.0
     """Endpoint: deadline of one prompt over all attempts, in seconds; after it the response is missing."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Local: data type of the weights. auto: bfloat16 if the device is faster in it, else float32."""
     max_prompt_tokens: Annotated[int, Field(ge=16)] = 8192
     """Local: maximum prompt tokens; a longer prompt is skipped and its response is missing."""
-    batch_tokens: Annotated[int, Field(ge=16)] = 16_384
-    """Local: tokens per generation batch: prompts and answers, padding included."""
     cache: str | None = "auto"
     """Response cache file. auto: querylect/llm.sqlite in the user's cache folder. None: no cache."""
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from .rewriter import ChrConfig, HcqrConfig, MultiQueryConfig
+from .rewriter import ChrConfig, HcqrConfig
 from .section import MAX_WEIGHT, PositiveWeight, Section, Weight
 
 _ONLY = [""]
@@ -19,8 +19,6 @@ class AskingConfig(Section):
     """Maximum tokens of an answer, thinking included."""
     temperature: Annotated[float, Field(ge=0)] = 0.0
     """Sampling temperature; 0 is greedy."""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Random seed of sampled answers."""
 
 
 class OneQueryConfig(AskingConfig):
@@ -30,12 +28,15 @@ class OneQueryConfig(AskingConfig):
     """Documents of the context."""
 
 
-class MultiQueryMethodConfig(AskingConfig, MultiQueryConfig):
+class MultiQueryMethodConfig(AskingConfig):
     """`multi_query`: paraphrases of the question, each searched separately."""
+
+    options: bool = False
+    """Show the question's answer options, if it has any."""
 
 
 class HcqrMethodConfig(AskingConfig, HcqrConfig):
-    """`hcqr`: `max_tokens` limits the queries, `hypothesis_tokens` the hypothesis."""
+    """`hcqr`: `max_tokens` limits the queries."""
 
 
 class ChrMethodConfig(OneQueryConfig, ChrConfig):
@@ -70,8 +71,6 @@ class TaggedConfig(QuestionWeightConfig):
 
     rewrite_weight: Weight = 1.0
     """Weight of a rewrite in its probe."""
-    max_rewrites: Annotated[int, Field(ge=1)] = 4
-    """Maximum rewrites per answer; more is a format failure."""
     prompt: str = "hpo"
     """`small` only: the few-shot prompt, a packaged name or the path of a YAML file."""
 
@@ -79,16 +78,8 @@ class TaggedConfig(QuestionWeightConfig):
 class CsqeConfig(OneQueryConfig):
     """`csqe`: expand with sentences of the first ranking's documents, and with generated passages."""
 
-    documents: Annotated[int, Field(ge=1)] = 10
-    """Top documents of the first ranking from which sentences are picked."""
-    picks: Annotated[int, Field(ge=1)] = 2
-    """Samples of the answer that picks sentences."""
-    passages: Annotated[int, Field(ge=1)] = 2
-    """Generated passages; the question weighs as much as all of them together."""
     temperature: Annotated[float, Field(ge=0)] = 1.0
     """Sampling temperature of picks and passages."""
-    document_words: Annotated[int, Field(ge=1)] = 128
-    """Words of each document shown to the model."""
 
 
 class ThinkQeConfig(OneQueryConfig):
@@ -96,12 +87,8 @@ class ThinkQeConfig(OneQueryConfig):
 
     rounds: Annotated[int, Field(ge=1)] = 3
     """Rounds of search and expansion."""
-    documents: Annotated[int, Field(ge=1)] = 10
-    """Documents shown per round; documents of earlier rounds are skipped."""
     temperature: Annotated[float, Field(ge=0)] = 0.6
     """Sampling temperature of the expansions."""
-    document_words: Annotated[int, Field(ge=1)] = 128
-    """Words of each document shown to the model."""
 
 
 class MethodAnswersConfig(Section):
@@ -156,8 +143,6 @@ class MigresConfig(SourcesConfig):
     """Maximum searches, including the first."""
     queries: Annotated[int, Field(ge=1)] = 4
     """Maximum queries per round."""
-    form_tokens: Annotated[int, Field(ge=1)] = 512
-    """Maximum tokens of each step's response."""
 
 
 class MisknowConfig(ReadingConfig):
@@ -166,19 +151,15 @@ class MisknowConfig(ReadingConfig):
     first: list[str] = _ONLY
     """Knowledge bases of the first search, each searched for its share of `first_k`."""
     second: list[str] = _ONLY
-    """Knowledge bases of further searches, each searched for its share of `second_k`."""
+    """Knowledge bases of the second search, each searched for its share of `second_k`."""
     first_k: Annotated[int, Field(ge=1)] = 2
     """Passages of the first search."""
     second_k: Annotated[int, Field(ge=1)] = 2
-    """Passages per further search, over all queries."""
-    rounds: Annotated[int, Field(ge=1)] = 1
-    """Maximum further searches, each after a draft and a judgement; the paper uses 1."""
+    """Passages of the second search, over all queries."""
     queries: Annotated[int, Field(ge=1)] = 4
-    """Maximum queries per judgement."""
+    """Maximum queries of the judgement."""
     reasoning: bool = True
     """Show the judgement's reasoning in the final prompt."""
-    reasoning_words: Annotated[int, Field(ge=1)] = 200
-    """Maximum words of reasoning in the final prompt."""
     judge_tokens: Annotated[int, Field(ge=1)] = 1024
     """Maximum tokens of a judgement, thinking included."""
 
@@ -193,11 +174,7 @@ class QaRagConfig(Section):
     """`qa_rag`: search with a generated answer."""
 
     k: Annotated[int, Field(ge=1)] = 10
-    """Documents of the context; with `rerank`, also of each of the two searches."""
-    rerank: bool = False
-    """Also search with the question, and keep the best documents of both searches by a cross-encoder."""
-    source: str = ""
-    """The knowledge base; "": the only one, or the first."""
+    """Documents of the context."""
     max_tokens: Annotated[int, Field(ge=1)] = 256
     """Maximum tokens of the generated answer."""
 
@@ -209,8 +186,6 @@ class RerankMethodConfig(Section):
     """Documents retrieved with the question."""
     k: Annotated[int, Field(ge=1)] = 15
     """Documents kept after reranking."""
-    source: str = ""
-    """The knowledge base; "": the only one, or the first."""
 
     @model_validator(mode="after")
     def _check_k(self) -> "RerankMethodConfig":
@@ -224,10 +199,6 @@ class MainRagConfig(Section):
 
     k: Annotated[int, Field(ge=1)] = 15
     """Documents retrieved with the question and judged."""
-    deviations: Annotated[float, Field(ge=0)] = 0.0
-    """Keep documents that score at least the mean minus this many standard deviations; the HCQR paper uses 0."""
-    source: str = ""
-    """The knowledge base; "": the only one, or the first."""
     document_words: Annotated[int, Field(ge=1)] = 400
     """Words of a document shown to the predictor and the judge."""
     max_tokens: Annotated[int, Field(ge=1)] = 32
@@ -239,8 +210,6 @@ class TrainingFreeConfig(Section):
 
     k: Annotated[int, Field(ge=1)] = 15
     """Documents of the context; an evaluation uses its own `depth`."""
-    source: str = ""
-    """The knowledge base; "": the only one, or the first."""
 
 
 class FirstTitlesConfig(TrainingFreeConfig):

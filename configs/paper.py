@@ -60,8 +60,6 @@ class TaskConfig(Section):
     choice has only accuracy, content only exact_recovery."""
     judges: list[JudgeName] = []
     """LLM judges of contexts and answers, in addition to the metrics (docs/papers.md)."""
-    limit: Annotated[int, Field(ge=1)] | None = None
-    """Sample size, drawn with the paper's `seed`; None: the paper's `limit`, or all questions."""
 
     @model_validator(mode="after")
     def _check_kind(self) -> "TaskConfig":
@@ -107,8 +105,6 @@ class PaperSystem(Section):
     """Name in tables; if empty, the system's name."""
     sources: list[str] | None = None
     """Environments that it may search; None: those of the task."""
-    style: Style | None = None
-    """Prompt style of the reader; None: that of the task."""
     tasks: list[str] | None = None
     """Tasks to run; None: all."""
     baseline: str = ""
@@ -166,13 +162,11 @@ class PaperConfig(Section):
     """A paper: its methods, tasks, environments, models and tables."""
 
     name: Name
-    """Name of the paper; results are written to `output/name-READER`."""
+    """Name of the paper; results are written to `papers/name-READER`."""
     title: str = ""
     """Title of the paper, for the report."""
-    output: str = "papers"
-    """Parent folder of the results."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Random seed of sampled answers, of the samples that `limit` settings draw, and of the tests."""
+    """Random seed of sampled answers, of the sample that `limit` draws, and of the tests."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Sample size per task, drawn with `seed`; None: all questions."""
     document_words: Annotated[int, Field(ge=1)] = 200

@@ -11,19 +11,6 @@ QueryRole = Literal["support", "distinction", "key_features"]
 """The three queries of HCQR, in order."""
 
 
-class MultiQueryConfig(Section):
-    """`multi_query`: paraphrases of the question, each searched separately (docs/methods.md)."""
-
-    queries: Annotated[int, Field(ge=1, le=10)] = 3
-    """Number of paraphrases."""
-    options: bool = False
-    """Show the question's answer options, if it has any."""
-    per_query: Annotated[int, Field(ge=1)] = 5
-    """Documents that each query contributes."""
-    budget: Annotated[int, Field(ge=1)] = 15
-    """Maximum documents of the union."""
-
-
 class HcqrConfig(Section):
     """`hcqr`: three queries that test a hypothesis about the answer (docs/methods.md)."""
 
@@ -31,12 +18,6 @@ class HcqrConfig(Section):
     """Show the question's answer options, if it has any, to the model that forms the hypothesis."""
     without: list[QueryRole] = []
     """Queries to leave out of the search, for ablations."""
-    per_query: Annotated[int, Field(ge=1)] = 5
-    """Documents that each query contributes."""
-    budget: Annotated[int, Field(ge=1)] = 15
-    """Maximum documents of the union."""
-    hypothesis_tokens: Annotated[int, Field(ge=1)] = 2048
-    """Maximum tokens of the hypothesis, thinking included."""
 
     @field_validator("without")
     @classmethod
@@ -51,12 +32,6 @@ class ChrConfig(Section):
 
     penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """λ, the weight of the mimic; 0: search with the target alone."""
-    adaptive: bool = False
-    """Lower the penalty if target and mimic are similar."""
-    alike_from: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """adaptive: similarity above which the penalty decreases linearly, to 0 at a similarity of 1."""
-    similarity: str = "letters"
-    """adaptive: `letters` compares spellings; else a sentence encoder (folder, package:NAME, Hub id or recipe)."""
     field: Literal["medicine", "any"] = "medicine"
     """Wording of the prompt: diagnoses, as in the paper (medicine), or answers of any field (any)."""
 
@@ -80,17 +55,14 @@ class RewriterConfig(Section):
     for hyde, 5 (BM25) or 1 (other retrievers) for query2doc, and 0 for the others."""
     rewrite_weight: Weight = 1.0
     """Weight of a rewrite in its probe."""
-    max_rewrites: Annotated[int, Field(ge=1)] = 4
-    """Maximum rewrites per answer; more is a format failure."""
     prompt: str = "hpo"
     """`small` only: the few-shot prompt, a packaged name or the path of a YAML file."""
     options: bool = False
-    """`hyde` and `query2doc` only: show the question's answer options, if it has any."""
+    """`hyde`, `query2doc` and `multi_query` only: show the question's answer options, if it has any."""
     stop: bool | Literal["answer"] = False
     """Let the policy answer `<stop/>` instead of a rewrite: it keeps the ranking of the turns before and has no further
     turn (docs/stop.md). Without such a ranking, as in turn 1, true searches the question as it stands, and answer
     searches nothing: the reader of `reward.kind: answer` then answers without documents."""
-    multi_query: MultiQueryConfig = MultiQueryConfig()
     hcqr: HcqrConfig = HcqrConfig()
     chr: ChrConfig = ChrConfig()
     misknow: MisknowTurnsConfig = MisknowTurnsConfig()
@@ -106,6 +78,7 @@ class RewriterConfig(Section):
             "hcqr": {"hcqr", "llm", "form"},
             "hyde": {"options"},
             "query2doc": {"options"},
+            "multi_query": {"options"},
         }.get(self.name, {self.name})
         switched_off = set() if self.stop else {"stop"}
-        return ({"multi_query", "hcqr", "chr", "misknow", "llm", "form", "options"} - relevant) | switched_off
+        return ({"hcqr", "chr", "misknow", "llm", "form", "options"} - relevant) | switched_off

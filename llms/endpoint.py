@@ -104,14 +104,11 @@ class _Choice(BaseModel):
     finish_reason: str | None = None
     logprobs: _Logprobs | None = None
 
-    def text(self, opens_thinking: bool) -> Text:
+    def text(self) -> Text:
         tokens = (self.logprobs.content if self.logprobs is not None else None) or []
         first = {alternative.token: alternative.logprob for alternative in tokens[0].top_logprobs} if tokens else {}
         finished = self.finish_reason != "length"
-        text = self.message.text(finished)
-        if opens_thinking and not text.lstrip().startswith(THINK_OPEN):
-            text = THINK_OPEN + text
-        return Text(text, finished, first)
+        return Text(self.message.text(finished), finished, first)
 
 
 class _Usage(BaseModel):
@@ -142,12 +139,9 @@ class Endpoint:
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """URL, model, the extra fields of every request, and what changes replies where it is not the default."""
+        """URL, model, and the extra fields of every request."""
         config = self._config
-        identity: dict[str, object] = {"endpoint": config.base_url, "model": config.model, "extra": config.extra}
-        if config.opens_thinking:
-            identity["opens_thinking"] = True
-        return identity
+        return {"endpoint": config.base_url, "model": config.model, "extra": config.extra}
 
     def generate(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver, costs: Costs) -> None:
         """Ask all prompts, `concurrency` at a time; deliver each outcome as it comes.
@@ -188,12 +182,12 @@ class Endpoint:
                 self._consecutive_failures = self._consecutive_failures + 1 if missing else 0
                 if self._consecutive_failures >= max(config.concurrency, 8):
                     reason = f"{self._consecutive_failures} prompts in a row had no reply"
-                    raise self._unavailable_error(reason, "no-replies")
+                    raise self._unavailable_error(reason)
 
         http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [count_retry], "response": [check]})
         key = secret_in(config.api_key_env) or "none"
         async with openai.AsyncOpenAI(
-            base_url=config.base_url, api_key=key, timeout=config.timeout, http_client=http
+            base_url=config.base_url, api_key=key, timeout=config.deadline, http_client=http
         ) as client:
             _ = client.chat.completions  # openai imports it lazily: here, not during a request
             tasks = [asyncio.create_task(worker(client)) for _ in range(min(config.concurrency, len(prompts)))]
@@ -239,7 +233,7 @@ class Endpoint:
                         self._without_schema = True
                         log.warning("%s has no structured outputs; it is asked without", self._config.base_url)
                     answer = _Completion.model_validate_json(raw.content)
-                    texts += [choice.text(self._config.opens_thinking) for choice in answer.choices]
+                    texts += [choice.text() for choice in answer.choices]
                     usages.append(answer.usage)
         except openai.APIStatusError as error:
             if error.status_code in WRONG:
@@ -256,7 +250,7 @@ class Endpoint:
         except openai.APIConnectionError as error:
             self._last_error = str(error.__cause__ or error)
             if not self._reached:
-                raise self._unavailable_error("it cannot be reached", "endpoint-unreachable") from error
+                raise self._unavailable_error("it cannot be reached") from error
             return MissingResponse("no completion" if isinstance(error.__cause__, ValidationError) else "no connection")
         return LlmResponse(
             tuple(texts[: draw.n]),
@@ -288,7 +282,7 @@ class Endpoint:
             f"{error.message}. Check base_url, model and the key ({self._config.api_key_env} {key})."
         )
 
-    def _unavailable_error(self, reason: str, code: str) -> EngineUnavailableError:
+    def _unavailable_error(self, reason: str) -> EngineUnavailableError:
         return EngineUnavailableError(
             f"the endpoint {self._config.base_url}: {reason} (last: {self._last_error}). Replies that came before are "
             "kept. Start it, correct base_url, or raise the deadline, and run the same command again."

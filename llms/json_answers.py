@@ -33,12 +33,21 @@ def find_values(text: str, finished: bool = False) -> list[Any]:
             span, position = text[start:end], end
         reference = span[0] == "[" and not any(quote in span for quote in "\"'“") and span != text.strip(" `\n.")
         try:
-            value = None if reference else json.loads(span, strict=False)
+            value = None if reference else json.loads(span, strict=False, object_pairs_hook=_once)
+        except KeyError:
+            value = None
         except ValueError:
             value = repair_json(span, return_objects=True, skip_json_loads=True)
         if isinstance(value, dict | list) and value:
             values.append(value)
     return values
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs. Raises KeyError where a key is there twice: nobody can say which value is meant."""
+    if len(dict(pairs)) < len(pairs):
+        raise KeyError("a key twice")
+    return dict(pairs)
 
 
 def _end_of(text: str, start: int) -> int | None:

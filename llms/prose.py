@@ -11,11 +11,23 @@ UNCLOSED = "unclosed think"
 """The failure of a text that ends while the model thinks."""
 REFUSAL = "refusal"
 """The failure of a text in which the model declines instead of answering."""
-END_OF_TURN = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>", "</s>")
+END_OF_TURN = (
+    "<|im_end|>",
+    "<|return|>",
+    "<|endoftext|>",
+    "<|eot_id|>",
+    "<|end_of_text|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "</s>",
+)
 """Marks that may follow an answer if the caller decodes special tokens."""
 
 _OPEN = re.compile(r"^[ \t]*<(?:think|thinking|thought|reasoning)>", re.IGNORECASE | re.MULTILINE)
 _CLOSE = re.compile(r"</(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
+_FINAL_CHANNEL = "<|channel|>final<|message|>"
+"""What follows it is the answer (gpt-oss)."""
+_CONTROL = re.compile(r"<\|\w+\|>")
 _FENCE_LINE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[\w+-]*[ \t]*$", re.MULTILINE)
 _RULE = re.compile(r"^[ \t]*(?:[-*_=][ \t]*){3,}$", re.MULTILINE)
 _REFUSAL = re.compile(
@@ -87,8 +99,12 @@ def without_end_of_turn(text: str) -> str:
 
 
 def answer_of(text: str) -> SplitAnswer:
-    """`split_thinking` of a text without end-of-turn marks; an empty answer is a failure too."""
-    split = split_thinking(without_end_of_turn(unboxed(text.replace("\r\n", "\n").replace("\u00a0", " "))))
+    """`split_thinking` of a text without end-of-turn marks; an empty answer is a failure too, and one that still holds
+    control tokens."""
+    text = unboxed(text.replace("\r\n", "\n").replace("\u00a0", " ")).rpartition(_FINAL_CHANNEL)[2]
+    split = split_thinking(without_end_of_turn(text))
+    if _CONTROL.search(split.answer):
+        return split._replace(answer="", failure="control tokens")
     return split if split.failure or split.answer else split._replace(failure="empty answer")
 
 

@@ -12,7 +12,7 @@ from ..configs.methods import ChrMethodConfig
 from ..configs.rewriter import ChrConfig
 from ..data.types import Question
 from ..llms.structured import AskForm, FormPrompt, Structured, WorkedExample
-from ..rewriters.chr import VERSION, Contrast, role_of
+from ..rewriters.chr import VERSION, contrast, role_of
 from ..rewriters.levels import case_text
 from .method import Steps, draw_of
 from .rewritten import failed, searched
@@ -46,7 +46,6 @@ class Chr:
     """CHR as published: one call for a JSON object of two hypotheses."""
 
     settings: ChrMethodConfig
-    pair: Contrast
     name = "chr"
     versions = (VERSION,)
 
@@ -57,7 +56,8 @@ class Chr:
         if answer.value is None:
             return failed(answer)
         plus, minus = answer.value.plus, answer.value.minus
-        return (yield from searched(self.pair.plan(plus, minus, settings.k), self.pair.notes(plus, minus)))
+        notes = {"H_plus": plus, "H_minus": minus, "penalty": settings.penalty}
+        return (yield from searched(contrast(plus, minus, settings.penalty, settings.k), notes))
 
 
 def one_call(question: Question, config: ChrConfig) -> FormPrompt:

@@ -25,6 +25,10 @@ from .reading import user_prompt
 from .rewritten import searched
 
 PICK, PASSAGE = "csqe-pick-1", "csqe-passage-1"
+DOCUMENTS, PICKS, PASSAGES = 10, 2, 2
+"""Documents of the first ranking that are shown, samples that pick sentences, and generated passages."""
+DOCUMENT_WORDS = 128
+"""Words of each document shown to the model."""
 NO_EXPANSION = "no expansion"
 """The failure where neither a passage nor a sentence is left."""
 
@@ -44,13 +48,13 @@ class Csqe:
     def steps(self, question: Question) -> Steps:
         """Search, pick sentences, write passages, search again."""
         settings = self.settings
-        first: SearchResults | None = yield SearchStep(SearchPlan.of(question.text, k=settings.documents))
+        first: SearchResults | None = yield SearchStep(SearchPlan.of(question.text, k=DOCUMENTS))
         if first is None:
             return Outcome(failure=NO_RANKING)
-        asks = [PromptStep(passage_prompt(question), draw_of(settings, settings.passages))]
+        asks = [PromptStep(passage_prompt(question), draw_of(settings, PASSAGES))]
         if first.documents:
-            prompt = pick_prompt(question, first.documents, settings.document_words)
-            asks.insert(0, PromptStep(prompt, draw_of(settings, settings.picks)))
+            prompt = pick_prompt(question, first.documents)
+            asks.insert(0, PromptStep(prompt, draw_of(settings, PICKS)))
         *pick_replies, passage_reply = yield asks
         pick_reply: LlmResponse | None = pick_replies[0] if pick_replies else None
         if passage_reply is None or (pick_reply is None and first.documents):
@@ -98,9 +102,9 @@ def passage_of(text: str) -> str:
     return passage if is_unicode(passage) else ""
 
 
-def pick_prompt(question: Question, documents: Sequence[Document], words: int) -> Prompt:
+def pick_prompt(question: Question, documents: Sequence[Document]) -> Prompt:
     """The prompt that asks for sentences of the first ranking."""
-    context = numbered(documents, words)
+    context = numbered(documents)
     content = (
         "You are an efficient search assistant. Below stand a question and the documents that a first search found. "
         "Look through the documents and decide which of them bear on the question, even if only in part. Then copy out "
@@ -117,9 +121,9 @@ def passage_prompt(question: Question) -> Prompt:
     return user_prompt(f"{task}\n\n{case_text(question, options=False)}", PASSAGE)
 
 
-def numbered(documents: Sequence[Document], words: int) -> str:
-    """The documents, one a line, numbered from 1, each cut to so many words."""
-    truncated = [" ".join(one_line(document).split()[:words]) for document in documents]
+def numbered(documents: Sequence[Document]) -> str:
+    """The documents, one a line, numbered from 1, each cut to `DOCUMENT_WORDS` words."""
+    truncated = [" ".join(one_line(document).split()[:DOCUMENT_WORDS]) for document in documents]
     return "\n".join(f"{number}. {text}" for number, text in enumerate(truncated, start=1))
 
 

@@ -3,7 +3,7 @@
 As in that paper's appendix B.7 and figures 7 and 8, the question retrieves 15 documents. A predictor answers from each
 alone, and a judge says Yes or No to whether the document holds what the question needs and supports the answer. A
 document's score is log p(Yes) − log p(No) of the judge's first token. Documents that score at least the mean are
-selected, best first; as in the original, `deviations` standard deviations can be subtracted from the mean.
+selected, best first.
 
 If the likeliest first tokens include only one of Yes and No, the other is at most as likely as the least likely of
 them, and as everything unlisted; this upper bound is used as its probability, and the document is counted as `bounded`.
@@ -15,7 +15,7 @@ without a reply.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean, pstdev
+from statistics import mean
 from typing import NamedTuple
 
 from ..configs.methods import MainRagConfig
@@ -70,7 +70,7 @@ class MainRag:
 
     def steps(self, question: Question) -> Steps:
         """Search, predict from every document, judge every prediction."""
-        ranking = yield SearchStep(SearchPlan.of(question.text, k=self.settings.k), self.settings.source)
+        ranking = yield SearchStep(SearchPlan.of(question.text, k=self.settings.k))
         if ranking is None:
             return Outcome(failure=NO_RANKING)
         notes = Notes()
@@ -102,23 +102,18 @@ class MainRag:
         if ranking.documents and not any(score is not None for score in scores):
             retryable = None in prediction_replies or None in judge_replies  # another try may get the missing reply
             return Outcome(notes=notes.data, failure=MISSING if retryable else NO_JUDGEMENT)
-        notes.data["threshold"], context = keep(ranking.documents, scores, self.settings.deviations)
+        notes.data["threshold"], context = keep(ranking.documents, scores)
         return Outcome(context, notes=notes.data)
 
 
-def keep(
-    documents: Sequence[Document], scores: Sequence[float | None], deviations: float = 0.0
-) -> tuple[float | None, tuple[Document, ...]]:
-    """The threshold, and the documents at or above it, best first; equal scores keep the given order.
-
-    Mean and population standard deviation are taken over the scores that are not None; without any, the threshold is
-    None.
-    """
+def keep(documents: Sequence[Document], scores: Sequence[float | None]) -> tuple[float | None, tuple[Document, ...]]:
+    """The threshold, which is the mean of the scores that are not None, and the documents at or above it, best first;
+    equal scores keep the given order. Without any score, the threshold is None."""
     valid = [score for score in scores if score is not None]
     if not valid:
         return None, ()
     # `mean` is exact before it is rounded: equal scores are never below their own mean.
-    threshold = mean(valid) - deviations * pstdev(valid)
+    threshold = mean(valid)
     pairs = [(score, document) for score, document in zip(scores, documents, strict=True) if score is not None]
     selected = [(score, document) for score, document in pairs if score >= threshold]
     return threshold, tuple(document for _, document in sorted(selected, key=lambda pair: -pair[0]))

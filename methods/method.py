@@ -99,7 +99,7 @@ Steps = Generator[Step | Sequence[Step], Any, Outcome]
 
 def draw_of(settings: AskingConfig, n: int = 1) -> SamplingParams:
     """How `n` answers to a prompt of a method with these settings are sampled."""
-    return SamplingParams(n, settings.temperature, max_tokens=settings.max_tokens, seed=settings.seed)
+    return SamplingParams(n, settings.temperature, max_tokens=settings.max_tokens)
 
 
 class Method(Protocol):

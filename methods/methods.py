@@ -10,11 +10,10 @@ from typing import Any, TypeVar
 
 from ..configs import methods as settings_of
 from ..configs.load import validated
-from ..configs.rewriter import HcqrConfig, MultiQueryConfig, RewriterConfig
+from ..configs.rewriter import HcqrConfig, RewriterConfig
 from ..configs.section import Section
 from ..errors import ConfigError
 from ..rewriters.card import RetrieverCard
-from ..rewriters.chr import contrast
 from ..rewriters.registry import make_rewriter
 from .chr import Chr
 from .csqe import Csqe
@@ -41,15 +40,12 @@ class KnownMethod:
     """From its settings and the card of its retriever; the card is None if there is no retriever."""
     searches: bool = True
     """False for a method that answers from what the model knows."""
-    scores: Callable[[Any], bool] = lambda config: False
-    """Whether it needs a cross-encoder, given these settings."""
+    scores: bool = False
+    """Whether it needs a cross-encoder."""
 
 
 def _plain(
-    settings: type[Settings],
-    method: Callable[[Settings], Method],
-    searches: bool = True,
-    scores: Callable[[Settings], bool] = lambda config: False,
+    settings: type[Settings], method: Callable[[Settings], Method], searches: bool = True, scores: bool = False
 ) -> KnownMethod:
     """A method that is the same for every retriever."""
     return KnownMethod(settings, lambda config, card: method(config), searches, scores)
@@ -57,8 +53,7 @@ def _plain(
 
 def named_sources(config: Section) -> list[str]:
     """The knowledge bases named in the settings of a method; "" is the first one available."""
-    fields = config.model_dump(include={"sources", "first", "second", "source"})
-    return [name for value in fields.values() for name in ([value] if isinstance(value, str) else value)]
+    return [name for names in config.model_dump(include={"sources", "first", "second"}).values() for name in names]
 
 
 def _rewriter(name: str, settings: type[settings_of.AskingConfig]) -> KnownMethod:
@@ -77,10 +72,10 @@ def _rewriter(name: str, settings: type[settings_of.AskingConfig]) -> KnownMetho
 def _rewriter_config(name: str, config: Section) -> RewriterConfig:
     """Convert the settings of a method to those of its rewriter."""
     values = config.model_dump()
-    for section in (HcqrConfig, MultiQueryConfig):
-        if isinstance(config, section):
-            section_config = section.model_validate({key: values[key] for key in section.model_fields})
-            return RewriterConfig.model_validate({"name": name, name: section_config})
+    if isinstance(config, settings_of.HcqrMethodConfig):
+        return RewriterConfig.model_validate(
+            {"name": name, name: {key: values[key] for key in HcqrConfig.model_fields}}
+        )
     return RewriterConfig.model_validate(
         {"name": name} | {key: values[key] for key in RewriterConfig.model_fields if key in values}
     )
@@ -103,13 +98,13 @@ METHODS: Mapping[str, KnownMethod] = {
     "query2doc": _rewriter("query2doc", settings_of.PassageConfig),
     "multi_query": _rewriter("multi_query", settings_of.MultiQueryMethodConfig),
     "hcqr": _rewriter("hcqr", settings_of.HcqrMethodConfig),
-    "chr": _plain(settings_of.ChrMethodConfig, lambda config: Chr(config, contrast(config))),
+    "chr": _plain(settings_of.ChrMethodConfig, Chr),
     "csqe": _plain(settings_of.CsqeConfig, Csqe),
     "thinkqe": _plain(settings_of.ThinkQeConfig, ThinkQe),
-    "qa_rag": _plain(settings_of.QaRagConfig, QaRag, scores=lambda config: config.rerank),
+    "qa_rag": _plain(settings_of.QaRagConfig, QaRag),
     "migres": _plain(settings_of.MigresConfig, Migres),
     "misknow": _plain(settings_of.MisknowConfig, Misknow),
-    "rerank": _plain(settings_of.RerankMethodConfig, Rerank, scores=lambda config: True),
+    "rerank": _plain(settings_of.RerankMethodConfig, Rerank, scores=True),
     "main_rag": _plain(settings_of.MainRagConfig, MainRag),
 }
 

@@ -26,6 +26,8 @@ from .method import NO_RANKING, Outcome, Steps
 from .reading import READER_VERSION, Further, Notes, answered, numbered, pull, reader_prompt, usable
 
 VERSION = "migres-1"
+FORM_TOKENS = 512
+"""Maximum tokens of each step's reply."""
 
 
 class Kept(BaseModel):
@@ -184,7 +186,7 @@ class Migres:
         sections = [f"## {_HEADINGS[name]}\n{text}" for name, text in fields.items()]
         case = "\n\n".join([*sections, f"{history_text(question)}## Question\n{question_text(question)}"])
         prompt = FormPrompt(task, case, VERSION, (_EXAMPLES[form],), request_last=False)
-        answer = yield AskForm(prompt, form, SamplingParams(max_tokens=self.settings.form_tokens))
+        answer = yield AskForm(prompt, form, SamplingParams(max_tokens=FORM_TOKENS))
         if answer.value is None:
             raise _FormError(notes.unread(form.__name__, answer))
         return answer.value

@@ -26,6 +26,7 @@ from ..llms.structured import AskForm, FormPrompt, Structured, WorkedExample, in
 from ..rewriters.levels import history_text, question_text
 from .method import ANSWER, MISSING, NO_RANKING, Outcome, PromptStep, Steps
 from .reading import (
+    NOTHING_FURTHER,
     READER_VERSION,
     Further,
     Notes,
@@ -41,6 +42,8 @@ from .reading import (
 
 VERSION = "misknow-judge-2"
 """The version of the judgement's wording; reading.py has the reader's."""
+REASONING_WORDS = 200
+"""Maximum words of reasoning in the final prompt."""
 DRAFT_KEPT = "draft_kept"
 """The note of a question whose draft became the answer, because its judgement was not of the form."""
 
@@ -106,53 +109,47 @@ class Misknow:
 
     def steps(self, question: Question) -> Steps:
         """Search, draft, judge, search again where something is missing, answer."""
-        notes, previous_queries, missing, reasoning = Notes(), [question.text], list[str](), ""
-        first = yield from pull(previous_queries, self.settings.first, self.settings.first_k)
+        notes = Notes()
+        first = yield from pull([question.text], self.settings.first, self.settings.first_k)
         notes.pulled(first)
         if first.down is not None:
             return Outcome(notes=notes.data, failure=NO_RANKING)
         passages, extra_passages = unique(first.documents), tuple[Document, ...]()
-        for _ in range(self.settings.rounds):
-            prompt = self._reader_prompt(question, passages, Further(missing, reasoning, extra_passages))
-            draft: LlmResponse | None = yield PromptStep(
-                prompt, SamplingParams(max_tokens=self.settings.max_tokens), role="reader"
-            )
-            if draft is None:
-                return Outcome(notes=notes.data, failure=MISSING)
-            notes.add("drafts", text_of(draft, notes, "draft"))
-            listing = numbered((*passages, *extra_passages), self.settings.document_words)
-            judgement: Structured[Judgement] = yield AskForm(
-                judge_prompt(question, listing, notes.data["drafts"][-1]),
-                Judgement,
-                SamplingParams(max_tokens=self.settings.judge_tokens),
-            )
-            if judgement.value is None:
-                failure = notes.unread("judgement", judgement)
-                if failure == MISSING:
-                    return Outcome(notes=notes.data, failure=failure)
-                return self._without_judgement(notes, (*passages, *extra_passages), first)
-            notes.add("judgements", judgement.value.model_dump())
-            reasoning = (
-                shortened(_reasoning(judgement), self.settings.reasoning_words) if self.settings.reasoning else ""
-            )
-            missing += judgement.value.missing_knowledge if judgement.value.judge else []
-            queries = (
-                usable(judgement.value.query, previous_queries, self.settings.queries) if judgement.value.judge else []
-            )
-            notes.add("queries", queries)
-            if not queries:
-                break
-            previous_queries += queries
+        draft: LlmResponse | None = yield PromptStep(
+            self._reader_prompt(question, passages, NOTHING_FURTHER),
+            SamplingParams(max_tokens=self.settings.max_tokens),
+            role="reader",
+        )
+        if draft is None:
+            return Outcome(notes=notes.data, failure=MISSING)
+        notes.add("drafts", text_of(draft, notes, "draft"))
+        answer: Structured[Judgement] = yield AskForm(
+            judge_prompt(question, numbered(passages, self.settings.document_words), notes.data["drafts"][-1]),
+            Judgement,
+            SamplingParams(max_tokens=self.settings.judge_tokens),
+        )
+        judgement = answer.value
+        if judgement is None:
+            failure = notes.unread("judgement", answer)
+            if failure == MISSING:
+                return Outcome(notes=notes.data, failure=failure)
+            return self._without_judgement(notes, passages, first)
+        notes.add("judgements", judgement.model_dump())
+        queries = usable(judgement.query, [question.text], self.settings.queries) if judgement.judge else []
+        notes.add("queries", queries)
+        if queries:
             further = yield from pull(queries, self.settings.second, self.settings.second_k)
             notes.pulled(further)
             if further.down is not None:
                 return Outcome(notes=notes.data, failure=NO_RANKING)
-            extra_passages = unique((*passages, *extra_passages, *further.documents))[len(passages) :]
+            extra_passages = unique((*passages, *further.documents))[len(passages) :]
         documents = (*passages, *extra_passages)
         notes.context(documents)
         plan = first.plan if documents == first.documents else None
         if not self.settings.answers:
             return Outcome(documents, plan, notes.data)
+        reasoning = shortened(_reasoning(answer.text, judgement), REASONING_WORDS) if self.settings.reasoning else ""
+        missing = judgement.missing_knowledge if judgement.judge else []
         prompt = self._reader_prompt(question, passages, Further(missing, reasoning, extra_passages))
         return (yield from answered(prompt, self.settings.max_tokens, notes, documents, plan))
 
@@ -181,8 +178,6 @@ def judge_prompt(question: Question, passages: str, draft: str) -> FormPrompt:
     return FormPrompt(_JUDGE, "\n\n".join(case), VERSION, _EXAMPLES, request, False)
 
 
-def _reasoning(judgement: Structured[Judgement]) -> str:
+def _reasoning(text: str, judgement: Judgement) -> str:
     """The thinking before a judgement, if the model thinks, and the judgement's `thought`."""
-    assert judgement.value is not None, "only a judgement has a thought"
-    thinking = split_thinking(judgement.text).thinking
-    return " ".join(part for part in (thinking.strip(), judgement.value.thought.strip()) if part)
+    return " ".join(part for part in (split_thinking(text).thinking.strip(), judgement.thought.strip()) if part)

@@ -1,21 +1,21 @@
 """QA-RAG: search with a written answer beside the question (Kim and Min 2024; the QB-RAG paper, appendix B, item 3).
 
 The original searches twice, with the question alone and with the answer alone, and a cross-encoder keeps the best of
-both sets: `rerank=True`. The QB-RAG paper compares with the answer alone and no cross-encoder, which is the default.
+both sets. The QB-RAG paper compares with the answer alone and no cross-encoder, as here.
 The original's answers come from a fine-tuned model; here the model answers as it stands, as in the QB-RAG paper.
 """
 
 from dataclasses import dataclass
 
 from ..configs.methods import QaRagConfig
-from ..data.leakage import unique
 from ..data.types import Question
 from ..envs.plan import SearchPlan, is_unicode
 from ..llms.base import Prompt, SamplingParams
 from ..llms.prose import passage_of
 from ..rewriters.levels import case_text
-from .method import MISSING, NO_RANKING, Outcome, PromptStep, ScoreStep, SearchStep, Steps
-from .reading import Notes, best_first, text_of, user_prompt
+from .method import MISSING, Outcome, PromptStep, Steps
+from .reading import Notes, text_of, user_prompt
+from .rewritten import searched
 
 VERSION = "qa-rag-1"
 _TASK = (
@@ -28,14 +28,14 @@ EMPTY = "empty answer"
 
 @dataclass(frozen=True)
 class QaRag:
-    """One written answer and one or two searches."""
+    """One written answer and one search."""
 
     settings: QaRagConfig
     name = "qa_rag"
     versions = (VERSION,)
 
     def steps(self, question: Question) -> Steps:
-        """Write an answer, search with it. The notes hold the answer and, with `rerank`, the scores of the context."""
+        """Write an answer, search with it. The notes hold the answer."""
         notes = Notes()
         reply = yield PromptStep(answer_prompt(question), SamplingParams(max_tokens=self.settings.max_tokens))
         if reply is None:
@@ -45,19 +45,7 @@ class QaRag:
         answer = passage.answer
         if not answer or not is_unicode(answer):
             return Outcome(notes=notes.data, failure=passage.failure or EMPTY)
-        texts = [answer, question.text] if self.settings.rerank else [answer]
-        rankings = yield [SearchStep(SearchPlan.of(text, k=self.settings.k), self.settings.source) for text in texts]
-        if None in rankings:
-            return Outcome(notes=notes.data, failure=NO_RANKING)
-        if not self.settings.rerank:
-            return Outcome(rankings[0].documents, rankings[0].plan, notes.data)
-        by_answer, by_question = rankings
-        candidates = unique((*by_question.documents, *by_answer.documents))
-        if not candidates:
-            return Outcome(notes=notes.data)
-        scores = yield ScoreStep(question.text, candidates)
-        context, notes.data["scores"] = best_first(candidates, scores, self.settings.k)
-        return Outcome(context, notes=notes.data)
+        return (yield from searched(SearchPlan.of(answer, k=self.settings.k), notes.data))
 
 
 def answer_prompt(question: Question) -> Prompt:

@@ -201,14 +201,6 @@ class Notes:
         self.data[SOURCES] = [self._source_of[fingerprint(document)] for document in documents]
 
 
-def best_first(
-    documents: Sequence[Document], scores: Sequence[float], k: int
-) -> tuple[tuple[Document, ...], list[float]]:
-    """The `k` documents with the highest scores, and these; documents of equal score keep their order."""
-    order = sorted(range(len(documents)), key=lambda index: -scores[index])[:k]
-    return tuple(documents[index] for index in order), [float(scores[index]) for index in order]
-
-
 def answered(
     prompt: Prompt, max_tokens: int, notes: Notes, documents: tuple[Document, ...] = (), plan: SearchPlan | None = None
 ) -> Steps:

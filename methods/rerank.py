@@ -10,7 +10,6 @@ from ..configs.methods import RerankMethodConfig
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from .method import NO_RANKING, Outcome, ScoreStep, SearchStep, Steps
-from .reading import best_first
 
 
 @dataclass(frozen=True)
@@ -23,11 +22,13 @@ class Rerank:
 
     def steps(self, question: Question) -> Steps:
         """Search and rerank. The notes hold the number of candidates and the scores of the context."""
-        ranking = yield SearchStep(SearchPlan.of(question.text, k=self.settings.candidates), self.settings.source)
+        ranking = yield SearchStep(SearchPlan.of(question.text, k=self.settings.candidates))
         if ranking is None:
             return Outcome(failure=NO_RANKING)
         if not ranking.documents:
             return Outcome(plan=ranking.plan)
         scores = yield ScoreStep(question.text, ranking.documents)
-        context, best_scores = best_first(ranking.documents, scores, self.settings.k)
+        order = sorted(range(len(scores)), key=lambda index: -scores[index])[: self.settings.k]
+        context = tuple(ranking.documents[index] for index in order)
+        best_scores = [float(scores[index]) for index in order]
         return Outcome(context, notes={"candidates": len(ranking.documents), "scores": best_scores})

@@ -67,9 +67,9 @@ class Rewritten:
         return (yield from searched(rewrite.plan, notes))
 
 
-def searched(plan: SearchPlan, notes: Mapping[str, object], source: str = "") -> Steps:
+def searched(plan: SearchPlan, notes: Mapping[str, object]) -> Steps:
     """The last step of a method: search the plan; its results are the context."""
-    ranking: SearchResults | None = yield SearchStep(plan, source)
+    ranking: SearchResults | None = yield SearchStep(plan)
     if ranking is None:
         return Outcome(plan=plan, notes=notes, failure=NO_RANKING)
     return Outcome(ranking.documents, plan, notes)

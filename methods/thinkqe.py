@@ -24,6 +24,8 @@ from .reading import user_prompt
 from .rewritten import searched
 
 EXPAND = "thinkqe-expand-1"
+DOCUMENTS = 10
+"""Documents shown per round."""
 EXPANSION_WORDS = 3.0
 """Words of expansions for each word of the question, so often as it is repeated."""
 
@@ -44,19 +46,13 @@ class ThinkQe:
         displayed: list[list[str]] = []
         visited: set[str] = set()
         for number in range(1, settings.rounds + 1):
-            ranking: SearchResults | None = yield SearchStep(
-                self.plan(question, expansions, settings.documents * number)
-            )
+            ranking: SearchResults | None = yield SearchStep(self.plan(question, expansions, DOCUMENTS * number))
             if ranking is None:
                 return Outcome(failure=NO_RANKING, notes={"expansions": expansions, "shown": displayed})
-            new_documents = [document for document in ranking.documents if document.id not in visited][
-                : settings.documents
-            ]
+            new_documents = [document for document in ranking.documents if document.id not in visited][:DOCUMENTS]
             displayed.append([document.id for document in new_documents])
             visited.update(displayed[-1])
-            reply: LlmResponse | None = yield PromptStep(
-                expand_prompt(question, new_documents, settings.document_words), draw
-            )
+            reply: LlmResponse | None = yield PromptStep(expand_prompt(question, new_documents), draw)
             if reply is None:
                 return Outcome(failure=MISSING, notes={"expansions": expansions, "shown": displayed})
             expansions += filter(None, [passage_of(reply.texts[0].text)])
@@ -74,10 +70,10 @@ class ThinkQe:
         return SearchPlan(probes=(Probe(terms=terms),), k=k)
 
 
-def expand_prompt(question: Question, documents: Sequence[Document], words: int) -> Prompt:
+def expand_prompt(question: Question, documents: Sequence[Document]) -> Prompt:
     """The prompt of one round."""
     context = (
-        f"Here are passages that were found for it; they may or may not help:\n{numbered(documents, words)}"
+        f"Here are passages that were found for it; they may or may not help:\n{numbered(documents)}"
         if documents
         else "No further passages were found for it."
     )

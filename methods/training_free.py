@@ -88,12 +88,11 @@ class TrainingFreeMethod:
         settings, depth = self.rewriter.settings, self.rewriter.feedback
         ranking: SearchResults | None = None
         if depth:
-            ranking = yield SearchStep(SearchPlan.of(question.text, k=depth), settings.source)
+            ranking = yield SearchStep(SearchPlan.of(question.text, k=depth))
             if ranking is None:
                 return Outcome(failure=NO_RANKING)
         plan = self.rewriter.plan(question.text, ranking, settings.k)
-        notes: dict[str, object] = {"rewrites": list(additions(plan))}
-        return (yield from searched(plan, notes, settings.source))
+        return (yield from searched(plan, {"rewrites": list(additions(plan))}))
 
 
 def training_free(settings: TrainingFreeConfig, card: RetrieverCard | None) -> TrainingFree:

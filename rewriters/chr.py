@@ -11,21 +11,11 @@ A policy in training writes two labelled lines. The published JSON object (metho
 escapes that earn no reward, one missing character invalidates it, and a policy has no second attempt. A small model
 learns two labels, the first of which is prefilled.
 
-Adaptive λ, which section 5 leaves to future work: λ(s) = λ · min(1, (1 − s) / (1 − s₀)), where s in [0, 1] is the
-similarity of H+ and H− and s₀ is `chr.alike_from`. Up to s₀ the full penalty applies; above it, the penalty falls
-linearly to 0 at s = 1, where subtracting the mimic would remove the target too. `chr.similarity` selects the measure of
-s.
-
 The role, the two instructions and the keys are the paper's, in this project's wording. With `field` "any", the prompt
 says "answer" where the paper says "diagnosis".
 """
 
-import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from collections.abc import Sequence
 
 from ..configs.rewriter import ChrConfig, RewriterConfig
 from ..data.types import Question
@@ -37,47 +27,19 @@ from .parts import PartsRewriter
 VERSION = "chr-1"
 LABELS = ("H_plus", "H_minus")
 
-Similarity = Callable[[str, str], float]
-"""Similarity of two texts, from 0 (nothing in common) to 1 (the same)."""
 
-
-@dataclass(frozen=True)
-class Contrast:
-    """Turns two hypotheses into a plan."""
-
-    config: ChrConfig
-    similarity: Similarity
-
-    def penalty(self, plus: str, minus: str) -> float:
-        """λ for this pair."""
-        if not self.config.adaptive or not self.config.penalty:
-            return self.config.penalty
-        score = min(1.0, max(0.0, self.similarity(plus, minus)))
-        return self.config.penalty * min(1.0, (1 - score) / (1 - self.config.alike_from))
-
-    def plan(self, plus: str, minus: str, k: int) -> SearchPlan:
-        """One probe, H+ minus λ·H−; without H− where λ is 0."""
-        penalty = self.penalty(plus, minus)
-        negative_terms = (Term(text=minus, weight=-penalty),) if penalty else ()
-        return SearchPlan(probes=(Probe(terms=(Term(text=plus), *negative_terms)),), k=k)
-
-    def notes(self, plus: str, minus: str) -> Mapping[str, Any]:
-        """The pair as recorded in a result."""
-        return {"H_plus": plus, "H_minus": minus, "penalty": self.penalty(plus, minus)}
-
-
-def contrast(config: ChrConfig) -> Contrast:
-    """Build the contrast. Raises ModelError or ConfigError if `similarity` names no sentence encoder."""
-    return Contrast(config, open_similarity(config.similarity if config.adaptive else "letters"))
+def contrast(plus: str, minus: str, penalty: float, k: int) -> SearchPlan:
+    """One probe, H+ minus λ·H−; without H− where λ is 0."""
+    negative_terms = (Term(text=minus, weight=-penalty),) if penalty else ()
+    return SearchPlan(probes=(Probe(terms=(Term(text=plus), *negative_terms)),), k=k)
 
 
 def chr_rewriter(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRewriter:
     """Build the rewriter whose answer is two labelled lines."""
-    pair = contrast(config.chr)
 
     def plan(question: Question, texts: Sequence[str]) -> SearchPlan:
         plus, minus = texts
-        return pair.plan(plus, minus, k)
+        return contrast(plus, minus, config.chr.penalty, k)
 
     return PartsRewriter(
         name="chr",
@@ -120,40 +82,3 @@ def role_of(config: ChrConfig) -> str:
         f"{role}\n\n{instruction} below, and write two conflicting hypotheses to search with:\n"
         f"1. H_plus, the target hypothesis: describe {plus}.\n2. H_minus, the mimic hypothesis: describe {minus}."
     )
-
-
-def letters(first: str, second: str) -> float:
-    """Cosine of the counts of letter trigrams, ignoring case and spacing.
-
-    It needs no model, works for any script, and recognises a paraphrase only as far as it keeps the words. Texts
-    without any letter are similar only if they are equal.
-    """
-    left, right = _triples(first), _triples(second)
-    if not left or not right:
-        return float(first.split() == second.split())
-    product = sum(count * right[triple] for triple, count in left.items())
-    squares = sum(count * count for count in left.values()) * sum(count * count for count in right.values())
-    return min(1.0, product / math.sqrt(squares))
-
-
-def open_similarity(name: str) -> Similarity:
-    """`letters`, or the cosine of the embeddings of a sentence encoder. Raises ModelError or ConfigError if `name` is
-    none."""
-    if name == "letters":
-        return letters
-    from ..llms.embedding import open_encoder
-
-    encode, _ = open_encoder(name, setting="rewriter.chr.similarity")
-
-    @lru_cache(maxsize=4096)
-    def cosine(first: str, second: str) -> float:
-        left, right = (vector.astype(float) for vector in encode([first, second]))
-        lengths = math.sqrt(float(left @ left) * float(right @ right))
-        return float(left @ right) / lengths if lengths else float(first == second)
-
-    return cosine
-
-
-def _triples(text: str) -> Counter[str]:
-    words = f" {' '.join(text.casefold().split())} "
-    return Counter(words[start : start + 3] for start in range(len(words) - 2))

@@ -5,8 +5,8 @@ The reward alone has to teach what suits the retriever.
 
 from ..configs.schema import RewriterConfig
 from .card import RetrieverCard
-from .levels import ONE_REWRITE, LevelRewriter
-from .parse import REWRITE_CLOSE, REWRITE_OPEN
+from .levels import LevelRewriter
+from .parse import MAX_REWRITES, REWRITE_CLOSE, REWRITE_OPEN
 from .plans import AnswerReader
 
 TASK = (
@@ -47,13 +47,12 @@ AGAIN = (
 
 
 def general(config: RewriterConfig, card: RetrieverCard, k: int) -> LevelRewriter:
-    """Build the rewriter of this level; `card` is not shown. One allowed rewrite leaves out splitting the question."""
-    multiple = config.max_rewrites > 1
-    strategies = [UNDERSTAND, ENRICH, *([DECOMPOSE] if multiple else []), REPHRASE, IMAGINE]
+    """Build the rewriter of this level; `card` is not shown."""
+    strategies = [UNDERSTAND, ENRICH, DECOMPOSE, REPHRASE, IMAGINE]
     strategy_list = "\n".join(f"{number}. {strategy}" for number, strategy in enumerate(strategies, start=1))
     count = (
         f"Give one {REWRITE_OPEN} part; only where you split the question, give one such part for each query, "
-        f"{config.max_rewrites} at most."
+        f"{MAX_REWRITES} at most."
     )
     return LevelRewriter(
         name="general",
@@ -61,5 +60,5 @@ def general(config: RewriterConfig, card: RetrieverCard, k: int) -> LevelRewrite
         instructions=f"{TASK}\n{strategy_list}",
         again=AGAIN,
         reason="which strategy you choose, why this one, and how you apply it",
-        count=count if multiple else ONE_REWRITE,
+        count=count,
     )

@@ -35,6 +35,8 @@ from .parts import PartsRewriter
 from .plans import union
 
 FORMULATOR, REWRITER = "hcqr-formulator-1", "hcqr-rewriter-1"
+HYPOTHESIS_TOKENS = 2048
+"""Maximum tokens of a hypothesis, thinking included."""
 ROLES: tuple[QueryRole, ...] = get_args(QueryRole)
 
 NonEmpty = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -88,7 +90,7 @@ class HcqrRewriter(PartsRewriter):
         settings = self.config.hcqr
         choice = bool(settings.options and question.options)
         form = ChosenHypothesis if choice else Hypothesis
-        ask = AskForm(_formulator_prompt(question, choice), form, SamplingParams(max_tokens=settings.hypothesis_tokens))
+        ask = AskForm(_formulator_prompt(question, choice), form, SamplingParams(max_tokens=HYPOTHESIS_TOKENS))
         return FirstStage(ask, self.config.llm, self.config.form)
 
     def learn(self, question: Question, answer: BaseModel) -> None:
@@ -122,7 +124,7 @@ class HcqrRewriter(PartsRewriter):
     def _plan(self, question: Question, queries: Sequence[str]) -> SearchPlan:
         settings = self.config.hcqr
         selected = [query for role, query in zip(ROLES, queries, strict=True) if role not in settings.without]
-        return union(selected, settings.per_query, settings.budget)
+        return union(selected)
 
     def _hypothesis_of(self, question: Question) -> Hypothesis:
         if question.id not in self._hypotheses:
@@ -149,7 +151,7 @@ class HcqrRewriter(PartsRewriter):
 
 
 def hcqr(config: RewriterConfig, card: RetrieverCard, k: int) -> HcqrRewriter:
-    """Build the rewriter. Its plans ask for `hcqr.budget` documents, whatever `k` is: that is the method."""
+    """Build the rewriter. Its plans ask for `plans.BUDGET` documents, whatever `k` is: that is the method."""
     return HcqrRewriter(config)
 
 

@@ -61,7 +61,7 @@ class LevelRewriter:
         return self.reader.read(question, text)
 
     def read(self, question: Question, text: str, turn: int) -> Rewrite:
-        parsed = read_tagged(text, self.reader.config.max_rewrites, [_EXAMPLE_REWRITE])
+        parsed = read_tagged(text, [_EXAMPLE_REWRITE])
         return planned(question, parsed, self.reader.plan)
 
 

@@ -23,31 +23,23 @@ _VERSIONS = (
     "What deficiency causes scurvy?",
     "Which missing vitamin leads to bleeding gums in scurvy?",
     "What vitamin prevents scurvy?",
-    "Cause of scurvy",
-    "What do people with scurvy need to eat?",
-    "Why did sailors get scurvy?",
-    "Which nutrient is low in scurvy?",
-    "How is scurvy treated?",
-    "Lack of which vitamin shows as scurvy?",
-    "Scurvy and vitamin deficiency",
 )
 
 
 def multi_query(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRewriter:
-    """Build the rewriter. Its plans ask for `multi_query.budget` documents, whatever `k` is: that is the method."""
-    settings = config.multi_query
-    numbers = range(1, settings.queries + 1)
+    """Build the rewriter. Its plans ask for `plans.BUDGET` documents, whatever `k` is: that is the method."""
+    numbers = range(1, len(_VERSIONS) + 1)
 
     def task(question: Question) -> str:
         return (
-            f"You are an assistant that prepares searches. Write exactly {settings.queries} different versions of the "
+            f"You are an assistant that prepares searches. Write exactly {len(_VERSIONS)} different versions of the "
             "question below, with which relevant documents are found in a vector database. Each version looks at the "
             "question from another side, so that together they find what a search by distance would miss with one "
-            f"wording alone.\n\n{case_text(question, settings.options)}"
+            f"wording alone.\n\n{case_text(question, config.options)}"
         )
 
     def plan(question: Question, texts: Sequence[str]) -> SearchPlan:
-        return union(texts, settings.per_query, settings.budget)
+        return union(texts)
 
     return PartsRewriter(
         name="multi_query",
@@ -56,6 +48,6 @@ def multi_query(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRew
         task=task,
         field_hints=tuple(f"version {number} of the question" for number in numbers),
         plan=plan,
-        example=(_EXAMPLE_QUESTION, _VERSIONS[: settings.queries]),
-        options=settings.options,
+        example=(_EXAMPLE_QUESTION, _VERSIONS),
+        options=config.options,
     )

@@ -19,6 +19,8 @@ from ..llms.lines import is_placeholder
 from ..llms.prose import REFUSAL, answer_of, is_refusal, passage_of, unquoted, without_end_of_turn
 
 REWRITE_OPEN, REWRITE_CLOSE = "<rewrite>", "</rewrite>"
+MAX_REWRITES = 4
+"""Rewrites of an answer; more is a format failure."""
 TAGS = (THINK_OPEN, THINK_CLOSE, REWRITE_OPEN, REWRITE_CLOSE)
 
 _REWRITE = re.compile(r"<\s*rewrite\s*>(.*?)<\s*/\s*rewrite\s*>", re.IGNORECASE | re.DOTALL)
@@ -44,7 +46,7 @@ def render(think: str, rewrites: Sequence[str]) -> str:
     return f"{THINK_OPEN}{think}{THINK_CLOSE}" + "".join(f"{REWRITE_OPEN}{text}{REWRITE_CLOSE}" for text in rewrites)
 
 
-def parse(text: str, max_rewrites: int = 4) -> Parsed:
+def parse(text: str) -> Parsed:
     """Parse the text sampled in one turn. Never raises: a format error is returned as a failure."""
     remaining = without_end_of_turn(text)
     if not remaining:
@@ -62,7 +64,7 @@ def parse(text: str, max_rewrites: int = 4) -> Parsed:
     while remaining.startswith(REWRITE_OPEN):
         body, closed, remaining = remaining.removeprefix(REWRITE_OPEN).partition(REWRITE_CLOSE)
         body, remaining = body.strip(), remaining.lstrip()
-        failure = _rewrite_failure(body, bool(closed), allowed=len(rewrites) < max_rewrites)
+        failure = _rewrite_failure(body, bool(closed), allowed=len(rewrites) < MAX_REWRITES)
         if failure:
             return Parsed(think, failure=failure)
         rewrites.append(body)
@@ -107,7 +109,7 @@ def without_think(text: str) -> tuple[str, str, str]:
     return think.strip(), answer.strip(), "" if closed else "unclosed think"
 
 
-def read_tagged(text: str, max_rewrites: int, placeholders: Sequence[str] = ()) -> Parsed:
+def read_tagged(text: str, placeholders: Sequence[str] = ()) -> Parsed:
     """The rewrites in the tags of a prompted model, whatever it writes around them.
 
     `placeholders` are the texts that the prompt itself shows in tags.
@@ -127,7 +129,7 @@ def read_tagged(text: str, max_rewrites: int, placeholders: Sequence[str] = ()) 
         failure = REFUSAL if is_refusal(split.answer) else "missing rewrite"
     elif any(not rewrite or is_placeholder(rewrite) for rewrite in rewrites):
         failure = "empty rewrite"
-    elif len(rewrites) > max_rewrites:
+    elif len(rewrites) > MAX_REWRITES:
         failure = "too many rewrites"
     return Parsed(split.thinking, failure=failure) if failure else Parsed(split.thinking, rewrites)
 

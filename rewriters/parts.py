@@ -150,10 +150,13 @@ def _marks(text: str, labels: Sequence[str]) -> list[tuple[int, str]]:
     marks = [(all_labels.index(label), part) for label, part in split_at_labels(text, all_labels)]
     if marks or following == labels[-1]:
         return marks
+    lines = [line for line in text.splitlines() if line.strip()]
+    pieces = lines[-1].split(";") if 0 < len(lines) < 3 and not lines[-1].endswith(".") else []
+    if len(pieces) == len(labels) > 2 and ":" not in pieces[0]:
+        return [(n, _BULLET.sub("", re.sub(r"^ *\d+[.)]", "", piece))) for n, piece in enumerate(pieces)]
     numbers = list(_NUMBERED.finditer(text))
     intro = text[: numbers[0].start()].strip().splitlines() if numbers else []
     if not numbers:
-        lines = [line for line in text.splitlines() if line.strip()]
         announced = bool(lines) and lines[0].endswith(":") and _ASKS.search(lines[0]) is not None
         listed = lines[1:] if announced else lines
         bulleted = all(map(_BULLET.match, listed))

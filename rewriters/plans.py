@@ -13,6 +13,9 @@ from ..envs.plan import Probe, SearchPlan, Term
 from .base import Rewrite
 from .parse import Parsed, parse
 
+PER_QUERY, BUDGET = 5, 15
+"""Documents of a query and of the union of all queries (the HCQR paper, B.3)."""
+
 
 @dataclass(frozen=True, slots=True)
 class AnswerReader:
@@ -24,7 +27,7 @@ class AnswerReader:
 
     def read(self, question: Question, text: str) -> Rewrite:
         """Parse `text`, sampled in one turn, and plan its search; the plan is None if the format failed."""
-        return planned(question, parse(text, self.config.max_rewrites), self.plan)
+        return planned(question, parse(text), self.plan)
 
     def plan(self, question: Question, rewrites: Sequence[str]) -> SearchPlan:
         """The plan of one or more rewrites: one probe each, fused by maximum."""
@@ -42,11 +45,8 @@ def planned(question: Question, parsed: Parsed, plan: Callable[[Question, Sequen
     return Rewrite(search_plan, parsed.think, parsed.rewrites, parsed.failure)
 
 
-def union(queries: Sequence[str], per_query: int, budget: int) -> SearchPlan:
-    """The first documents of every query, without duplicates, at most `budget` of them.
-
-    The first ranks of all queries come first, then the second ranks, …: the budget cuts the same ranks of every query
-    and never a whole query.
-    """
-    probes = tuple(Probe(terms=(Term(text=query),), k=per_query) for query in queries)
-    return SearchPlan(probes=probes, fuse="interleave", k=budget)
+def union(queries: Sequence[str]) -> SearchPlan:
+    """The first `PER_QUERY` documents of every query, without duplicates, at most `BUDGET` of them: the first ranks of
+    all queries, then the second ranks, …"""
+    probes = tuple(Probe(terms=(Term(text=query),), k=PER_QUERY) for query in queries)
+    return SearchPlan(probes=probes, fuse="interleave", k=BUDGET)

@@ -185,7 +185,7 @@ class SmallRewriter:
             return planned(question, read_passage(text), self.reader.plan)
         continued = self.opening and REWRITE_OPEN not in text
         full = self.opening + text if continued else text
-        return planned(question, read_tagged(full, self.reader.config.max_rewrites), self.reader.plan)
+        return planned(question, read_tagged(full), self.reader.plan)
 
 
 def small(config: RewriterConfig, card: RetrieverCard, k: int) -> SmallRewriter:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from .chat import Chat
     from .engines.transformers import TransformersEngine
 
+BATCH_TOKENS = 16_384
+"""Tokens of a generation batch: prompts and answers, padding included."""
 _WEIGHTS = (".safetensors", ".gguf", ".json", ".jinja", ".model", ".txt")
 
 
@@ -103,11 +105,11 @@ class LocalModel:
     def _batches(
         self, indices: Sequence[int], ids: Sequence[Sequence[int]], draw: SamplingParams
     ) -> Iterator[list[int]]:
-        """Batches of prompt indices that, with padding and answers, fit `batch_tokens`; each has at least one."""
+        """Batches of prompt indices that, with padding and answers, fit BATCH_TOKENS; each has at least one."""
         batch: list[int] = []
         for index in sorted(indices, key=lambda i: len(ids[i])):
             longest = len(ids[index]) + draw.n * draw.max_tokens
-            if batch and (len(batch) + 1) * longest > self._config.batch_tokens:
+            if batch and (len(batch) + 1) * longest > BATCH_TOKENS:
                 yield batch
                 batch = []
             batch.append(index)

@@ -69,7 +69,7 @@ def check_systems(paper: PaperConfig, systems: Mapping[str, PaperSystem]) -> Non
                 f"the system {name!r}: the method {system.method!r} searches, and for the task {task!r} there is "
                 f"nothing to search. Name an environment in systems.{name}.sources."
             )
-    scoring = [name for name, system in systems.items() if METHODS[system.method].scores(settings[name])]
+    scoring = [name for name, system in systems.items() if METHODS[system.method].scores]
     if scoring and paper.reranker is None:
         raise ConfigError(
             f"the system {scoring[0]!r} puts documents in order with a cross-encoder, and the paper names none. Give "

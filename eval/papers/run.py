@@ -45,9 +45,8 @@ def run_paper(paper: PaperConfig, output: Path | None = None, overwrite: bool = 
         check_metrics(answer_metrics(task))
     tasks = {}
     for name, task in paper.tasks.items():
-        limits = [limit for limit in (task.limit, paper.limit) if limit is not None]
-        tasks[name] = read_items(name, task, min(limits, default=None), paper.seed)
-    folder = output or Path(paper.output) / f"{paper.name}-{reader_name(paper.reader.model)}"
+        tasks[name] = read_items(name, task, paper.limit, paper.seed)
+    folder = output or Path("papers") / f"{paper.name}-{reader_name(paper.reader.model)}"
     questions = {name: question_set([item.question for item in items.items]) for name, items in tasks.items()}
     refuse_other(folder / "results.json", {"questions": questions}, overwrite)
     taken = f"another process is running a paper into {folder}. Wait for it, or give another --output."

@@ -64,7 +64,7 @@ class SystemRun:
         """Raises ConfigError for settings that the method does not take, or that do not fit its retriever."""
         self._run, self._paper, self._task, self._name = run, run.paper, task, name
         self._config: TaskConfig = run.paper.tasks[task]
-        self._style: Style = system.style or self._config.style or DEFAULT_STYLE[self._config.kind]
+        self._style: Style = self._config.style or DEFAULT_STYLE[self._config.kind]
         self._bases = {
             source: run.bases[environment_of(run.paper, task, source)] for source in sources_of(run.paper, task, system)
         }

@@ -101,7 +101,7 @@ def test_nothing_is_asked_twice_and_what_changes_an_answer_asks_anew(values, end
     endpoint.bodies.clear()
     carry_out(values)
     llm = values["systems"]["asked"]["llm"]
-    carry_out(with_system(values, "renamed", llm={**llm, "concurrency": 2, "timeout": 3.0}), limit=2)
+    carry_out(with_system(values, "renamed", llm={**llm, "concurrency": 2, "deadline": 90.0}), limit=2)
     assert endpoint.bodies == []
     no_cache = {**llm, "cache": None}
     carry_out(with_system(values, llm=no_cache))

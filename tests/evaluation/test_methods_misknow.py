@@ -1,4 +1,4 @@
-"""Misknow-RAG and its plain baselines, worked by hand: sources, budget, duplicates, rounds, the prompts."""
+"""Misknow-RAG and its plain baselines, worked by hand: sources, budget, duplicates, the prompts."""
 
 from contextlib import ExitStack
 
@@ -84,8 +84,9 @@ def test_the_thinking_of_a_judge_is_its_reasoning():
     judgement = f"<think>Two dogs are\nmeant here.</think>\n{MISSING_IT}"
     _, model = run(misknow(), judging(judgement), wiki=Shelf(WIKI))
     assert "above: Two dogs are meant here. Passage 1 says nothing.\n" in model.prompts[-1]
-    _, model = run(misknow(reasoning_words=3), judging(judgement), wiki=Shelf(WIKI))
-    assert "above: Two dogs are…\n" in model.prompts[-1]
+    long = f"<think>{'dog ' * 300}</think>\n{MISSING_IT}"
+    _, model = run(misknow(), judging(long), wiki=Shelf(WIKI))
+    assert f"above: {'dog ' * 199}dog…\n" in model.prompts[-1], "200 words"
 
 
 def test_nothing_is_searched_again_where_nothing_is_missing():
@@ -155,25 +156,6 @@ def test_missing_knowledge_without_a_usable_query_is_noted_and_not_searched():
     outcome, model = run(misknow(), judging(judgement), wiki=wiki)
     assert (wiki.queries, outcome.notes["queries"], outcome.answer) == ([[QUERY]], [[]], "Ann")
     assert "More was wanted on: a name" in model.prompts[-1]
-
-
-def test_rounds_end_at_their_number_or_where_no_query_is_new():
-    queries = iter(["dog tamers", "red dogs", "puppies", "kennels"])
-
-    def model(prompt):
-        if "missing_knowledge" not in prompt:
-            return "Ann"
-        return form(thought="More.", judge=True, missing_knowledge=["more"], query=[next(queries)])
-
-    pairs = Shelf(PAIRS)
-    outcome, scripted = run(misknow(rounds=2), model, pairs=pairs)
-    assert pairs.queries == [[QUERY], ["dog tamers"], ["red dogs"]]
-    assert ids(outcome) == ["p1", "p2", "p7", "p8", "p5"]
-    assert len(scripted.prompts) == 5, "draft, judgement, draft, judgement, answer"
-    assert sections(scripted.prompts[2])["Missing knowledge"].endswith("[3] text of p7\n[4] text of p8")
-    pairs = Shelf(PAIRS)
-    run(misknow(rounds=5), judging(MISSING_IT), pairs=pairs)
-    assert pairs.queries == [[QUERY], ["dog tamers"]], "the same query is not made twice"
 
 
 def test_the_answer_can_be_left_to_another_reader():
@@ -305,7 +287,6 @@ def test_shares_of_a_budget_and_plans():
         lambda: std_rag(sources=["a", "b"], k=1),
         lambda: misknow(first_k=0),
         lambda: misknow(second=["a", "b"], second_k=1),
-        lambda: misknow(rounds=0),
         lambda: misknow(queries=0),
     ],
 )

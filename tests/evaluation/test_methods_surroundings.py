@@ -5,7 +5,6 @@ import json
 import re
 
 import pytest
-from querylect.configs.llm import LlmConfig
 from querylect.data.types import Question
 from querylect.llms.access import Llm
 from querylect.llms.base import Text
@@ -13,9 +12,7 @@ from querylect.methods.method import MISSING, NO_RANKING
 from querylect.methods.methods import METHODS, make_method
 from querylect.methods.runner import Runner
 from querylect.rewriters.card import RetrieverCard
-from querylect.rollouts.llms import open_llm
 
-from ..chat_server import ChatServer, serving
 from ..method_doubles import Scripted, doc
 from ..obliging import obliging
 from ..scripted import Down
@@ -78,22 +75,11 @@ def test_garbage_is_a_failure_or_what_was_said(name, text):
         json.dumps(dict(outcome.notes), ensure_ascii=True, default=str)
 
 
-@pytest.fixture(scope="module")
-def hanging(run_app):
-    """An endpoint that takes every request and answers none."""
-    server = ChatServer()
-    server.always = lambda body: "hang"
-    with serving(run_app, server) as url:
-        yield LlmConfig(model="m", base_url=url, cache=None, timeout=0.05, deadline=0.08)
-
-
 @pytest.mark.parametrize("name", sorted(METHODS))
-def test_an_endpoint_that_hangs_is_no_reply(name, hanging):
-    with open_llm(hanging) as llm:
-        outcomes = [result.outcome for result in ran(name, llm, OneWord(), QUESTIONS[:1])]
+def test_a_model_that_gives_no_reply_is_no_answer(name):
+    outcomes = [result.outcome for result in ran(name, Llm(Scripted(lambda prompt: None)), OneWord())]
     assert {outcome.failure for outcome in outcomes} == ({""} if name in WITHOUT_MODEL else {MISSING})
     assert {outcome.answer for outcome in outcomes} == {None}
-    assert set(llm.costs.missing) == (set() if name in WITHOUT_MODEL else {"timeout"})
 
 
 @pytest.mark.parametrize("name", sorted(set(METHODS) - {"direct_gen", "cot"}))

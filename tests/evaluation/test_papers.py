@@ -236,8 +236,7 @@ def test_texts_that_were_cut_are_a_share_of_every_system_that_writes(values, ser
 
 
 def test_limit_draws_questions_of_every_task(values, tmp_path):
-    tasks = {**values["tasks"], "mcq": {**values["tasks"]["mcq"], "limit": 3}}
-    page, results = run(values, tmp_path / "out", limit=1, tasks=tasks)
+    page, results = run(values, tmp_path / "out", limit=1)
     ids = {record["question_id"] for record in question_records(page)}
     assert ids == {"odd", "o1"}, "the first of the draw, not of the file"
     sample = {"size": 1, "of": 4, "seed": 0}
@@ -412,7 +411,6 @@ def test_what_is_missing_or_unknown_is_told_before_anything_is_asked(values, ser
     qb_rag = {"retriever": "qb-rag", "index": str(tmp_path / "no-qb"), "question_index": question_index}
     for changes, facts in (
         ({"systems": {"r": {"method": "rerank"}}}, ["'r'", "reranker.model=MODEL"]),
-        ({"systems": {"q": {"method": "qa_rag", "settings": {"rerank": True}}}}, ["'q'"]),
         ({"systems": {"m": {"method": "main_rag", "sources": []}}}, ["'m'", "systems.m.sources"]),
         (
             {"systems": {"n": {"method": "misknow", "settings": {"first": ["small"], "second": ["wiki"]}}}},

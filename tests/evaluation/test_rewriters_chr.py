@@ -1,4 +1,4 @@
-"""CHR: signs, λ = 0, adaptive λ, both forms of its answer, and S(d) against brute force over whole corpora."""
+"""CHR: signs, λ = 0, both forms of its answer, and S(d) against brute force over whole corpora."""
 
 import json
 import math
@@ -16,9 +16,8 @@ from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.retrievers.bm25 import tokenise
-from querylect.errors import ModelError
 from querylect.methods.method import GARBLED, MISSING, NO_RANKING
-from querylect.rewriters.chr import Contrast, contrast, letters, open_similarity
+from querylect.rewriters.chr import contrast
 from querylect.rewriters.registry import make_rewriter
 
 from ..scripted import BM25, Collection, Down, Script, run, terms
@@ -36,7 +35,7 @@ def test_the_target_is_added_and_the_mimic_subtracted():
     plan = rewriter(penalty=0.4).parse(QUESTION, " it raises dopamine\nH_minus: it stops a virus", 1).plan
     assert terms(plan) == [[("it raises dopamine", 1.0), ("it stops a virus", -0.4)]]
     assert plan.k == 7
-    assert terms(contrast(ChrConfig()).plan("a", "b", 3)) == [[("a", 1.0), ("b", -1.0)]]
+    assert terms(contrast("a", "b", 1.0, 3)) == [[("a", 1.0), ("b", -1.0)]]
 
 
 def test_no_penalty_is_hyde_with_one_passage_and_no_question():
@@ -45,44 +44,6 @@ def test_no_penalty_is_hyde_with_one_passage_and_no_question():
     assert alone == hyde.parse(QUESTION, "it raises dopamine", 1).plan
     with pytest.raises(ValidationError):
         ChrConfig(penalty=-1.0)
-
-
-@pytest.mark.parametrize(
-    ("alike", "penalty"), [(-0.3, 2.0), (0.0, 2.0), (0.6, 2.0), (0.8, 1.0), (0.9, 0.5), (1.0, 0.0), (1.2, 0.0)]
-)
-def test_the_penalty_falls_as_the_hypotheses_become_alike(alike, penalty):
-    pair = Contrast(ChrConfig(penalty=2.0, adaptive=True, alike_from=0.6), lambda first, second: alike)
-    assert pair.penalty("a", "b") == pytest.approx(penalty)
-    assert len(pair.plan("a", "b", 3).probes[0].terms) == (2 if penalty else 1)
-    assert Contrast(ChrConfig(penalty=2.0), lambda first, second: alike).penalty("a", "b") == 2.0
-
-
-def test_an_alike_pair_searches_with_the_target_alone():
-    plan = rewriter(adaptive=True).parse(QUESTION, "IL-4 switches classes\nH_minus: IL-4  switches classes", 1).plan
-    assert terms(plan) == [[("IL-4 switches classes", 1.0)]]
-    (both,) = terms(rewriter(adaptive=True).parse(QUESTION, "abc\nH_minus: xyz", 1).plan)
-    assert both == [("abc", 1.0), ("xyz", -1.0)]
-
-
-def test_letters_compare_spellings_in_any_script():
-    assert letters("ab", "abc") == pytest.approx(1 / math.sqrt(2 * 3))
-    assert letters("An  Apple", "an apple") == pytest.approx(1.0)
-    assert letters("abc", "xyz") == letters("abc", "") == letters("", "abc") == 0.0
-    assert letters("", " ") == 1.0
-    assert 0.4 < letters("血糖を下げる薬", "血糖を上げる薬") < 1.0
-
-
-def test_an_encoder_measures_by_its_embeddings():
-    alike = open_similarity(MINILM)
-    near, far = (
-        alike("It lowers blood sugar.", "Glucose falls."),
-        alike("It lowers blood sugar.", "A bridge collapsed."),
-    )
-    assert 1.0 >= near > far + 0.2
-    assert alike("same", "same") == pytest.approx(1.0, abs=1e-5)
-    with pytest.raises(ModelError, match=r"rewriter\.chr\.similarity '/missing'"):
-        rewriter(adaptive=True, similarity="/missing")
-    rewriter(similarity="/missing")
 
 
 def test_the_published_method_asks_once_for_json():
@@ -173,13 +134,12 @@ def test_bm25_ranks_by_the_contrast_over_the_whole_corpus(tmp_path, penalty):
     names = [f"d{number}" for number in range(200)]
     environment = served(tmp_path, [Document(name, "", text) for name, text in zip(names, texts, strict=True)])
     counts = list(map(Counter, tokenise(texts)))
-    pair = contrast(ChrConfig(penalty=penalty))
     pushed_down = 0
     for _ in range(4):
         plus, minus = (" ".join(draw.choices(words, k=8)) for _ in range(2))
         target, mimic = brute_bm25(counts, plus), brute_bm25(counts, minus)
         scores = target - penalty * mimic
-        (ranking,) = environment.search([pair.plan(plus, minus, 200)])
+        (ranking,) = environment.search([contrast(plus, minus, penalty, 200)])
         same_ranking(ranking, scores, names, int((scores > 0).sum()))
         ids = {hit.id for hit in ranking}
         assert not any(name in ids for name, score in zip(names, target, strict=True) if score == 0)
@@ -207,11 +167,11 @@ def test_minilm_ranks_by_the_contrast_over_the_whole_corpus(tmp_path):
     negative = 0
     for penalty in (0.0, 0.6, 1.0, 1.4):
         scores = vectors[:-2] @ (vectors[-2] - penalty * vectors[-1])
-        (ranking,) = environment.search([contrast(ChrConfig(penalty=penalty)).plan(plus, minus, len(texts))])
+        (ranking,) = environment.search([contrast(plus, minus, penalty, len(texts))])
         same_ranking(ranking, scores, names, len(texts))
         negative += sum(hit.score < 0 for hit in ranking)
     assert negative > 0
-    (nothing,) = environment.search([contrast(ChrConfig()).plan(plus, plus, 5)])
+    (nothing,) = environment.search([contrast(plus, plus, 1.0, 5)])
     assert nothing == [], "the target minus itself says nothing"
 
 
@@ -228,5 +188,5 @@ def test_the_contrast_on_real_texts(realdata, tmp_path):
     texts = [question.text for question in environment.questions("test")]
     for plus, minus in zip(texts[:8], texts[8:16], strict=True):
         scores = brute_bm25(counts, plus) - brute_bm25(counts, minus)
-        (ranking,) = environment.search([contrast(ChrConfig()).plan(plus, minus, 1000)])
+        (ranking,) = environment.search([contrast(plus, minus, 1.0, 1000)])
         same_ranking(ranking, scores, names, min(1000, int((scores > 0).sum())))

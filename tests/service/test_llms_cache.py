@@ -68,7 +68,7 @@ def test_a_reply_is_asked_for_once_and_every_change_asks_anew(run_app, tmp_path)
 
         assert calls() == 1
         assert calls() == 0
-        assert calls(concurrency=3, timeout=5.0, api_key_env="ELSE") == 0
+        assert calls(concurrency=3, deadline=90.0, api_key_env="ELSE") == 0
         changed = [
             SamplingParams(n=2),
             SamplingParams(temperature=0.1),

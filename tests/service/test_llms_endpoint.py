@@ -1,5 +1,6 @@
 """An endpoint over real HTTP that answers, refuses, stalls or sends garbage: lost replies are missing, never empty."""
 
+import asyncio
 import json
 from contextlib import ExitStack
 from email.utils import formatdate
@@ -10,10 +11,7 @@ import pytest
 from pydantic import BaseModel
 from querylect.configs.llm import LlmConfig
 from querylect.errors import ConfigError, EngineUnavailableError
-from querylect.llms.access import Llm
 from querylect.llms.base import Prompt, SamplingParams, Text
-from querylect.llms.endpoint import Endpoint
-from querylect.llms.prose import without_thinking
 from querylect.llms.structured import ask_structured, strict_schema
 from querylect.rollouts.llms import open_llm
 
@@ -44,7 +42,7 @@ def opened(run_app, waits):
 
         def open_(server, **settings):
             url = stack.enter_context(serving(run_app, server))
-            return open_llm(LlmConfig(model="m", base_url=url, cache=None, **{"deadline": 30, **settings}))
+            return open_llm(LlmConfig(model="m", base_url=url, cache=None, **settings))
 
         yield open_
 
@@ -99,11 +97,12 @@ def test_what_fails_in_passing_is_asked_again(opened, waits, deed):
     assert all(0.375 * 2**k <= seconds <= 0.5 * 2**k for k, seconds in enumerate(waits)), "pauses grow"
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(("deed", "reason"), [((500, {}), "HTTP 500"), ("garbage", "no completion")])
 def test_what_never_succeeds_is_missing_for_its_reason(opened, deed, reason):
     server = ChatServer()
     server.always = lambda body: deed
-    llm = opened(server, deadline=2)
+    llm = opened(server)
     assert llm.ask([ask("a")], SamplingParams()) == [None]
     assert llm.costs.missing == {reason: 1}
 
@@ -118,12 +117,15 @@ def test_short_pauses_that_the_endpoint_asks_for_are_no_limit_to_the_attempts(op
     assert set(waits) == {1}
 
 
-def test_a_deadline_that_passes_between_attempts_tells_their_failure(run_app):
+def test_a_deadline_that_passes_between_attempts_tells_their_failure(opened, monkeypatch):
+    async def passes(seconds):
+        raise TimeoutError
+
+    monkeypatch.setattr(openai._base_client, "anyio", SimpleNamespace(sleep=passes))
     server = ChatServer()
     server.always = lambda body: (429, {"retry-after": "60"})
-    with serving(run_app, server) as url:
-        llm = Llm(Endpoint(LlmConfig(model="m", base_url=url, cache=None, deadline=2)))
-        assert llm.ask([ask("a")], SamplingParams()) == [None]
+    llm = opened(server)
+    assert llm.ask([ask("a")], SamplingParams()) == [None]
     assert llm.costs.missing == {"HTTP 429": 1}
 
 
@@ -151,10 +153,11 @@ def test_thoughts_that_a_server_parts_from_the_answer_stand_before_it(opened, me
     assert len(server.bodies) == 1, "nothing is asked again"
 
 
-def test_a_prompt_without_an_answer_at_its_deadline_is_missing(opened):
-    server = ChatServer()
+def test_a_prompt_without_an_answer_at_its_deadline_is_missing(opened, monkeypatch):
+    server, timeout = ChatServer(), asyncio.timeout
     server.always = lambda body: "hang"
-    llm = opened(server, deadline=0.3)
+    llm = opened(server, deadline=77)
+    monkeypatch.setattr(asyncio, "timeout", lambda seconds: timeout(0 if seconds == 77 else seconds))
     assert llm.ask([ask("a"), ask("b")], SamplingParams()) == [None, None]
     assert llm.costs.missing == {"timeout": 2}
 
@@ -251,11 +254,3 @@ def test_a_prompt_that_is_refused_with_and_without_a_schema_is_missing(opened):
     (outcome,) = ask_structured(opened(server), [ask("judge")], Verdict, SamplingParams())
     assert (outcome.value, len(outcome.replies), outcome.text) == (None, 1, "an answer")
     assert len(server.bodies) == 3
-
-
-def test_where_the_template_opens_the_thinking_a_text_without_its_end_is_a_thought(opened):
-    texts = {"whole": "so it is</think>B", "cut": "so it may be", "open": "<think>so</think>B"}
-    llm = opened(ChatServer(lambda body: texts[last_user(body)]), opens_thinking=True)
-    replies = llm.ask([ask(name) for name in texts], SamplingParams())
-    assert [without_thinking(reply.texts[0].text) for reply in replies] == ["B", "", "B"]
-    assert llm.identity["opens_thinking"]

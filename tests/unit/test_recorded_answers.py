@@ -181,9 +181,7 @@ def chr_rewriter(recorded):
 
 
 def pick(recorded):
-    outcome, _ = run(
-        "csqe", RecordedModel(recorded, contains("Documents found"), {"Write a passage": "p"}), picks=1, passages=1
-    )
+    outcome, _ = run("csqe", RecordedModel(recorded, contains("Documents found"), {"Write a passage": "p"}))
     return outcome.notes["sentences"][0] or None
 
 

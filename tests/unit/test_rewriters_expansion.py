@@ -44,51 +44,52 @@ def csqe(*answers, searcher=None, **settings):
 
 def test_csqe_joins_question_passages_and_sentences():
     picks = ['"The mako is partly warm."\n"Tuna swim fast."\n"made up"', "none of them"]
-    outcome, shelf, model = csqe(picks, ["Some are warm.", "<think>so</think> Makos are."], documents=2)
+    outcome, shelf, model = csqe(picks, ["Some are warm.", "<think>so</think> Makos are."])
     assert terms(shelf.plans[0]) == [[(QUESTION.text, 1.0)]]
-    assert [plan.k for plan in shelf.plans] == [2, 2]
+    assert [plan.k for plan in shelf.plans] == [10, 2]
     added = ("Some are warm.", "Makos are.", "\n".join(BOTH_SENTENCES))
     assert terms(outcome.plan) == [[(QUESTION.text, 2.0), *((text, 1.0) for text in added)]]
     assert outcome.notes["dropped_sentences"] == 1
     assert outcome.notes["sentences"] == [BOTH_SENTENCES, []]
     assert [(draw.n, draw.temperature) for draw in model.draws] == [(2, 1.0), (2, 1.0)]
     assert "1. About mako: Most sharks" in model.prompt_texts[0]
-    assert "About one" not in model.prompt_texts[0], "only the first two documents"
     assert [document.id for document in outcome.documents] == ["mako", "tuna"]
 
 
 def test_csqe_goes_on_with_what_is_left():
-    outcome, _, _ = csqe(["nothing"], [" "], picks=1, passages=1)
+    outcome, _, _ = csqe(["nothing"], [" "])
     assert (outcome.failure, outcome.notes["empty_passages"]) == (NO_EXPANSION, 1)
-    outcome, _, _ = csqe(['"shark"'], [" "], picks=1, passages=1)
+    outcome, _, _ = csqe(['"shark"'], [" "])
     assert terms(outcome.plan) == [[(QUESTION.text, 1.0), ("shark", 1.0)]]
-    outcome, _, model = csqe(["A passage."], searcher=Collection(), passages=1)
+    outcome, _, model = csqe(["A passage."], searcher=Collection())
     assert terms(outcome.plan) == [[(QUESTION.text, 1.0), ("A passage.", 1.0)]]
     assert len(model.prompt_texts) == 1, "there is nothing to pick from"
     assert csqe(None, ["p"])[0].failure == csqe(["p"], None)[0].failure == MISSING
     assert csqe(searcher=Down())[0].failure == NO_RANKING
 
 
+NAMES = [f"d{number}" for number in range(30)]
+
+
 def thinkqe(*answers, searcher=None, **settings):
-    names = [f"d{number}" for number in range(9)]
-    shelf = searcher or Collection(*names)
+    shelf = searcher or Collection(*NAMES)
     model = Script(*answers)
-    return run("thinkqe", QUESTION, model, shelf, k=3, **{"documents": 2, **settings}), shelf, model
+    return run("thinkqe", QUESTION, model, shelf, k=3, **settings), shelf, model
 
 
 def test_thinkqe_grows_the_query_and_shows_no_document_twice():
-    names = {"first": ["d5", "d0", "d1", "d7", "d8"], "second": ["d0", "d2", "d5", "d7", "d8", "d3"]}
     # The plan of a later round holds the earlier passages too: the newest one decides here.
-    names_by_text = {"second": names["second"], "first": names["first"]}
-    shelf = Collection(*(f"d{number}" for number in range(9)), by_text=names_by_text)
+    names_by_text = {"second": ["d0", "d12", *NAMES[1:12], *NAMES[13:]], "first": ["d15", *NAMES[:10], *NAMES[16:]]}
+    shelf = Collection(*NAMES, by_text=names_by_text)
     outcome, _, model = thinkqe("<think>a</think>first", "second", "third", searcher=shelf)
-    assert outcome.notes["shown"] == [["d0", "d1"], ["d5", "d7"], ["d2", "d8"]]
-    assert "1. About d5: d5 text\n2. About d7" in model.prompt_texts[1]
-    assert [plan.k for plan in shelf.plans] == [2, 4, 6, 3], "deep enough for two new documents"
+    rest = ["d12", "d10", "d11", "d13", "d14", *NAMES[25:]]
+    assert outcome.notes["shown"] == [NAMES[:10], ["d15", *NAMES[16:25]], rest]
+    assert "1. About d15: d15 text\n2. About d16" in model.prompt_texts[1]
+    assert [plan.k for plan in shelf.plans] == [10, 20, 30, 3], "deep enough for ten new documents"
     grown = [("first", 1.0), ("second", 1.0), ("third", 1.0)]
     assert [terms(plan)[0][1:] for plan in shelf.plans] == [grown[:size] for size in range(4)]
     assert outcome.notes["expansions"] == ["first", "second", "third"]
-    assert [document.id for document in outcome.documents] == ["d0", "d2", "d5"]
+    assert [document.id for document in outcome.documents] == ["d0", "d12", "d1"]
 
 
 @pytest.mark.parametrize(("words", "weight"), [(1, 1.0), (17, 1.0), (18, 2.0), (27, 3.0)])

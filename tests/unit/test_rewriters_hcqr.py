@@ -224,7 +224,7 @@ def test_a_system_is_recognised_by_its_prompts_and_its_own_settings():
     strong = LlmConfig(model="strong")
     assert identity("hcqr")["rewriter"] != identity("hcqr", llm=strong)["rewriter"]
     assert identity("chr")["rewriter"] != identity("chr", chr={"penalty": 0.5})["rewriter"]
-    assert identity("general") == identity("general", chr={"penalty": 0.5}, hcqr={"per_query": 3}, llm=strong)
+    assert identity("general") == identity("general", chr={"penalty": 0.5}, hcqr={"options": False}, llm=strong)
 
 
 def test_in_a_mix_only_the_questions_of_its_environment_have_a_first_stage(opened):

@@ -59,9 +59,8 @@ def test_what_breaks_the_format_is_named(text, failure):
 
 
 def test_the_number_of_rewrites_is_limited():
-    answer = render("", ["a", "b", "c"])
-    assert parse(answer, max_rewrites=3).rewrites == ("a", "b", "c")
-    assert parse(answer, max_rewrites=2) == Parsed(failure="too many rewrites")
+    assert parse(render("", ["a", "b", "c", "d"])).rewrites == ("a", "b", "c", "d")
+    assert parse(render("", ["a", "b", "c", "d", "e"])) == Parsed(failure="too many rewrites")
 
 
 @pytest.mark.parametrize("mark", END_OF_TURN)

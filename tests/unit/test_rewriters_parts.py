@@ -43,41 +43,38 @@ def test_parts_are_read_strictly(text, expected):
 
 
 def test_a_union_takes_the_first_of_every_query_rank_by_rank_and_no_document_twice():
-    plan = union(["a", "b", "c"], per_query=2, budget=5)
+    plan = union(["a", "b", "c"])
     assert terms(plan) == [[("a", 1.0)], [("b", 1.0)], [("c", 1.0)]]
-    assert [probe.k for probe in plan.probes] == [2, 2, 2]
-    assert (plan.fuse, plan.k) == ("interleave", 5)
+    assert [probe.k for probe in plan.probes] == [5, 5, 5]
+    assert (plan.fuse, plan.k) == ("interleave", 15)
 
 
 def test_a_union_on_a_real_index(small_environment):
     environment = Environment.open(small_environment)
     queries = ["headache", "blood cholesterol", "headache migraine"]
-    alone = environment.search([union([query], 2, 2) for query in queries])
+    alone = environment.search([union([query]) for query in queries])
     assert [[hit.id for hit in ranking] for ranking in alone] == [
         ["aspirin", "triptan"],
         ["statin", "insulin"],
         ["triptan", "aspirin"],
     ]
-    full, cut, single = environment.search([union(queries, 2, 15), union(queries, 2, 3), union(queries, 1, 15)])
+    (full,) = environment.search([union(queries)])
     assert [hit.id for hit in full] == ["aspirin", "statin", "triptan", "insulin"], "fewer than 15: they overlap"
-    assert [hit.id for hit in cut] == ["aspirin", "statin", "triptan"]
-    assert [hit.id for hit in single] == ["aspirin", "statin", "triptan"]
 
 
 def rewriter(**settings):
-    return make_rewriter(RewriterConfig(name="multi_query", multi_query=settings), BM25, 10)
+    return make_rewriter(RewriterConfig(name="multi_query", **settings), BM25, 10)
 
 
 def test_multi_query_plans_one_probe_for_each_paraphrase():
-    rewrite = rewriter(queries=2, per_query=4, budget=7).parse(QUESTION, " insulin\nSub-query 2: glucose\n", 1)
-    assert rewrite.rewrites == ("insulin", "glucose")
-    assert terms(rewrite.plan) == [[("insulin", 1.0)], [("glucose", 1.0)]]
-    assert ([probe.k for probe in rewrite.plan.probes], rewrite.plan.fuse, rewrite.plan.k) == ([4, 4], "interleave", 7)
-    again = rewriter(queries=2).parse(QUESTION, "Sub-query 1: insulin\nSub-query 2: glucose", 1)
-    assert again.rewrites == ("insulin", "glucose"), "a label that was written again"
-    thought = rewriter(queries=2).parse(QUESTION, "<think>so</think>Sub-query 1: a\nSub-query 2: b", 1)
-    assert (thought.think, thought.rewrites) == ("so", ("a", "b"))
-    failed = rewriter(queries=2).parse(QUESTION, "insulin", 2)
+    rewrite = rewriter().parse(QUESTION, " insulin\nSub-query 2: glucose\nSub-query 3: sugar\n", 1)
+    assert rewrite.rewrites == ("insulin", "glucose", "sugar")
+    assert rewrite.plan == union(rewrite.rewrites)
+    parts = "Sub-query 1: a\nSub-query 2: b\nSub-query 3: c"
+    assert rewriter().parse(QUESTION, parts, 1).rewrites == ("a", "b", "c"), "a label that was written again"
+    thought = rewriter().parse(QUESTION, f"<think>so</think>{parts}", 1)
+    assert (thought.think, thought.rewrites) == ("so", ("a", "b", "c"))
+    failed = rewriter().parse(QUESTION, "insulin", 2)
     assert (failed.plan, failed.rewrites, failed.failure) == (None, (), "missing part")
 
 
@@ -100,8 +97,8 @@ def test_multi_query_shows_options_only_where_it_is_told_to():
 def test_multi_query_as_a_method():
     shelf = Collection("a", "b", "c")
     model = Script("Sub-query 1: x\nSub-query 2: y\nSub-query 3: z")
-    outcome = run("multi_query", QUESTION, model, shelf, budget=2)
-    assert [document.id for document in outcome.documents] == ["a", "b"]
+    outcome = run("multi_query", QUESTION, model, shelf)
+    assert [document.id for document in outcome.documents] == ["a", "b", "c"]
     assert terms(shelf.plans[0]) == [[("x", 1.0)], [("y", 1.0)], [("z", 1.0)]]
     assert (outcome.plan, outcome.notes["rewrites"], outcome.failure) == (shelf.plans[0], ["x", "y", "z"], "")
 

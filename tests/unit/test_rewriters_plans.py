@@ -62,7 +62,7 @@ def test_a_rewrite_with_angle_brackets_reaches_the_plan_whole():
 
 @every_rewriter
 def test_more_rewrites_than_allowed_fail(name):
-    rewrite = make(name, max_rewrites=2).parse(ASKED, render("", ["a", "b", "c"]), 1)
+    rewrite = make(name).parse(ASKED, render("", ["a", "b", "c", "d", "e"]), 1)
     assert (rewrite.plan, rewrite.failure, rewrite.format_ok) == (None, "too many rewrites", False)
 
 
