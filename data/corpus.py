@@ -5,11 +5,9 @@ are always the same. `Origin` identifies the corpus later without reading all of
 """
 
 import hashlib
-from collections.abc import Container, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from stat import S_ISREG
 
 from ..configs.schema import DatasetConfig
 from ..errors import DataError
@@ -128,42 +126,22 @@ def open_corpus(config: DatasetConfig) -> Corpus:
 
 @dataclass(frozen=True, slots=True)
 class LoadedQuestions:
-    """The dataset of `Corpus.questions`, with the size and time of its files when they were read."""
+    """The dataset of `Corpus.questions`, and how it was read."""
 
     config: DatasetConfig
     dataset: Dataset
-    files: Mapping[Path, tuple[int, int]] | None
-    """Size and modification time in ns by path (`_question_files`); None if the dataset must not be reused."""
+    complete: bool
+    """Whether judgements of documents that no index has may be among its own."""
 
     def current(self, config: DatasetConfig) -> Dataset | None:
-        """The dataset if reading `config` again would give the same one, which equal sizes and modification times of
-        its files show; else None."""
-        same = self.files is not None and config == self.config and self.files == _question_files(config)
-        return self.dataset if same else None
+        """The dataset, if it was read with this config for the documents of an index; else None."""
+        return self.dataset if config == self.config and not self.complete else None
 
 
 def load_questions(config: DatasetConfig, documents: Container[str]) -> LoadedQuestions:
     """The configured dataset by `Corpus.questions`. Raises DataError as that and `open_corpus`."""
-    # Listed before they are read, so that a change meanwhile counts. With AllDocuments the dataset is not reused:
-    # it has judgements that an index would drop.
-    files = None if isinstance(documents, AllDocuments) else _question_files(config)
-    return LoadedQuestions(config, open_corpus(config).questions(documents), files)
-
-
-def _question_files(config: DatasetConfig) -> dict[Path, tuple[int, int]] | None:
-    """Size and modification time in ns of all files that `BeirCorpus.questions` may read; None for other corpora."""
-    if config.kind != "beir" or config.path is None:
-        return None
-    folder = Path(config.path).expanduser()
-    paths = [*folder.glob("*"), *folder.glob("qrels/*")]
-    paths += [Path(config.leave_out).expanduser()] if config.leave_out is not None else []
-    versions = {}
-    for path in paths:
-        with suppress(FileNotFoundError):  # removed since the folder was listed
-            stat = path.stat()
-            if S_ISREG(stat.st_mode):
-                versions[path] = (stat.st_size, stat.st_mtime_ns)
-    return versions
+    dataset = open_corpus(config).questions(documents)
+    return LoadedQuestions(config, dataset, isinstance(documents, AllDocuments))
 
 
 def _fingerprint(path: Path, size: int) -> str:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..errors import DataError
 from .benchmark import Benchmark, splits_of
@@ -106,19 +106,11 @@ def _rows(files: list[Path], form: _Form) -> Iterator[tuple[Path, int, str, list
             raise DataError(f"{file} is empty; expected rows of FinAgentBench, one per line. Fetch it again.")
 
 
-def _prompt(row: dict[str, object], file: Path, number: int) -> str:
-    messages = row.get("messages")
-    prompts = [
-        message["content"]
-        for message in (messages if isinstance(messages, list) else ())
-        if isinstance(message, dict) and message.get("role") == "user" and isinstance(message.get("content"), str)
-    ]
-    if len(prompts) != 1:
-        raise DataError(
-            f"{file}, line {number}: {len(prompts)} messages of the user; expected 'messages' with one prompt. "
-            "It may be a file of something else."
-        )
-    return str(prompts[0])
+def _prompt(row: dict[str, Any], file: Path, number: int) -> str:
+    for message in row.get("messages") or ():
+        if message["role"] == "user":
+            return str(message["content"])
+    raise DataError(f"{file}, line {number}: no message of the user. It may be a file of something else.")
 
 
 def _parse_prompt(prompt: str, form: _Form, file: Path, number: int) -> tuple[str, list[str]]:

@@ -2,9 +2,8 @@
 
 Three criteria, from strict to loose: the same id, the same words, nearly the same letters or words (`near_texts.py`).
 The first two are certain, and such questions are removed from the earlier split; the third is reported, for a reader to
-judge. Words are compared without case, punctuation, accents and
-invisible characters, in one form of compatible characters (NFKC), and letters of other scripts that look like Latin
-ones as these.
+judge. Words are compared without case, punctuation, accents and invisible characters, in one form of compatible
+characters (NFKC).
 """
 
 import hashlib
@@ -199,7 +198,7 @@ def read_left_out(path: Path) -> set[tuple[str, str]]:
 
 
 def words(text: str) -> str:
-    """The words of a text, case-folded and without punctuation, accents and look-alikes of Latin letters."""
+    """The words of a text, case-folded and without punctuation and accents."""
     return " ".join(_WORD.findall(folded(text)))
 
 

@@ -136,18 +136,13 @@ def _questions(folders: Mapping[str, Path]) -> tuple[dict[str, _MergedQuestion],
     levels: dict[int, str] = {}
     for source, folder in folders.items():
         dataset = load_beir(folder, documents={document.id for _, document in read_corpus(corpus_file(folder))})
-        if dataset.ignore_identical_ids:
-            raise DataError(
-                f"{folder} says ignore_identical_ids: a document that bears the id of the question does not count. "
-                "Merged documents bear other ids. Take the questions of other sources, with --questions."
-            )
         if not dataset.splits:
             continue
-        excluding = next((q.id for split in dataset.splits.values() for q in split.questions if q.excluded), None)
-        if excluding is not None:
+        excluding = (question.excluded for split in dataset.splits.values() for question in split.questions)
+        if dataset.ignore_identical_ids or any(excluding):
             raise DataError(
-                f"{folder}: question {excluding!r} excludes documents by their ids, and merged documents bear other "
-                "ids. Take the questions of other sources, with --questions."
+                f"{folder}: its questions leave out documents by their ids (ignore_identical_ids, excluded_ids), and "
+                "merged documents bear other ids. Take the questions of other sources, with --questions."
             )
         levels[dataset.relevance_level] = source
         # a record may have further fields, such as answers

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ..configs.yaml12 import parse_yaml
-from ..errors import DataError
 
 _FOLDER = Path(__file__).parent / "papers"
 
@@ -45,10 +44,7 @@ NOTHING_PUBLISHED = Published("", (), ())
 
 @cache
 def published(name: str) -> Published:
-    """The scores of a paper by its packaged name; empty if the name is unknown.
-
-    Raises DataError if a row does not have one score per generator.
-    """
+    """The scores of a paper by its packaged name; empty if the name is unknown."""
     path = _FOLDER / f"{name}.yaml"
     if not path.is_file():
         return NOTHING_PUBLISHED
@@ -56,11 +52,6 @@ def published(name: str) -> Published:
     figures = []
     for group in content["figures"]:
         for system, values in group["values"].items():
-            if len(values) != len(group["generators"]):
-                raise DataError(
-                    f"{path}: {group['table']}, {system!r} has {len(values)} figures for {len(group['generators'])} "
-                    "generators; expected one each."
-                )
             figures += [
                 PublishedFigure(
                     **{name: group[name] for name in ("table", "task", "metric", "unit")},

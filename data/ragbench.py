@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from ..errors import DataError
 from .benchmark import Benchmark, splits_of
-from .rows import FETCH, document_id, parquet_shards, read_rows, string_of
+from .rows import FETCH, document_id, parquet_shards, read_rows
 from .types import SPLITS, Document, Question
 
 PARTS = (
@@ -37,8 +37,7 @@ def open_ragbench(path: str | Path, parts: Sequence[str] | None = None, positive
     """Read the questions of a folder PART/{train,validation,test}-*.parquet; documents are read on demand.
 
     `parts` None requires all twelve. A part must have test rows; missing train or validation rows are reported in the
-    notes. Raises DataError for an unknown or missing part, a missing shard, and rows that are not of RAGBench or belong
-    to another part.
+    notes. Raises DataError for an unknown or missing part, a missing shard, and tables that are not of RAGBench.
     """
     folder = Path(path).expanduser()
     files = _files(folder, parts)
@@ -122,25 +121,8 @@ def _rows(files: dict[str, dict[str, list[Path]]]) -> Iterator[tuple[str, str, d
     for part, by_split in files.items():
         for split, paths in by_split.items():
             for path in paths:
-                for number, row in read_rows(path, _COLUMNS, _EXPECTED):
-                    _check(row, part, split, path, number)
+                for _, row in read_rows(path, _COLUMNS, _EXPECTED):
                     yield part, split, row
-
-
-def _check(row: dict[str, object], part: str, split: str, path: Path, number: int) -> None:
-    if not string_of(row, "id", path, number) or not string_of(row, "question", path, number).strip():
-        raise DataError(f"{path}, row {number}: the id or the question is empty. {FETCH}")
-    texts = row["documents"]
-    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        raise DataError(f"{path}, row {number}: 'documents' is {texts!r}; expected a list of texts. {FETCH}")
-    row_part, _, row_split = str(row.get("dataset_name") or "").rpartition("_")
-    mismatch = row_part if row_part in PARTS and row_part != part else ""
-    mismatch = row_split if not mismatch and row_split in SPLITS and row_split != split else mismatch
-    if mismatch:
-        raise DataError(
-            f"{path}, row {number} says that it is of {row['dataset_name']!r}; expected {part}_{split}. "
-            f"The file lies in the wrong place. {FETCH}"
-        )
 
 
 def _relevant(keys: Sequence[str] | None, documents: int) -> tuple[list[int], int]:

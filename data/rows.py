@@ -18,7 +18,7 @@ _LIST = re.compile(r"""^\s*\[\s*(?:["']|\]\s*$)|^[^\[]*["']\s*\]\s*$""")
 """A list that was written as a text, whole or cut off at either end."""
 _WHOLE = re.compile(r"\s*[+-]?\d+(\.0*)?\s*")
 """A whole number as text, such as a grade."""
-_OPTIONAL = ("_id", "id", "title", "dataset_name")
+_OPTIONAL = ("_id", "id", "title")
 FETCH = "Fetch it again: querylect data get NAME."
 
 

@@ -101,7 +101,7 @@ class Environment:
     def open(cls, config: EnvironmentConfig, loaded: LoadedQuestions | None = None) -> "Environment":
         """Open the index, and load the questions and judgements of its dataset; documents stay in the index.
 
-        `loaded` are those of `config.dataset` from before: they are read again only if a file has changed since.
+        `loaded` are those of `config.dataset` from before, if they were read for an index.
 
         Raises DataError for the dataset, also where a judged document is not in the index, ConfigError for an unknown
         retriever, ModelError for its models, IndexFolderError where the index folder is missing, corrupt, or was

@@ -1,13 +1,12 @@
-"""Asks the writer for questions and the judge for verdicts, in batches; the caller writes each batch down.
+"""Asks the writer for questions and the judge for verdicts; the reply cache resumes an interrupted call.
 
-A request without a reply is *missing*: it is not recorded, and the next call asks for it again. A reply that has the
-wrong form twice is a *failure*: it is recorded with its text. A question whose verdict failed stays unjudged: it counts
+A request without a reply is *missing*: the next call asks for it again. A reply that has the wrong form twice is a
+*failure*: it is recorded with its text. A question whose verdict failed stays unjudged: it counts
 neither as answerable nor as unanswerable.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..configs.schema import QuestionsConfig
 from ..data.sampling import in_batches
@@ -17,7 +16,7 @@ from ..envs.retrievers.question_index import content_hash, same_question
 from ..llms.access import Llm
 from ..llms.base import LlmResponse, SamplingParams, complete_sum
 from ..llms.structured import Structured, ask_structured, version_in
-from ..storage import KeyedJournal, data_sha256
+from ..storage import data_sha256
 from .prompts import (
     JUDGE_VERSIONS,
     WRITER_VERSION,
@@ -30,8 +29,7 @@ from .prompts import (
 )
 
 BATCH = 32
-"""Contents per batch. Without a cache, a killed process has at most one batch to ask again."""
-PAIRS_AT_ONCE = 256
+"""Contents or pairs that are asked about at once; progress is told after each batch."""
 _FIRST_TOKENS = 20
 _MAX_FAILURE_CHARS = 2000
 
@@ -81,23 +79,8 @@ class LineAnswers:
     spent: LineCost
 
 
-@dataclass(frozen=True, slots=True)
-class AskedPair:
-    """A verdict on a pair whose question was not written for that content."""
-
-    key: str
-    content: str
-    judged: PairJudgement
-    spent: LineCost
-
-
 Verdicted = tuple[PairJudgement, Sequence[LlmResponse]]
 """A verdict and the replies behind it."""
-
-
-def answer_journal(folder: Path) -> KeyedJournal[LineAnswers]:
-    """The answers in a folder: an index of questions, or one that is being written."""
-    return KeyedJournal(folder / ASKED, LineAnswers, "Remove it, or name another folder.")
 
 
 class QuestionWriter:
@@ -118,15 +101,10 @@ class QuestionWriter:
         """The key of the answers about a content."""
         return data_sha256([self._salt, content_hash(content)])
 
-    def pair_key(self, question: str, content: Document) -> str:
-        """The key of a verdict on a pair; it does not depend on the writer."""
-        judge = {name: value for name, value in self.identity.items() if name.startswith("judge") or name == "words"}
-        return data_sha256([judge, question, content_hash(content)])
-
     def contents(self, contents: Sequence[Document]) -> Iterator[list[LineAnswers | None]]:
         """Ask about every content, batch by batch; None for one with a missing reply. Raises as `Llm.ask`."""
         config = self._config
-        draw = SamplingParams(temperature=config.writer_temperature, max_tokens=config.max_tokens, seed=config.seed)
+        draw = SamplingParams(max_tokens=config.max_tokens)
         for batch in in_batches(contents, BATCH):
             prompts = [writer_prompt(content, config.per_content, config.about, config.words) for content in batch]
             answers = ask_structured(self._writer, prompts, Written, draw, config.form)
@@ -136,7 +114,7 @@ class QuestionWriter:
                 for content, questions in zip(batch, proposed, strict=True)
                 for question in questions
             ]
-            verdicts = iter(self._verdicts(pairs))
+            verdicts = iter(self.verdicts(pairs))
             records: list[LineAnswers | None] = []
             for content, questions, answer in zip(batch, proposed, answers, strict=True):
                 content_verdicts = [next(verdicts) for _ in questions]
@@ -158,17 +136,8 @@ class QuestionWriter:
                 )
             yield records
 
-    def pairs(self, pairs: Sequence[Pair], size: int = PAIRS_AT_ONCE) -> Iterator[list[AskedPair | None]]:
-        """Judge pairs, `size` at a time; None for a missing reply. Raises as `Llm.ask`."""
-        for batch in in_batches(pairs, size):
-            yield [
-                AskedPair(self.pair_key(question, content), content.id, verdict[0], cost_of(verdict[1]))
-                if verdict is not None
-                else None
-                for (question, content), verdict in zip(batch, self._verdicts(batch), strict=True)
-            ]
-
-    def _verdicts(self, pairs: Sequence[Pair]) -> list[Verdicted | None]:
+    def verdicts(self, pairs: Sequence[Pair]) -> list[Verdicted | None]:
+        """Judge pairs; None for a missing reply. Raises as `Llm.ask`."""
         config = self._config
         if config.judge_form == "structured":
             prompts = [judge_prompt(question, content, config.words) for question, content in pairs]
@@ -207,8 +176,6 @@ def identity(config: QuestionsConfig, writer: Mapping[str, object], judge: Mappi
         "about": config.about,
         "words": config.words,
         "max_tokens": config.max_tokens,
-        "temperature": config.writer_temperature,
-        "seed": config.seed if config.writer_temperature > 0 else None,
         "judge": dict(judge),
         "judge_prompt": version_in(JUDGE_VERSIONS[config.judge_form], config.form if structured else "json"),
         "judge_tokens": config.judge_tokens if structured else None,

@@ -1,14 +1,13 @@
 """Writes a question index: asks the models for missing answers and makes an index of all answers.
 
-The index keeps every model answer (`asked.jsonl`), keyed by the content and by everything else that the
-answer depends on. So after the corpus has grown only the new contents are asked about, another sample needs no model
-call, and an interrupted call resumes. An existing index stays in place until the new one is complete.
+The index keeps every model answer (`asked.jsonl`), keyed by the content and by everything else that the answer depends
+on, so after the corpus has grown only the new contents are asked about. The reply cache resumes an interrupted call and
+gives another sample without a model call. An existing index stays in place until the new one is complete.
 """
 
 import logging
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
@@ -19,7 +18,6 @@ from ..data.jsonl import identifier_of, read_records
 from ..data.load import corpus_hash
 from ..data.sampling import draw
 from ..data.types import Document
-from ..envs.builder.shards import IndexShards
 from ..envs.index.manifest import describe_files
 from ..envs.retrievers.question_index import (
     QUESTION_INDEX,
@@ -34,8 +32,8 @@ from ..envs.retrievers.question_index import (
 )
 from ..errors import ConfigError, DataError, IncompleteError, IndexFolderError
 from ..rollouts.llms import open_llm
-from ..storage import KeyedJournal, Record, only_writer, restore_folder, storage
-from .asking import ASKED, LineAnswers, QuestionWriter, answer_journal, total_cost
+from ..storage import KeyedJournal, new_folder, only_writer, restore_folder
+from .asking import ASKED, LineAnswers, QuestionWriter, total_cost
 from .pool import Vetted, counts_of, down_sampled, with_vetted, written_pool
 
 log = logging.getLogger(__name__)
@@ -64,14 +62,12 @@ def write_question_index(
     env: EnvironmentConfig,
     to: str | Path,
     *,
-    start: str | Path | None = None,
     add: Path | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Description:
     """Write the question index of the corpus of `env` at `to`, or bring the existing one up to date.
 
-    `start` names another question index whose answers are reused; if it holds only vetted questions, no model is asked.
     `add` names a file of vetted questions to add to the existing index, or to make a new one of; no model is asked.
     `overwrite` asks for everything again if the index was made with other settings.
 
@@ -80,25 +76,16 @@ def write_question_index(
     is written if replies are missing; the same command asks for those again.
     """
     target = Path(to).expanduser()
-    parts = IndexShards(target)
     taken = f"another process is asking questions for {target}. Wait for it, or give another folder."
-    with only_writer(parts.folder, ".asking.lock", "Give another folder with --to.", taken), ExitStack() as stack:
-        stack.callback(_tidy, parts.folder)
+    with only_writer(target.parent, f".{target.name}.lock", "Give another folder with --to.", taken):
         restore_folder(target)
-        current = _open_existing(target, overwrite)
-        if start is not None and current is not None and not overwrite:
-            raise IndexFolderError(
-                f"{target} exists already. Replace it by what {start} and the settings give with --overwrite, or name "
-                "another folder with --to."
-            )
-        existing = _load_existing(open_question_index(start) if start is not None else current)
-        session = _Session(config, env, existing, answer_journal(parts.folder))
-        only_vetted = existing.description is not None and not existing.models
-        if add is not None or (start is not None and only_vetted):
-            missing = session.take_over(add)
+        session = _Session(config, env, _load_existing(_open_existing(target, overwrite)))
+        if add is not None:
+            session.take_over(add)
+            missing = 0
         else:
-            missing = session.ask(None if overwrite else start or target, progress)
-        description = session.finish(parts, missing)
+            missing = session.ask(None if overwrite else target, progress)
+        description = session.finish(target, missing)
     if missing:
         raise IncompleteError(
             f"{missing} replies are missing, and {target} was written without them. Give the same command again: only "
@@ -110,21 +97,14 @@ def write_question_index(
 class _Session:
     """The state of one call: the corpus, the existing answers and the new ones."""
 
-    def __init__(
-        self, config: QuestionsConfig, env: EnvironmentConfig, existing: _Existing, journal: KeyedJournal[LineAnswers]
-    ) -> None:
-        self.config, self.env, self.existing, self.journal = config, env, existing, journal
+    def __init__(self, config: QuestionsConfig, env: EnvironmentConfig, existing: _Existing) -> None:
+        self.config, self.env, self.existing = config, env, existing
         self.corpus: Corpus = open_corpus(env.dataset)
         self.documents = draw(documents_of(self.corpus), config.limit, config.seed)
         self.vetted: list[Vetted] = list(existing.vetted)
         self.records: list[LineAnswers] = []
         """The answers about the contents, in their order."""
         self.models: dict[str, object] = {}
-
-    @property
-    def answers(self) -> dict[str, LineAnswers]:
-        """The answers about contents by key, those of other settings included."""
-        return {**self.existing.answers, **self.journal.by_key}
 
     def ask(self, same_as: str | Path | None, progress: Progress | None) -> int:
         """Ask about all contents without an answer. Returns the number of incomplete ones.
@@ -135,17 +115,21 @@ class _Session:
             if same_as is not None:
                 _refuse_other_settings(self.existing.models, writer.identity, same_as)
             self.models = writer.identity
-            answered = self.answers
+            answered = dict(self.existing.answers)
             pending = [document for document in self.documents if writer.key(document) not in answered]
             if pending:
                 log.info("asking about %d of %d contents", len(pending), len(self.documents))
-            missing = write_down(writer.contents(pending), self.journal, len(pending), progress)
-            answered = self.answers
+            asked = 0
+            for batch in writer.contents(pending):
+                answered |= {record.key: record for record in batch if record is not None}
+                asked += len(batch)
+                if progress is not None:
+                    progress(asked, len(pending))
             self.records = [answered[key] for key in map(writer.key, self.documents) if key in answered]
-        return missing
+        return len(self.documents) - len(self.records)
 
-    def take_over(self, add: Path | None) -> int:
-        """Reuse the existing answers and add the vetted questions of the file, if any. No model is asked."""
+    def take_over(self, add: Path) -> None:
+        """Reuse the existing answers and add the vetted questions of the file. No model is asked."""
         hashes = {document.id: content_hash(document) for document in self.documents}
         for name, content in self.existing.contents.items():
             if hashes.get(name) != content.hash:
@@ -157,7 +141,7 @@ class _Session:
         position = {name: number for number, name in enumerate(hashes)}
         self.records = sorted(current, key=lambda record: position[record.id])
         self.models = self.existing.models
-        for text, contents in read_vetted(add) if add is not None else ():
+        for text, contents in read_vetted(add):
             unknown = [name for name in contents if name not in hashes]
             if unknown:
                 raise DataError(
@@ -165,23 +149,23 @@ class _Session:
                     "Correct the id, or take the question out."
                 )
             self.vetted.append((text, contents))
-        return 0
 
-    def finish(self, parts: IndexShards, missing: int) -> Description:
+    def finish(self, target: Path, missing: int) -> Description:
         """Write the index; return its description."""
         config, documents = self.config, self.documents
         unsampled = written_pool(self.records)
         pool = down_sampled(unsampled, config.mean, config.seed, len(documents))
         pool = with_vetted(pool, self.vetted)
         if not pool.questions:
-            failed = sum(bool(record.failure) for record in self.records)
+            failed = [record.text for record in self.records if record.failure]
+            example = f" (such as {failed[0]!r})" if failed else ""
             raise DataError(
-                f"no question is left: {len(self.records)} contents were asked about, {failed} of the writer's answers "
-                f"did not have the required form, {missing} replies are missing. See {parts.folder / ASKED}; ask "
-                "another model, or give questions with --add."
+                f"no question is left: {len(self.records)} contents were asked about, {len(failed)} of the writer's "
+                f"answers did not have the required form{example}, {missing} replies are missing. Ask another model, "
+                "or give questions with --add."
             )
         contents, rounds = self._contents()
-        with _storage(parts.target), parts.staged() as folder:
+        with new_folder(target, f"question index {target}") as folder:
             questions_hash = write_rows(folder, pool.questions, pool.answers, contents)
             write_jsonl(folder / ASKED, [asdict(record) for record in self.records])
             write_jsonl(folder / VETTED, [{"question": text, "contents": list(names)} for text, names in self.vetted])
@@ -226,24 +210,6 @@ def open_writer(config: QuestionsConfig) -> Iterator[QuestionWriter]:
         yield QuestionWriter(config, writer, judge)
 
 
-def write_down(
-    batches: Iterable[Sequence[Record | None]],
-    journal: KeyedJournal[Record],
-    count: int,
-    progress: Progress | None = None,
-) -> int:
-    """Append the records of each batch to the journal. Returns the number of missing ones."""
-    done = missing = 0
-    for batch in batches:
-        records = [record for record in batch if record is not None]
-        journal.append(records)
-        done += len(batch)
-        missing += len(batch) - len(records)
-        if progress is not None:
-            progress(done, count)
-    return missing
-
-
 def _open_existing(target: Path, overwrite: bool) -> QuestionIndex | None:
     """The question index at `target`; None if there is none, or an unreadable one that may be overwritten."""
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
@@ -261,7 +227,8 @@ def _load_existing(index: QuestionIndex | None) -> _Existing:
         return _Existing()
     path = index.path / VETTED
     vetted = list(read_vetted(path)) if path.stat().st_size else []
-    return _Existing(index.description, answer_journal(index.path).by_key, index.contents(), vetted)
+    answers = KeyedJournal(index.path / ASKED, LineAnswers, "Remove it, or name another folder.").by_key
+    return _Existing(index.description, answers, index.contents(), vetted)
 
 
 def _refuse_other_settings(previous: Mapping[str, object], now: Mapping[str, object], folder: str | Path) -> None:
@@ -302,18 +269,3 @@ def _dates(file: str | None) -> dict[str, str]:
             message = f"{path}, line {number}: 'date' is {row['date']!r}; expected YYYY-MM-DD."
             raise DataError(message) from None
     return dates
-
-
-def _tidy(folder: Path) -> None:
-    """Remove the journal's folder if all its files are empty."""
-    if folder.is_dir() and not any(path.stat().st_size for path in folder.rglob("*") if path.is_file()):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _storage(target: Path) -> AbstractContextManager[None]:
-    return storage(
-        lambda error: (
-            f"question index {target} could not be written ({error}); what was answered is kept. Free some space or "
-            "give another folder with --to, and give the command again."
-        )
-    )

@@ -23,9 +23,6 @@ def index_questions(
     to: Annotated[
         Path | None, typer.Option("--to", metavar="FOLDER", help="The question index; env.question_index.folder.")
     ] = None,
-    start: Annotated[
-        Path | None, typer.Option("--from", metavar="FOLDER", help="Take over the answers of this question index.")
-    ] = None,
     add: Annotated[
         Path | None, typer.Option("--add", metavar="FILE", help="Add vetted questions (JSON lines) and ask nobody.")
     ] = None,
@@ -51,7 +48,7 @@ def index_questions(
 
     with progress_bar("asking") as progress:
         description = write_question_index(
-            settings.questions, settings.env, folder, start=start, add=add, overwrite=overwrite, progress=progress
+            settings.questions, settings.env, folder, add=add, overwrite=overwrite, progress=progress
         )
     counts, costs = description.counts, description.costs
     typer.echo(

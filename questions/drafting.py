@@ -1,10 +1,10 @@
 """Writes planned questions: asks the writer, then the judge, then the judge about similar passages (Â).
 
-Every answer is in a journal before the next is asked for, so that a killed call goes on.
+The reply cache resumes a call that was killed.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -13,26 +13,22 @@ from ..configs.schema import DatasetConfig, EnvironmentConfig, QuestionsConfig
 from ..configs.synthetic import SyntheticConfig
 from ..data.corpus import open_corpus
 from ..data.leakage import words
-from ..data.sampling import in_batches
+from ..data.sampling import Item, in_batches
 from ..data.types import Document
 from ..envs.index.open import open_index
 from ..envs.plan import Probe, Term, is_unicode
 from ..envs.retrievers.open import check_corpus, open_retriever
 from ..errors import IncompleteError
-from ..llms.base import SamplingParams
+from ..llms.base import LlmResponse, SamplingParams
 from ..llms.structured import FormPrompt, ask_structured
 from ..logs import Progress
-from ..storage import KeyedJournal, data_sha256
-from .asking import AskedPair, LineCost, Pair, QuestionWriter, cost_of, total_cost
-from .build import write_down
+from .asking import BATCH, Pair, QuestionWriter, cost_of, total_cost
 from .plan import Partition, PlannedQuestion, drawn_passages, neighbours, plan_questions
 from .prompts import OneQuestion
 from .styles import EXAMPLES, joined, style_prompt, with_typos
 
 log = logging.getLogger(__name__)
 
-DRAFTS = "written.jsonl"
-_BATCH = 32
 _SEARCHED_AT_ONCE = 256
 _SIMILAR = 20
 """Similar passages among which those of the same split are looked for."""
@@ -42,12 +38,9 @@ _SIMILAR = 20
 class Draft:
     """The writer's answer to one prompt."""
 
-    key: str
-    """Hash of the prompt, the passages and everything about the writer that the answer depends on."""
     text: str
     """The question; "" if the answer did not have the required form."""
     failure: str
-    spent: LineCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +68,7 @@ class AnsweredQuestion:
 
 
 class DraftingSession:
-    """The model calls of one command; each answer is in a journal before the next is asked for."""
+    """The model calls of one command."""
 
     def __init__(
         self,
@@ -84,15 +77,12 @@ class DraftingSession:
         passages: CorpusPassages,
         partition: Partition,
         writer: QuestionWriter,
-        parts: Path,
         progress: Progress | None,
     ) -> None:
         self._config, self._synthetic, self._passages = config, synthetic, passages
         self._partition, self._writer, self._progress = partition, writer, progress
-        remedy = f"Remove {parts} to ask everything again."
-        self._drafts = KeyedJournal(parts / DRAFTS, Draft, remedy)
-        self._verdicts = KeyedJournal(parts / "verdicts.jsonl", AskedPair, remedy)
-        self._salt = data_sha256([writer.identity["writer"], config.max_tokens, config.writer_temperature, config.seed])
+        self._replies: list[LlmResponse] = []
+        self._verdicts: dict[Pair, bool | None] = {}
 
     def questions(self) -> list[AnsweredQuestion]:
         """Every planned question with its draft, its verdict and the further passages that answer it."""
@@ -107,69 +97,67 @@ class DraftingSession:
         if not self._synthetic.judge:
             return rows
         judged = self._judged([(row.draft.text, self._content(row.planned)) for row in rows if row.draft.text])
-        answered = [
-            replace(row, answerable=judged[self._pair_key(row.draft.text, self._content(row.planned))])
-            if row.draft.text
-            else row
-            for row in rows
-        ]
+        answered = [replace(row, answerable=judged.get((row.draft.text, self._content(row.planned)))) for row in rows]
         return self._widened(answered)
 
     def costs(self) -> dict[str, int | None]:
-        """Calls and tokens of all answers, those of interrupted calls included."""
-        spent = [*(draft.spent for draft in self._drafts.by_key.values())]
-        spent += [pair.spent for pair in self._verdicts.by_key.values()]
-        return total_cost(spent)
+        """Calls and tokens of all answers, those from the reply cache included."""
+        return total_cost([cost_of(self._replies)])
 
     def _content(self, planned: PlannedQuestion) -> Document:
         return joined(planned.passages, self._config.words)
 
     def _typed(self, planned: PlannedQuestion, draft: Draft) -> str:
-        return with_typos(draft.text, f"0 {draft.key}") if planned.style == "typo" else draft.text
+        return with_typos(draft.text, f"0 {draft.text}") if planned.style == "typo" else draft.text
 
     def _prompt(self, planned: PlannedQuestion) -> FormPrompt:
         return style_prompt(planned.style, planned.passages, self._config.about, self._config.words)
 
-    def _draft_key(self, planned: PlannedQuestion) -> str:
+    def _case(self, planned: PlannedQuestion) -> tuple[str, str]:
+        """What a prompt asks and about which text: equal for a question with typing mistakes and one without."""
         prompt = self._prompt(planned)
-        return data_sha256([self._salt, prompt.version, self._config.form, prompt.task, prompt.case])
+        return prompt.task, prompt.case
 
     def _written(self, planned: Sequence[PlannedQuestion]) -> list[Draft]:
         """The drafts; raises IncompleteError if the writer did not reply to a prompt."""
-        by_key = {self._draft_key(question): question for question in planned}
-        pending = [key for key in by_key if self._drafts.get(key) is None]
-        if pending:
-            log.info("%s: writing %d questions", self._passages.folder, len(pending))
+        by_case = {self._case(question): self._prompt(question) for question in planned}
+        prompts = list(by_case.values())
+        log.info("%s: writing %d questions", self._passages.folder, len(prompts))
         config = self._config
-        sampling = SamplingParams(temperature=config.writer_temperature, max_tokens=config.max_tokens, seed=config.seed)
+        sampling = SamplingParams(max_tokens=config.max_tokens)
+        drafts: dict[tuple[str, str], Draft] = {}
+        for batch in self._batches(prompts):
+            answers = ask_structured(self._writer.model, batch, OneQuestion, sampling, config.form)
+            for prompt, answer in zip(batch, answers, strict=True):
+                self._replies += answer.replies
+                if not answer.missing:
+                    drafts[prompt.task, prompt.case] = _draft(answer.value, answer.failure)
+        _refuse_missing(len(prompts) - len(drafts), len(prompts))
+        return [drafts[self._case(question)] for question in planned]
 
-        def batches() -> Iterable[list[Draft | None]]:
-            for keys in in_batches(pending, _BATCH):
-                chosen = [by_key[key] for key in keys]
-                prompts = [self._prompt(question) for question in chosen]
-                answers = ask_structured(self._writer.model, prompts, OneQuestion, sampling, config.form)
-                yield [
-                    None if answer.missing else _draft(key, answer.value, answer.failure, cost_of(answer.replies))
-                    for key, answer in zip(keys, answers, strict=True)
-                ]
+    def _judged(self, pairs: Iterable[Pair]) -> dict[Pair, bool | None]:
+        """Verdicts of these pairs and all earlier ones; raises IncompleteError if the judge did not reply to one."""
+        pending = [pair for pair in dict.fromkeys(pairs) if pair not in self._verdicts]
+        log.info("%s: judging %d pairs of a question and a passage", self._passages.folder, len(pending))
+        missing = 0
+        for batch in self._batches(pending):
+            for pair, verdict in zip(batch, self._writer.verdicts(batch), strict=True):
+                if verdict is None:
+                    missing += 1
+                else:
+                    self._verdicts[pair] = verdict[0].answerable
+                    self._replies += verdict[1]
+        _refuse_missing(missing, len(pending))
+        return self._verdicts
 
-        _refuse_missing(write_down(batches(), self._drafts, len(pending), self._progress), len(planned))
-        drafts = self._drafts.by_key
-        return [drafts[self._draft_key(question)] for question in planned]
-
-    def _pair_key(self, question: str, content: Document) -> str:
-        return self._writer.pair_key(question, content)
-
-    def _judged(self, pairs: Iterable[Pair]) -> dict[str, bool | None]:
-        """Verdicts by key of the pair; raises IncompleteError if the judge did not reply to one."""
-        by_key = {self._pair_key(*pair): pair for pair in pairs}
-        pending = [pair for key, pair in by_key.items() if self._verdicts.get(key) is None]
-        if pending:
-            log.info("%s: judging %d pairs of a question and a passage", self._passages.folder, len(pending))
-        missing = write_down(self._writer.pairs(pending, _BATCH), self._verdicts, len(pending), self._progress)
-        _refuse_missing(missing, len(by_key))
-        verdicts = self._verdicts.by_key
-        return {key: verdicts[key].judged.answerable for key in by_key}
+    def _batches(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+        """The items in batches; each one's end is told to the progress bar."""
+        done = 0
+        for batch in in_batches(items, BATCH):
+            yield batch
+            done += len(batch)
+            if self._progress is not None:
+                self._progress(done, len(items))
 
     def _widened(self, rows: Sequence[AnsweredQuestion]) -> list[AnsweredQuestion]:
         """The rows with the similar passages that, says the judge, answer their questions too."""
@@ -196,7 +184,7 @@ class DraftingSession:
         verdicts = self._judged(pairs.values())
         also: dict[int, list[str]] = {}
         for (number, name), pair in pairs.items():
-            if verdicts[self._pair_key(*pair)]:
+            if verdicts[pair]:
                 also.setdefault(number, []).append(name)
         return [replace(row, also=tuple(also.get(number, ()))) for number, row in enumerate(rows)]
 
@@ -251,13 +239,13 @@ def nearest_passages(queries: Sequence[str], depth: int, passages: CorpusPassage
     return rankings
 
 
-def _draft(key: str, answer: OneQuestion | None, failure: str, spent: LineCost) -> Draft:
+def _draft(answer: OneQuestion | None, failure: str) -> Draft:
     text = " ".join(answer.question.split()) if answer is not None else ""
     if answer is not None and not (words(text) and is_unicode(text)):
-        return Draft(key, "", "the question has no words", spent)
+        return Draft("", "the question has no words")
     if words(text) in EXAMPLES:
-        return Draft(key, "", f"it copies an example of the prompt: {text}", spent)
-    return Draft(key, text, failure, spent)
+        return Draft("", f"it copies an example of the prompt: {text}")
+    return Draft(text, failure)
 
 
 def _refuse_missing(missing: int, total: int) -> None:

@@ -164,19 +164,19 @@ def _new(
     prompts = [_new_prompt(content, existing.get(content.id, []), config.words) for content in chosen]
     texts, failed = _texts(writer, config, prompts)
     pairs = [(text, content) for text, content in zip(texts, chosen, strict=True) if text]
-    verdicts = [verdict for batch in writer.pairs(pairs) for verdict in batch]
+    verdicts = writer.verdicts(pairs)
     _refuse_missing(verdicts)
     answerable = [
         (text, [content.id])
         for (text, content), verdict in zip(pairs, verdicts, strict=True)
-        if verdict is not None and verdict.judged.answerable
+        if verdict is not None and verdict[0].answerable
     ]
     return _Made(answerable, failed, len(pairs) - len(answerable))
 
 
 def _texts(writer: QuestionWriter, config: QuestionsConfig, prompts: Sequence[FormPrompt]) -> tuple[list[str], int]:
     """The question that each prompt got, "" for a reply that is not of its form; and how many these are."""
-    sampling = SamplingParams(temperature=config.writer_temperature, max_tokens=config.max_tokens, seed=config.seed)
+    sampling = SamplingParams(max_tokens=config.max_tokens)
     answers: list[Structured[OneQuestion]] = ask_structured(writer.model, prompts, OneQuestion, sampling, config.form)
     _refuse_missing([None if answer.missing else answer for answer in answers])
     texts = [" ".join(answer.value.question.split()) if answer.value else "" for answer in answers]

@@ -2,11 +2,11 @@
 
 For each planned question the writer sees its passage, or two; the judge says whether they answer what it wrote, and
 then reads the most similar other passages of the same split, of which those that answer it are relevant too (Â). What
-is left is a BEIR folder with splits by document. Answers are journaled in `.NAME.parts`, so that a killed call goes on.
+is left is a BEIR folder with splits by document. The reply cache resumes a call that was killed.
 """
 
 import logging
-import shutil
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -32,9 +32,9 @@ from ..data.leakage import Leak, exact_leaks, near_leaks, without, words, write_
 from ..data.types import Dataset, Document, Question, Split, relevant
 from ..errors import DataError
 from ..logs import Progress
-from ..storage import only_writer, write_lines
+from ..storage import write_lines
 from .build import documents_of, open_writer
-from .drafting import DRAFTS, AnsweredQuestion, CorpusPassages, DraftingSession
+from .drafting import AnsweredQuestion, CorpusPassages, DraftingSession
 from .plan import SPLITS, Partition, divide
 from .quality import StyleQuality, WrittenQuestion, quality_by_style, quality_lines, write_quality
 from .styles import VERSION, joined
@@ -95,10 +95,8 @@ def write_training_set(
     passages = CorpusPassages(corpus, env, by_id, documents_of_passages(corpus))
     users = _users_questions(test, by_id) if test is not None else None
     partition = _divided(passages, synthetic, users)
-    parts = target.with_name(f".{target.name}.parts")
-    taken = f"another process is asking questions for {target}. Wait for it, or give another folder."
-    with only_writer(parts, ".asking.lock", "Give another folder with --to.", taken), open_writer(config) as writer:
-        session = DraftingSession(config, synthetic, passages, partition, writer, parts, progress)
+    with open_writer(config) as writer:
+        session = DraftingSession(config, synthetic, passages, partition, writer, progress)
         rows = session.questions()
         level = users.relevance_level if users is not None else 1
         taken_ids = {question.id for question in users.splits["test"].questions} if users is not None else set[str]()
@@ -108,10 +106,12 @@ def write_training_set(
             splits["test"] = users.splits["test"]
         splits, leaks = _without_leaks(splits)
         if missing := [split for split in SPLITS if split not in splits]:
+            failures = Counter(row.draft.failure for row in rows if row.draft.failure)
+            failed = "".join(f" {count} failed: {failure}." for failure, count in failures.most_common(1))
             raise DataError(
                 f"of {len(rows)} questions that were asked for, {len(ids)} are answerable and distinct, and none is "
-                f"left for {' and '.join(missing)}: see {parts / DRAFTS}. Ask another model (questions.writer.model), "
-                "request more (synthetic.count), or keep what the judge rejects (synthetic.judge=false)."
+                f"left for {' and '.join(missing)}.{failed} Ask another model (questions.writer.model), request more "
+                "(synthetic.count), or keep what the judge rejects (synthetic.judge=false)."
             )
         quality = quality_by_style(
             _outcome(row, ids.get(number), splits, config.words) for number, row in enumerate(rows)
@@ -131,7 +131,6 @@ def write_training_set(
             sources = {"made_from": str(corpus), "test": None if test is None else str(test)}
             about_judgements = judging(users) if users is not None else {}
             write_meta(folder, {"name": name, "licence": licence, **about_judgements, **sources, **provenance})
-    shutil.rmtree(parts, ignore_errors=True)
     counts = {split: len(content.questions) for split, content in splits.items()}
     notes = users.notes if users is not None else ()
     return TrainingSet(target, counts, quality, leaks, notes)

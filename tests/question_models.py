@@ -82,9 +82,9 @@ class QuestionModel:
 
 
 @contextmanager
-def questions_config(model, **settings):
+def questions_config(model, cache=None, **settings):
     """`QuestionsConfig` whose writer and judge are `model`."""
-    with patch("querylect.questions.build.open_llm", lambda config: Llm(model)):
+    with patch("querylect.questions.build.open_llm", lambda config: Llm(model, cache)):
         yield QuestionsConfig(**{"per_content": 3, **settings})
 
 

@@ -1,6 +1,8 @@
 """BEIR folders: what is read, what is refused, what is written."""
 
+import errno
 import gzip
+import os
 from dataclasses import replace
 
 import pytest
@@ -9,7 +11,7 @@ from querylect.data.beir import load_beir, save_beir
 from querylect.data.corpus import BeirCorpus, load_questions
 from querylect.data.load import load_dataset
 from querylect.data.types import AllDocuments, Dataset, Document, Question, Split
-from querylect.errors import DataError
+from querylect.errors import DataError, StorageError
 
 from ..jsonl import jsonl
 from ..raising import refused
@@ -290,12 +292,24 @@ def test_saving_never_overwrites_and_refuses_ids_that_a_qrel_file_cannot_hold(tm
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t"]
 
 
-def test_questions_that_were_read_stand_for_an_index_until_a_file_changes(folder):
+def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch):
+    synced = []
+
+    def full_at_second_file(descriptor):
+        synced.append(descriptor)
+        if len(synced) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_at_second_file)
+    with refused(StorageError, tmp_path / "t", "No space left on device"):
+        save_beir(with_document("d"), tmp_path / "t")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_questions_that_were_read_stand_for_an_index_of_the_same_dataset(folder):
     config = DatasetConfig(kind="beir", path=str(folder))
     loaded = load_questions(config, {"d1", "d2", "3"})
     assert loaded.current(config) is loaded.dataset
     assert loaded.current(config.model_copy(update={"path": str(folder.parent)})) is None
     unfiltered = load_questions(config, AllDocuments())
     assert unfiltered.current(config) is None, "its judgements may be of documents that an index does not have"
-    (folder / "queries.jsonl").write_text(jsonl(QUESTIONS) + "\n", encoding="utf-8")
-    assert loaded.current(config) is None

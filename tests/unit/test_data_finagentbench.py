@@ -2,8 +2,12 @@
 
 import json
 
+import pytest
 from querylect.configs.schema import DatasetConfig
 from querylect.data.load import load_dataset
+from querylect.errors import DataError
+
+from ..raising import refused
 
 
 def chunk_prompt(question, chunks):
@@ -65,6 +69,19 @@ def test_prompts_are_taken_apart_and_pooled(tmp_path):
         "finagentbench/chunks: 1 rows have no grades: their candidates are in the corpus, nothing is asked.",
         "finagentbench/chunks: 1 pairs of question and candidate have two grades; the higher one counts.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "qrel", "fact"),
+    [
+        (document_prompt("Who is paid?", ["10-K"]), {"0": 1}, "Text chunks:"),
+        (chunk_prompt("Who is paid?", ["a"]), {"1": 1}, "'1'"),
+        (chunk_prompt("Who is paid?", ["a"]), {"0": "high"}, "'high'"),
+    ],
+)
+def test_a_damaged_row_is_named(tmp_path, prompt, qrel, fact):
+    with refused(DataError, "chunk_ranking_kaggle_dev.jsonl, ", fact):
+        load(write(tmp_path, [row(prompt, qrel)]))
 
 
 def test_the_document_task_ranks_types(tmp_path):

@@ -121,6 +121,14 @@ def test_a_broken_judgement_is_told(tmp_path, rows, facts):
         load(tmp_path)
 
 
+def test_a_missing_table_is_named(tmp_path):
+    as_parquet(tmp_path)
+    for file in (tmp_path / "queries").iterdir():
+        file.unlink()
+    with refused(DataError, tmp_path, "no table of queries"):
+        load(tmp_path)
+
+
 def test_a_real_beir_folder_read_as_tables_is_the_same(realdata):
     ours, tables = load_beir(realdata / "scifact"), load(realdata / "scifact")
     assert tables.corpus == ours.corpus

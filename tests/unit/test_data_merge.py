@@ -1,6 +1,7 @@
 """Several BEIR folders as one: ids, duplicates, judgements, questions, and what is refused."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 from querylect.data.beir import load_beir, save_beir
@@ -82,6 +83,18 @@ def test_right_answers_beside_a_question_are_kept(folders, tmp_path):
     write_jsonl(queries, *(row | {"answers": ["Ann"]} for row in read_jsonl(queries)))
     merge(folders, tmp_path / "merged")
     assert [row["answers"] for row in read_jsonl(tmp_path / "merged" / "queries.jsonl")] == [["Ann"]] * 3
+
+
+def test_questions_that_leave_out_documents_by_their_ids_are_refused(folders, tmp_path):
+    save_beir(replace(PAIRS, ignore_identical_ids=True), tmp_path / "same-ids")
+    excluding = {"test": Split((replace(DOG, excluded=("2",)),), {"1": {"1": 1}})}
+    save_beir(replace(PAIRS, splits=excluding), tmp_path / "excluding")
+    for name in ("same-ids", "excluding"):
+        other = MergeSource("other", tmp_path / name)
+        with refused(DataError, tmp_path / name, "--questions"):
+            merge([folders[0], other], tmp_path / "merged")
+        assert not (tmp_path / "merged").exists()
+        merge([folders[0], other], tmp_path / f"with-{name}", ["wiki"])
 
 
 def test_merge_from_the_command_line(folders, tmp_path, capsys):

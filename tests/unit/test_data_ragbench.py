@@ -5,6 +5,9 @@ from pyarrow import parquet
 from querylect.configs.schema import DatasetConfig
 from querylect.data.load import load_dataset
 from querylect.data.ragbench import PARTS, document_id, open_ragbench
+from querylect.errors import DataError
+
+from ..raising import refused
 
 ROWS = {
     ("covidqa", "test"): [
@@ -77,6 +80,20 @@ def test_an_id_that_two_questions_have_stays_two_questions(tmp_path):
     assert [question.text for question in questions] == ["one?", "two?"]
     assert questions[0].id == "covidqa/1"
     assert questions[1].id.startswith("covidqa/1-")
+
+
+def test_a_shard_that_is_missing_cut_off_or_of_something_else_is_named(tmp_path):
+    shard = write(tmp_path) / "covidqa" / "test-00000-of-00001.parquet"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[: len(whole) // 2])
+    with refused(DataError, shard):
+        load(tmp_path, parts=TWO)
+    parquet.write_table(pa.table({"question": ["?"]}), shard)
+    with refused(DataError, shard, "documents"):
+        load(tmp_path, parts=TWO)
+    shard.rename(shard.with_name("test-00000-of-00002.parquet"))
+    with refused(DataError, tmp_path / "covidqa", "1 of 2"):
+        load(tmp_path, parts=TWO)
 
 
 def test_only_the_whole_benchmark_bears_its_name(tmp_path):
