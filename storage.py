@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import logging
+import mmap
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -297,19 +298,15 @@ def cut_off_half_a_line(path: Path) -> bool:
     if not path.exists():
         return False
     with path.open("rb+") as file:
-        end = end_of_lines = file.seek(0, os.SEEK_END)
-        while end_of_lines:
-            start = max(0, end_of_lines - 65536)
-            file.seek(start)
-            newline = file.read(end_of_lines - start).rfind(b"\n")
-            if newline >= 0:
-                end_of_lines = start + newline + 1
-                break
-            end_of_lines = start
-        if end_of_lines < end:
+        size = file.seek(0, os.SEEK_END)
+        if not size:
+            return False
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            end_of_lines = text.rfind(b"\n") + 1
+        if end_of_lines < size:
             file.truncate(end_of_lines)
             os.fsync(file.fileno())
-    return end_of_lines < end
+    return end_of_lines < size
 
 
 def read_whole(path: Path, row: Callable[[bytes], Row | None], useless: str, unreadable: str) -> list[Row]:

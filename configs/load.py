@@ -86,10 +86,6 @@ def _config_path(path_or_name: str) -> Path:
     if path.is_file():
         return path
     names = ", ".join(known_configs())
-    if path.is_dir():
-        raise ConfigError(
-            f"config {path_or_name!r} is a folder; give a YAML file or one of the packaged configs: {names}."
-        )
     matches = difflib.get_close_matches(path.name.removesuffix(".yaml"), known_configs(), n=1)
     hint = f"Did you mean {matches[0]!r}? " if matches else ""
     raise ConfigError(
@@ -102,8 +98,6 @@ def read_yaml(path: Path) -> dict[str, object]:
     """The mapping in a YAML file. Raises ConfigError where there is none."""
     try:
         values = parse_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         message = f"{path} is not UTF-8 text (byte {error.start}); expected a YAML file."
         raise ConfigError(message) from error

@@ -26,10 +26,6 @@ set +eu   # the user's own file: it may end with a test that fails, and ask for 
 source "$cluster"
 set -eu
 [ -z "${SHARDING+set}" ] || export SHARDING   # querylect reads it
-for variable in RETRIEVER_NODES VLLM_GPUS NODES GPUS_PER_NODE; do
-    [[ "${!variable:-0}" =~ ^(0|[1-9][0-9]{0,5})$ ]] ||
-        { echo "The variable $variable is '${!variable}'; expected a whole number. Set one, or unset it." >&2; exit 2; }
-done
 
 querylect="${QUERYLECT:-.venv/bin/querylect}"
 [ -x "$querylect" ] || [ "${#container[@]}" != 0 ] || querylect="$(command -v "${QUERYLECT:-querylect}")" ||
@@ -478,18 +474,12 @@ settle_launcher() {
 # them put together in task 0, everything at once in no array.
 index_job() {
     local environment chosen what task="${SLURM_ARRAY_TASK_ID:-}" tasks="${SLURM_ARRAY_TASK_COUNT:-n}"
-    local span="${SLURM_ARRAY_TASK_MIN:-1}-${SLURM_ARRAY_TASK_MAX:-$tasks}"
     read_arguments "$@"
     [ "${#arguments[@]}" != 0 ] ||
         { echo "Name the config: sbatch slurm/index_array.sh CONFIG [KEY=VALUE …]" >&2; exit 2; }
     read_config
     [ -z "$dry" ] || show_request
     [ -z "$dry" ] || task="${task:-$(sed -n 's/^#SBATCH --array=\([0-9]*\).*/\1/p' "$0")}"
-    if [ "${task:-0}" != 0 ] && [ "$span" != "1-$tasks" ]; then
-        echo "The tasks of this array are $span and $tasks in all, not 1 to n: which shards there are, nobody knows." \
-            "Submit the whole array, such as sbatch --array=1-16 …: what is finished is kept." >&2
-        exit 2
-    fi
     case "$task" in
         "") what=(build --missing) ;;
         0) what=(merge) ;;

@@ -192,16 +192,6 @@ def test_a_job_without_a_node_to_train_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("variable", "value"),
-    [("VLLM_GPUS", "-1"), ("GPUS_PER_NODE", "08")],
-)
-def test_a_number_of_nodes_or_gpus_is_a_whole_number(variable, value, tmp_path):
-    result = bash("grpo_contriever.sh", "--dry-run", cwd=tmp_path, **{variable: value})
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"The variable {variable} is '{value}'; ")
-
-
-@pytest.mark.parametrize(
     ("script", "arguments", "message"),
     [
         ("index_array.sh", ["--dry-run"], "Name the config"),
@@ -255,10 +245,6 @@ def test_the_tasks_of_an_index_are_its_shards(tmp_path):
 
     assert task(2, 1, 4, 4).stdout.endswith(" index build --shard 2/4 tiny\n")
     assert task(0, 0, 0, 1).stdout.endswith(" index merge tiny\n")
-    for span in ((2, 4, 3), (1, 4, 2), (0, 4, 5)):
-        result = task(2, *span)
-        assert result.returncode == 2
-        assert "sbatch --array=1-16" in result.stderr
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "manifest.json").touch()
     assert " index " not in task(2, 1, 4, 4, "env.index=there").stdout, "what is there is left alone"
