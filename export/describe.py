@@ -154,8 +154,6 @@ def _settings(rewriter: RewriterConfig, name: str, base: BaseModelSource, folder
     if rewriter.llm is not None:
         llm_values = rewriter.llm.model_dump(include=set(LLM)) | {"model": findable(rewriter.llm)}
         changes["llm"] = LlmConfig(**llm_values)
-    if rewriter.name == "chr":
-        changes["chr"] = rewriter.chr.model_copy(update={"similarity": portable(rewriter.chr.similarity)})
     return rewriter.model_copy(update=changes)
 
 
