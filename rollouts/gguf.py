@@ -7,16 +7,11 @@ weights and the version of transformers; they can be removed at any time.
 import logging
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors import SafetensorError
-
-from ..errors import StorageError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,7 +22,7 @@ log = logging.getLogger(__name__)
 def dequantised(file: Path, dtype: torch.dtype) -> Path:
     """A folder of safetensors and tokenizer with the weights of a GGUF file.
 
-    Raises ValueError for a file that cannot be read, StorageError where the copy cannot be written.
+    Raises ValueError for a file that cannot be read, OSError where the copy cannot be written.
     """
     import transformers
 
@@ -38,8 +33,7 @@ def dequantised(file: Path, dtype: torch.dtype) -> Path:
     target = home / f"{file.stem}-{digest[:16]}-{kind}-transformers-{transformers.__version__}"
     if (target / "config.json").is_file():
         return target
-    with _storage_errors(target):
-        home.mkdir(parents=True, exist_ok=True)
+    home.mkdir(parents=True, exist_ok=True)
     log.info("de-quantising %s into %s, once", file.name, target)
     source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     try:
@@ -48,7 +42,7 @@ def dequantised(file: Path, dtype: torch.dtype) -> Path:
     except Exception as error:  # a damaged file raises whatever its bytes lead to
         raise ValueError(f"{file.name} cannot be read: {type(error).__name__}: {error}") from error
     _drop_quantisation_marks(model)
-    with _storage_errors(target), tempfile.TemporaryDirectory(dir=home, prefix=".writing-") as folder:
+    with tempfile.TemporaryDirectory(dir=home, prefix=".writing-") as folder:
         copy = Path(folder) / "copy"
         model.save_pretrained(copy)
         tokenizer.save_pretrained(copy)
@@ -58,17 +52,6 @@ def dequantised(file: Path, dtype: torch.dtype) -> Path:
             if not target.is_dir():  # else another process was first
                 raise
     return target
-
-
-@contextmanager
-def _storage_errors(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        raise StorageError(
-            f"the de-quantised copy {target} could not be written ({error}). Free some space, or set XDG_CACHE_HOME to "
-            "a folder that can be written."
-        ) from error
 
 
 def _drop_quantisation_marks(model: "PreTrainedModel") -> None:

@@ -39,8 +39,7 @@ class VllmServerEngine:
 
     def __init__(self, rollout: RolloutConfig, tokenizer: Tokenizer, stop_ids: set[int], source: PolicyWeights) -> None:
         """Connect. Raises ConfigError where vLLM is missing here or the server was started in another way than needed,
-        EngineUnavailableError where it cannot be reached, StorageError for a folder of weights that cannot be
-        written."""
+        EngineUnavailableError where it cannot be reached."""
         require_vllm("vllm_server")
         from trl.generation.vllm_client import VLLMClient
 

@@ -5,11 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
-
-from ...errors import StorageError
 
 SHARD_BYTES = 2**30
 
@@ -21,14 +18,11 @@ def weights_in_files(
     """A new folder in `within` that has the weights as safetensors files. It is removed when the block ends.
 
     A file is closed when it has `shard_bytes` or more, so that only one file's weights are in memory at a time. A
-    process that is killed leaves its folder. Raises StorageError.
+    process that is killed leaves its folder.
     """
-    with _storage_errors(within):
-        within.mkdir(parents=True, exist_ok=True)
-        folder = TemporaryDirectory(prefix="querylect-weights-", dir=within)
-    with folder as path:
-        with _storage_errors(within):
-            _write(weights, Path(path), shard_bytes)
+    within.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="querylect-weights-", dir=within) as path:
+        _write(weights, Path(path), shard_bytes)
         yield Path(path)
 
 
@@ -44,15 +38,3 @@ def _write(weights: Iterator[tuple[str, Tensor]], folder: Path, shard_bytes: int
             shard, size, number = {}, 0, number + 1
     if shard:
         save_file(shard, folder / f"weights-{number:05}.safetensors")
-
-
-@contextmanager
-def _storage_errors(within: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        raise StorageError(
-            f"the policy's weights could not be written into {within} ({error}). They take as much room there as the "
-            "whole policy, once in each refresh. Free some, or set rollout.server.weights_folder to another folder "
-            "that the server can read."
-        ) from error
