@@ -1,14 +1,12 @@
 """A stand-in for a W&B server: what the real client asks of one, over real HTTP on loopback.
 
 GraphQL by the name of the operation, the stream of a run's files, uploads. `mood` changes how it answers, also while a
-client is talking to it: "well", "401" or "500" for everything, "stream 401" or "stream 500" where only figures are
-refused, "slow" for no answer at all until the server is closed.
+client is talking to it: "well", "401" for everything, "stream 401" where only figures are refused.
 """
 
 import gzip
 import json
 import threading
-from collections.abc import Callable
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -23,22 +21,14 @@ class WandbServer:
         self.operations: list[str] = []
         self.history: dict[str, list[dict]] = {}
         """Lines of the history by run id, in the order in which they came."""
-        self.summary: dict[str, dict] = {}
-        """The last summary of each run."""
         self.buckets: list[dict] = []
         """Variables of every UpsertBucket."""
-        self.uploads: dict[str, bytes] = {}
-        self.closing = threading.Event()
         self.url = ""
-        self.close: Callable[[], None] = lambda: None
-        """Stop before the end of the block."""
 
     def streamed(self, run: str, body: dict) -> None:
         for name, part in body.get("files", {}).items():
             if name == "wandb-history.jsonl":
                 self.history.setdefault(run, []).extend(map(json.loads, part["content"]))
-            if name == "wandb-summary.json":
-                self.summary[run] = json.loads(part["content"][-1])
 
     def answer(self, operation: str, variables: dict) -> dict:
         self.operations.append(operation)
@@ -84,23 +74,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _any(self) -> None:
         body, served = self._body(), self.server.served
-        if served.mood == "slow":
-            served.closing.wait()
-        elif served.mood in ("401", "500"):
-            self._respond(int(served.mood), {"errors": [{"message": "no longer"}]})
+        if served.mood == "401":
+            self._respond(401, {"errors": [{"message": "no longer"}]})
         elif self.path == "/graphql":
             question = json.loads(body)
             answered = served.answer(question.get("operationName") or "", question.get("variables") or {})
             self._respond(200, {"data": answered})
         elif self.path.endswith("/file_stream"):
             if served.mood.startswith("stream"):
-                self._respond(int(served.mood.split()[1]), {"error": "no longer"})
+                self._respond(401, {"error": "no longer"})
                 return
             served.streamed(self.path.split("/")[4], json.loads(body))
             self._respond(200, {"exitcode": None, "limits": {}})
         else:
-            if self.command == "PUT":
-                served.uploads[self.path.removeprefix("/upload/")] = body
             self._respond(200, {})
 
     do_GET = do_POST = do_PUT = _any
@@ -123,15 +109,9 @@ def wandb_server():
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
 
-    def close() -> None:
-        served.closing.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-    served.close = close
     try:
         yield served
     finally:
-        if not served.closing.is_set():
-            close()
+        server.shutdown()
+        server.server_close()
+        thread.join()
