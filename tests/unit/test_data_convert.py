@@ -15,7 +15,7 @@ from querylect.errors import DataError
 from querylect.eval.tasks.gold import read_gold
 
 from ..command import end
-from ..jsonl import read_jsonl, write_jsonl
+from ..jsonl import write_jsonl
 from ..raising import refused
 
 EXAM = {
@@ -125,30 +125,6 @@ def test_mirage_and_its_questions_of_bioasq(tmp_path):
     (tmp_path / "raw/benchmark.json").write_text(json.dumps({"mmlu": {}}))
     with refused(DataError, "benchmark.json", "'bioasq'"):
         convert(known()["bioasq"], tmp_path / "raw", tmp_path / "again")
-
-
-def test_the_real_questions_of_two_sets_of_mirage_and_of_nq_open(realdata, tmp_path):
-    """Put into the columns in which they are published; every answer is read back."""
-    files = {"medqa": "medqa_us_first600.jsonl", "mmlu": "mmlu_med.jsonl", "nq": "nq_open_test.jsonl"}
-    rows = {name: read_jsonl(realdata / "qa" / file) for name, file in files.items()}
-    sets = {
-        name: {row["_id"]: {key: row[key] for key in ("question", "options", "answer")} for row in rows[name]}
-        for name in ("medqa", "mmlu")
-    }
-    (tmp_path / "raw").mkdir()
-    other_sets = {"medmcqa": sets["mmlu"], "pubmedqa": sets["mmlu"], "bioasq": sets["mmlu"]}
-    (tmp_path / "raw/benchmark.json").write_text(json.dumps({**sets, **other_sets}, indent=4))
-    convert_and_check("mirage", tmp_path / "raw", tmp_path / "mirage")
-    for name, published in sets.items():
-        gold = read_gold(tmp_path / f"mirage/{name}.jsonl").by_id
-        options = {key: (entry.question.options, "ABCD"[entry.right]) for key, entry in gold.items()}
-        assert options == {key: (tuple(row["options"].values()), row["answer"]) for key, row in published.items()}
-    for split in ("train", "validation"):
-        columns = [{"question": row["question"], "answer": row["answers"]} for row in rows["nq"]]
-        table(tmp_path / f"nq/nq_open/{split}-00000-of-00001.parquet", *columns)
-    convert_and_check("nq-open", tmp_path / "nq", tmp_path / "nq-open")
-    answers = [entry.answers for entry in read_gold(tmp_path / "nq-open/test.jsonl").by_id.values()]
-    assert answers == [tuple(row["answers"]) for row in rows["nq"]]
 
 
 def test_open_questions(tmp_path):

@@ -28,11 +28,6 @@ def test_a_sample_is_known_by_hand_and_is_not_the_first_of_the_file():
     assert sorted(draw(MANY, 500, 0), key=MANY.index) == MANY
 
 
-def test_every_item_is_as_likely_as_another():
-    halves = [sum(item in MANY[:100] for item in draw(MANY, 50, seed)) for seed in range(200)]
-    assert 24 < sum(halves) / len(halves) < 26
-
-
 def test_parts_are_drawn_each_by_itself():
     mixed = [Item(f"{part}/{number}") for number in range(20) for part in ("a", "b")]
     drawn = draw_of_parts(mixed, 5, 0, lambda item: item.id[0])
