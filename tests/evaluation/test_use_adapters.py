@@ -89,31 +89,6 @@ def failure_of(text, why):
     return RewriteResult(Question("", text), 1, SearchPlan.of(text), failure=why)
 
 
-class Several:
-    """In place of a policy for several environments: reports which one was named."""
-
-    def rewrite(self, question, *, retriever=None, history=()):
-        return failure_of(getattr(question, "text", question), retriever)
-
-    async def arewrite(self, question, *, retriever=None):
-        return self.rewrite(question, retriever=retriever)
-
-
-def test_each_adapter_says_which_one_of_a_policy_for_several_is_meant(caplog):
-    pytest.importorskip("langchain_core")
-    pytest.importorskip("llama_index.core")
-    from llama_index.core.schema import QueryBundle
-    from querylect.inference.adapters.langchain import QueryRewriter
-    from querylect.inference.adapters.llama_index import QuerylectTransform
-
-    runnable = QueryRewriter.model_construct(rewriter=Several(), env="bm25", on_failure="question")
-    with caplog.at_level(logging.WARNING):
-        assert runnable._one("x") == ["x"]
-        assert asyncio.run(runnable._aone("x")) == ["x"]
-        assert QuerylectTransform(Several(), env="bm25")._run(QueryBundle("x"), {}).query_str == "x"
-    assert [("bm25" in entry.getMessage()) for entry in caplog.records] == [True] * 3
-
-
 def test_llama_index_embeds_every_query_of_a_plan():
     pytest.importorskip("llama_index.core")
     from llama_index.core.schema import QueryBundle

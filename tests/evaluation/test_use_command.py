@@ -7,10 +7,7 @@ import sys
 import pytest
 from querylect.cli import main
 from querylect.configs.schema import LoraConfig, PolicyConfig
-from querylect.data.types import Question, Utterance
-from querylect.errors import ConfigError
 
-from ..raising import refused
 from ..used import add_id
 
 
@@ -155,17 +152,6 @@ def test_an_output_that_was_interrupted_goes_on_where_it_stopped(settings, capsy
     assert "'another question'" in err
 
 
-def test_an_output_knows_a_question_by_its_history_too(tmp_path):
-    from querylect.inference.jsonl_io import Output
-
-    out, history = tmp_path / "out.jsonl", (Utterance("user", "my head hurts"),)
-    out.write_text('{"id": "1", "question": "Why?", "history": [{"role": "user", "text": "my head hurts"}]}\n')
-    resumed = Output(out, resume=True)
-    assert list(resumed.unanswered([Question("1", "Why?", history=history)])) == []
-    with refused(ConfigError, "'1'", "Why?"):
-        list(resumed.unanswered([Question("1", "Why?")]))
-
-
 LINES = """my head hurts
 
 {"id": "a", "question": "too much sugar", "options": ["yes", "no"]}
@@ -193,14 +179,6 @@ def test_a_malformed_line_ends_the_command_after_the_batches_before_it(settings,
     (tmp_path / "asked.jsonl").write_text(f'{{"id": "a", "question": "gums"}}\n{line}\n')
     code, records, err = run(capsys, settings, "--input", tmp_path / "asked.jsonl", "--batch", "1")
     assert (code, [record["id"] for record in records], "line 2" in err) == (2, ["a"], True)
-
-
-def test_an_output_that_cannot_be_written_is_told_before_the_model_is_loaded(settings, capsys, tmp_path, monkeypatch):
-    from querylect.inference import rewriter
-
-    monkeypatch.setattr(rewriter, "Rewriter", lambda _: pytest.fail("the model was loaded"))
-    code, _, err = run(capsys, settings, "-q", "x", "-o", tmp_path / "none" / "out.jsonl")
-    assert (code, "No such file or directory" in err) == (2, True)
 
 
 def test_mistakes_end_in_a_sentence_and_exit_code_2(settings, capsys, tmp_path, monkeypatch):

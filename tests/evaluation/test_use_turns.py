@@ -176,11 +176,3 @@ def test_what_is_no_question_is_named(rewriter, trained_run, question, facts):
     with SyncEnvironmentClient(trained_run[0].client) as client, refused(RequestError, *facts):
         rewriter.search(question, client)
     assert rewriter.rewrite([]) == []
-
-
-def test_a_search_and_a_plan_say_what_they_are_in_one_short_line(rewriter, trained_run):
-    with SyncEnvironmentClient(trained_run[0].client) as client:
-        result = rewriter.search("my head hurts", client)
-    assert repr(result) == f"SearchResult({result.rewrite!r}, {len(result.ranking)} documents)"
-    probes = (Probe(terms=(term("q"), term("w " * 50, 0.6))), Probe(terms=(term("z"),)))
-    assert str(SearchPlan(probes=probes)) == f"SearchPlan(1·'q' + 0.6·'{'w ' * 29}w…' | 1·'z', fuse='max', k=10)"

@@ -1,7 +1,6 @@
 """`querylect adapt`: from a folder of documents to an export, with a served writer and a tiny policy, and resumed."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from querylect.cli import main
 from querylect.configs.load import dump_config, load_config
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.errors import ConfigError, DataError, StoppedError
+from querylect.errors import ConfigError, DataError
 from querylect.inference.rewriter import Rewriter
 from querylect.logs import progress_bar
 
@@ -84,21 +83,6 @@ def test_a_second_call_does_nothing_and_prints_the_same_paths(adapted, arguments
     assert output.err.count("is there") == len(STAGES)
     assert len(author[1].bodies) == requests
     assert (adapted / "runs" / "handbook" / "metrics.jsonl").read_bytes() == metrics
-
-
-def test_an_evaluation_with_changed_settings_is_written_into_the_run(adapted, arguments, tmp_path, capsys):
-    saved, run = shutil.copytree(adapted, tmp_path / "saved"), adapted / "runs" / "handbook"
-    try:
-        for name in ("report.html", "results.json"):
-            (run / name).unlink()
-        with pytest.raises(SystemExit) as ended:
-            main([*command(arguments, adapted), "eval.limit=2"])
-        assert ended.value.code in (0, None)
-        assert capsys.readouterr().out.split()[-2:] == [str(run / "report.html"), str(adapted / "exported")]
-        assert json.loads((run / "results.json").read_text())["questions"] == 2
-    finally:
-        shutil.rmtree(adapted)
-        shutil.copytree(saved, adapted)
 
 
 def test_a_finished_stage_is_not_taken_for_one_with_other_settings(adapted, arguments, tmp_path):
@@ -187,19 +171,6 @@ def test_a_dense_retriever_indexes_the_documents_and_finds_passages_to_judge(arg
         stage.run(progress_bar)
     assert json.loads((tmp_path / "handbook" / "index" / "manifest.json").read_text())["recipe"]["kind"] == "dense"
     assert load_beir(options.dataset).splits.keys() == {"train", "validation", "test"}
-
-
-def test_a_signal_during_training_asks_for_the_same_command_again(arguments, tmp_path, monkeypatch):
-    def stopped(config, resume):
-        assert not resume, "nothing has begun"
-        raise StoppedError("SIGTERM came. Go on with --resume.")
-
-    monkeypatch.setattr("querylect.train.run.train", stopped)
-    options = AdaptOptions(Path(arguments[0]), tmp_path / "handbook")
-    training = stages_of(config_in(load_config("adapt"), options), options)[3]
-    with refused(StoppedError, "same command") as caught:
-        training.run(progress_bar)
-    assert "--resume" not in str(caught.value)
 
 
 def test_a_target_inside_the_documents_is_refused(arguments, capsys):

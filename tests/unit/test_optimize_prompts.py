@@ -1,8 +1,8 @@
 """Texts that a reflection model writes: which make a usable prompt, and why the others are refused."""
 
 import pytest
-from querylect.configs.yaml12 import parse_yaml, write_yaml
-from querylect.data.types import Question, Utterance
+from querylect.configs.yaml12 import parse_yaml
+from querylect.data.types import Question
 from querylect.errors import ConfigError
 from querylect.optimize.prompts import components_of, digest_of, prompt_of, prompt_yaml
 from querylect.optimize.reflection import feedback
@@ -54,13 +54,6 @@ def test_a_text_that_makes_no_usable_prompt_is_refused_with_a_reason(texts, fact
         prompt_of(load_prompt("wordnet"), texts)
 
 
-def test_examples_without_the_tags_of_the_form_are_refused():
-    start = load_prompt("hpo")
-    examples = write_yaml([{"question": "a", "turns": [{"rewrite": "<rewrite>b</rewrite>"}]}])
-    with refused(ConfigError, "examples.0.turns.0"):
-        prompt_of(start, {"examples": examples})
-
-
 def test_feedback_names_both_rewards_the_retrieved_and_the_relevant():
     answer = ScoredAnswer("k", "c", "train", "q", ("hammer",), True, 0.5, {}, ("Mallet", "Sledge"), 1, 4, 0.1)
     fields = feedback(Question("q", "a tool"), answer, 0.25, ["Hammer"])
@@ -70,15 +63,6 @@ def test_feedback_names_both_rewards_the_retrieved_and_the_relevant():
     failed = ScoredAnswer("k", "c", "train", "q", ("",), False, 0.0, {}, (), 0, 4, 0.1)
     assert "required form" in feedback(Question("q", "a tool"), failed, 0.25, [])["Feedback"]
     assert "Relevant" not in feedback(Question("q", "a tool"), failed, 0.25, [])["Feedback"]
-
-
-def test_feedback_shows_the_conversation_before_a_question():
-    history = (Utterance("user", "What does hammer mean?"), Utterance("assistant", "A tool."))
-    answer = ScoredAnswer("k", "c", "train", "q", ("hammer",), True, 0.5, {}, (), 1, 4, 0.1)
-    fields = feedback(Question("q", "And the opposite?", history=history), answer, 0.0, [])
-    assert list(fields) == ["Conversation before the question", "Question", "Query", "Feedback"]
-    assert fields["Conversation before the question"] == "User: What does hammer mean?\nAssistant: A tool."
-    assert fields["Question"] == "And the opposite?"
 
 
 @pytest.mark.parametrize(
