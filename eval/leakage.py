@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from ..configs.environment import DatasetConfig
-from ..configs.schema import EvalConfig
+from ..configs.mix import environments
+from ..configs.schema import EvalConfig, RunConfig
 from ..data.corpus import open_corpus
 from ..data.leakage import (
     Leak,
@@ -148,6 +149,24 @@ def without_trained_elsewhere(
     return held_out
 
 
+def without_trained_by_run(run: RunConfig, config: RunConfig, name: str, held_out: HeldOut) -> HeldOut:
+    """A run may be evaluated in another environment than it was trained in: leave out what it was trained on there.
+
+    `config` is that of the evaluation, and `name` its environment. Training questions that are not on this machine
+    cannot be compared, which is logged. Raises DataError as `without_trained`.
+    """
+    for member in environments(run).values():
+        if (member.env.dataset, member.client.urls) == (config.env.dataset, config.client.urls):
+            continue  # compared by `held_out_questions`
+        train = TrainedQuestions().train(member.env.dataset) if member.client.urls == "local" else "a service's"
+        if isinstance(train, str):
+            log.warning("%s: the questions that the run was trained on could not be compared (%s)", name, train)
+            continue
+        compared = without_trained(name, config.eval.split, held_out.questions, train, config.eval.leaks)
+        held_out = HeldOut(compared.questions, (*held_out.leaks, *compared.leaks), held_out.near)
+    return held_out
+
+
 class TrainedQuestions:
     """The training questions of a spec's runs, as far as they are on this machine."""
 
@@ -166,7 +185,7 @@ class TrainedQuestions:
         notes: list[str] = []
         for member in system.training_environments:
             source = member.env.dataset
-            train = self._train(source) if system.config.client.urls == "local" else "it is a service's"
+            train = self.train(source) if system.config.client.urls == "local" else "it is a service's"
             if isinstance(train, str):
                 notes.append(f"{system.name}: the questions it was trained on could not be compared ({train}).")
                 continue
@@ -188,7 +207,8 @@ class TrainedQuestions:
             self._near[key] = near_trained_on(split, environment.questions, train)
         return self._near[key]
 
-    def _train(self, source: DatasetConfig) -> list[Question] | str:
+    def train(self, source: DatasetConfig) -> list[Question] | str:
+        """The training questions of a dataset, or why they cannot be read."""
         key = source.model_dump_json()
         if key not in self._train_cache:
             try:

@@ -38,7 +38,14 @@ from .cells import CELLS
 from .environments import EvalEnvironment, described_by_service
 from .evaluation import Evaluation
 from .identity import folder_identity, model_identity, task_identity, weights_identity
-from .leakage import HeldOut, held_out_questions, refuse_training_split, without_trained_elsewhere, write_leaks_file
+from .leakage import (
+    HeldOut,
+    held_out_questions,
+    refuse_training_split,
+    without_trained_by_run,
+    without_trained_elsewhere,
+    write_leaks_file,
+)
 from .placement import Placement, question_set
 from .records import (
     HYDE,
@@ -142,6 +149,10 @@ def evaluate_each(
                 environment.held_out = without_trained_elsewhere(
                     key, environment.held_out, config.eval.split, clients, config.eval.leaks
                 )
+        if run is not None and (run / "config.yaml").is_file():
+            trained = load_run_config(run, trust=True)
+            for key, environment in opened.items() if trained.mix is None else ():
+                environment.held_out = without_trained_by_run(trained, members[key], key, environment.held_out)
         folders = {
             key: report_folder(placement.folder, key) if config.mix is not None else placement.folder for key in members
         }

@@ -9,15 +9,22 @@ import psutil
 import pytest
 from querylect.configs.load import dump_config
 from querylect.configs.schema import RunConfig
+from querylect.data.beir import save_beir
 from querylect.data.leakage import read_left_out
-from querylect.data.types import Document, Question
+from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.builder.build import build_index
 from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import HitBody, Step, StepResult
 from querylect.errors import CheckpointError, ConfigError, DataError, EnvironmentUnavailableError
 from querylect.eval import run as under_test
 from querylect.eval.answering import Answered, Asking
-from querylect.eval.leakage import LEAKS, HeldOut, without_trained_elsewhere, write_leaks_file
+from querylect.eval.leakage import (
+    LEAKS,
+    HeldOut,
+    without_trained_by_run,
+    without_trained_elsewhere,
+    write_leaks_file,
+)
 from querylect.eval.placement import Placement
 from querylect.eval.records import METRICS, read_records, records_of_trees
 from querylect.eval.run import RunEnvironment, evaluate_systems, place_results
@@ -282,6 +289,16 @@ def test_near_duplicates_of_trained_questions_are_listed_and_can_be_left_out(tmp
     assert phrase in report.read_text()
     with refused(DataError, "train", "test"):
         run(tmp_path / "none", Environment(train=TEST))
+
+
+def test_what_a_run_was_trained_on_in_another_environment_is_left_out(tmp_path):
+    split = Split([Question("x", TEST[0].text.upper())], {"x": {"d": 1}})
+    save_beir(Dataset("own", (Document("d", "", "x"),), {"train": split}), tmp_path / "own")
+    trained = beir(str(tmp_path / "own"))
+    held_out = without_trained_by_run(trained, remote(), "other", HeldOut(TEST))
+    assert held_out.questions == TEST[1:]
+    assert [leak.question for leak in held_out.leaks] == TEST[:1]
+    assert without_trained_by_run(trained, trained, "own", HeldOut(TEST)).questions == TEST
 
 
 def test_the_training_split_and_one_that_is_not_there_are_refused(tmp_path):
