@@ -72,7 +72,7 @@ def differences(previous: Mapping[str, object] | None, current: Mapping[str, obj
 
     Added parts (`questions`: another task, another dataset) do not count.
     """
-    new = dict(flat(current))
+    new = dict(flat(parse_json(json.dumps(current))))  # as the previous one was read: tuples are lists
     for key, value in flat(previous or {}):
         if key not in new:
             yield f"{key} is left out"

@@ -118,7 +118,7 @@ def adapter(trained_run, export, tmp_path):
     return folder, description
 
 
-def test_an_export_answers_as_the_run_that_it_came_from(rewriter, export, adapter, capsys):
+def test_an_export_answers_as_the_run_that_it_came_from(rewriter, export, adapter, capsys, monkeypatch):
     questions = [f"question {n}" for n in range(8)]
     expected = [ids(result) for result in rewriter.rewrite(questions)]
     merged = Rewriter.from_pretrained(export)
@@ -130,6 +130,7 @@ def test_an_export_answers_as_the_run_that_it_came_from(rewriter, export, adapte
 
     description["policy"]["trust_remote_code"] = True
     (adapter / "querylect.json").write_text(json.dumps(description))
+    monkeypatch.setattr("querylect.inference.load.is_own", lambda folder: False)
     with refused(ConfigError, adapter, "policy.trust_remote_code", "--trust"):
         Rewriter.from_pretrained(adapter)
     assert end("rewrite", str(adapter), "rollout.micro_batch=8", "--trust", "--dry-run") == 0
