@@ -1,7 +1,5 @@
 """The loss in every mode: against stock TRL on single turns, and against formulas turn by turn on trees."""
 
-from contextlib import contextmanager
-
 import pytest
 from querylect.errors import CheckpointError
 from querylect.train.arguments import grpo_config
@@ -229,44 +227,3 @@ def test_a_resumed_run_after_a_warm_start_compares_with_the_same_reference(setti
         shutil.rmtree(folder / "warm_start")
         with refused(CheckpointError, folder / "warm_start", "train.beta 0.1"):
             train(config, resume=True)
-
-
-@pytest.mark.parametrize("offloads", [True, False])
-def test_the_reference_is_on_the_device_only_while_it_is_asked(settings, monkeypatch, offloads):
-    """Where there is another memory than the CPU's; `auto` never decides where its layers lie."""
-    import transformers
-    from querylect.train import trainer as trainers
-
-    events, loaded = [], []
-    monkeypatch.setattr(trainers, "offloads", lambda device: offloads)
-    monkeypatch.setattr(trainers, "offload", lambda model: events.append("offloaded"))
-
-    @contextmanager
-    def on_device(model, device):
-        events.append("on the device")
-        yield
-        events.append("offloaded")
-
-    monkeypatch.setattr(trainers, "on_device", on_device)
-    inner = transformers.LlamaForCausalLM.from_pretrained.__func__
-
-    def from_pretrained(cls, *args, **kwargs):
-        loaded.append(kwargs.get("device_map", "not said"))
-        return inner(cls, *args, **kwargs)
-
-    monkeypatch.setattr(transformers.LlamaForCausalLM, "from_pretrained", classmethod(from_pretrained))
-
-    def act(trainer):
-        scores = trainer._logps
-        trainer._logps = lambda model, *args: (
-            events.append("asked" if model is trainer.ref_model else "policy") or scores(model, *args)
-        )
-        ready(trainer)
-        return step_inputs(trainer)[0]["ref_per_token_logps"].abs().sum(), trainer.args.model_init_kwargs
-
-    total, left = with_trainer(change(settings, **{"policy.lora": None, "train.beta": 0.1}), monkeypatch, act)
-    assert total > 0
-    assert loaded[-1] is None
-    assert left is None
-    expected = ["offloaded", "on the device", "asked", "offloaded"] if offloads else ["asked"]
-    assert [event for event in events if event != "policy"] == expected
