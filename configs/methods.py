@@ -85,8 +85,6 @@ class CsqeConfig(OneQueryConfig):
 class ThinkQeConfig(OneQueryConfig):
     """`thinkqe`: expand in rounds, each conditioned on the documents that the previous query retrieved."""
 
-    rounds: Annotated[int, Field(ge=1)] = 3
-    """Rounds of search and expansion."""
     temperature: Annotated[float, Field(ge=0)] = 0.6
     """Sampling temperature of the expansions."""
 
@@ -141,8 +139,6 @@ class MigresConfig(SourcesConfig):
 
     rounds: Annotated[int, Field(ge=1)] = 3
     """Maximum searches, including the first."""
-    queries: Annotated[int, Field(ge=1)] = 4
-    """Maximum queries per round."""
 
 
 class MisknowConfig(ReadingConfig):
@@ -156,8 +152,6 @@ class MisknowConfig(ReadingConfig):
     """Passages of the first search."""
     second_k: Annotated[int, Field(ge=1)] = 2
     """Passages of the second search, over all queries."""
-    queries: Annotated[int, Field(ge=1)] = 4
-    """Maximum queries of the judgement."""
     reasoning: bool = True
     """Show the judgement's reasoning in the final prompt."""
     judge_tokens: Annotated[int, Field(ge=1)] = 1024

@@ -36,13 +36,6 @@ class ChrConfig(Section):
     """Wording of the prompt: diagnoses, as in the paper (medicine), or answers of any field (any)."""
 
 
-class MisknowTurnsConfig(Section):
-    """`misknow`: a first answer, then queries for what is missing (docs/methods_context.md)."""
-
-    queries: Annotated[int, Field(ge=1, le=8)] = 2
-    """Queries of a turn after the first, each searched beside the question."""
-
-
 class RewriterConfig(Section):
     """The policy's prompt, and how its answer becomes a search plan."""
 
@@ -65,7 +58,6 @@ class RewriterConfig(Section):
     searches nothing: the reader of `reward.kind: answer` then answers without documents."""
     hcqr: HcqrConfig = HcqrConfig()
     chr: ChrConfig = ChrConfig()
-    misknow: MisknowTurnsConfig = MisknowTurnsConfig()
     llm: LlmConfig | None = None
     """`hcqr` only: the frozen model that writes the hypotheses; None: the policy's base model."""
     form: AnswerForm = "json"
@@ -81,4 +73,4 @@ class RewriterConfig(Section):
             "multi_query": {"options"},
         }.get(self.name, {self.name})
         switched_off = set() if self.stop else {"stop"}
-        return ({"hcqr", "chr", "misknow", "llm", "form", "options"} - relevant) | switched_off
+        return ({"hcqr", "chr", "llm", "form", "options"} - relevant) | switched_off

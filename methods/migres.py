@@ -26,6 +26,8 @@ from .method import NO_RANKING, Outcome, Steps
 from .reading import READER_VERSION, Further, Notes, answered, numbered, pull, reader_prompt, usable
 
 VERSION = "migres-1"
+QUERIES = 4
+"""Maximum queries per round."""
 FORM_TOKENS = 512
 """Maximum tokens of each step's reply."""
 
@@ -143,7 +145,7 @@ class Migres:
                     parts = {"information": information, "missing": missing, "previous": previous_queries}
                     listed = {name: _list(lines) for name, lines in parts.items()}
                     answer = yield from self._ask_form(Queries, question, _QUERIES, notes, **listed)
-                    queries = usable(answer.queries, previous_queries, self.settings.queries)
+                    queries = usable(answer.queries, previous_queries, QUERIES)
             except _FormError as error:
                 return Outcome(notes=notes.data, failure=error.failure)
             if not queries:

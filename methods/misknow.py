@@ -42,6 +42,8 @@ from .reading import (
 
 VERSION = "misknow-judge-2"
 """The version of the judgement's wording; reading.py has the reader's."""
+QUERIES = 4
+"""Maximum queries of the judgement."""
 REASONING_WORDS = 200
 """Maximum words of reasoning in the final prompt."""
 DRAFT_KEPT = "draft_kept"
@@ -135,7 +137,7 @@ class Misknow:
                 return Outcome(notes=notes.data, failure=failure)
             return self._without_judgement(notes, passages, first)
         notes.add("judgements", judgement.model_dump())
-        queries = usable(judgement.query, [question.text], self.settings.queries) if judgement.judge else []
+        queries = usable(judgement.query, [question.text], QUERIES) if judgement.judge else []
         notes.add("queries", queries)
         if queries:
             further = yield from pull(queries, self.settings.second, self.settings.second_k)

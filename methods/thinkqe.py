@@ -24,8 +24,8 @@ from .reading import user_prompt
 from .rewritten import searched
 
 EXPAND = "thinkqe-expand-1"
-DOCUMENTS = 10
-"""Documents shown per round."""
+ROUNDS, DOCUMENTS = 3, 10
+"""Rounds of search and expansion, and documents shown in each."""
 EXPANSION_WORDS = 3.0
 """Words of expansions for each word of the question, so often as it is repeated."""
 
@@ -45,7 +45,7 @@ class ThinkQe:
         expansions: list[str] = []
         displayed: list[list[str]] = []
         visited: set[str] = set()
-        for number in range(1, settings.rounds + 1):
+        for number in range(1, ROUNDS + 1):
             ranking: SearchResults | None = yield SearchStep(self.plan(question, expansions, DOCUMENTS * number))
             if ranking is None:
                 return Outcome(failure=NO_RANKING, notes={"expansions": expansions, "shown": displayed})
@@ -56,7 +56,7 @@ class ThinkQe:
             if reply is None:
                 return Outcome(failure=MISSING, notes={"expansions": expansions, "shown": displayed})
             expansions += filter(None, [passage_of(reply.texts[0].text)])
-        notes = {"expansions": expansions, "shown": displayed, "empty_rounds": settings.rounds - len(expansions)}
+        notes = {"expansions": expansions, "shown": displayed, "empty_rounds": ROUNDS - len(expansions)}
         if not expansions:
             return Outcome(failure=NO_EXPANSION, notes=notes)
         return (yield from searched(self.plan(question, expansions, settings.k), notes))

@@ -7,7 +7,7 @@ the paper, half of it from the first search. All first turns of a question have 
 worth what the second turn makes of it (`credit: turn` gives it the mean of its second turns).
 
 The paper prompts a frozen model for JSON with a list of any length (methods/misknow.py). Here the answer is labelled
-lines with a fixed number of queries, `misknow.queries`, as for the other rewriters of this folder: a policy has no
+lines with a fixed number of queries, as for the other rewriters of this folder: a policy has no
 second attempt at a missing bracket. Nothing is searched less where nothing is missing: a query that does not help
 lowers the reward. The prompts are worded by this project.
 """
@@ -26,6 +26,9 @@ from .parts import PartsRewriter
 
 VERSION = "misknow-turns-1"
 _THOUGHT = "Thought"
+
+QUERIES = 2
+"""Queries of a turn after the first, each searched beside the question."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class MisknowRewriter:
 
 def misknow(config: RewriterConfig, card: RetrieverCard, k: int) -> MisknowRewriter:
     """Build the rewriter."""
-    numbers = range(1, config.misknow.queries + 1)
+    numbers = range(1, QUERIES + 1)
 
     def search_question(question: Question, texts: Sequence[str]) -> SearchPlan:
         return SearchPlan.of(question.text, k=k)

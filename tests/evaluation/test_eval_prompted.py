@@ -5,14 +5,11 @@ from operator import itemgetter
 from pathlib import Path
 
 import pytest
-from querylect.configs.evaluation import SpecConfig
-from querylect.errors import ConfigError
 from querylect.eval.records import read_records
 
 from .. import evaluated
 from ..chat_server import ChatServer, last_user, serving
 from ..lessons import ASKED
-from ..raising import refused
 
 RIGHT = {
     "my head hurts": "triptan migraine headache",
@@ -219,32 +216,6 @@ def test_a_local_model_is_asked_through_the_same_door(values, endpoint, tiny_pol
     records = rows_of(folder)
     assert len(records) == 10
     assert all(record.prompt_tokens > 7 and record.tokens > 0 for record in records)
-
-
-@pytest.mark.parametrize(
-    ("system", "message"),
-    [
-        ({"run": "runs/x"}, "remove llm"),
-        ({"policy": {"model": "x"}}, "remove llm"),
-        ({"passages": 2, "turns": 2}, "passages is 2"),
-        ({"passages": 2, "llm": None}, "passages is 2"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(values, system, message):
-    with pytest.raises(ValueError, match=message):
-        SpecConfig.model_validate(with_system(values, **{"turns": 1, **system}))
-
-
-def test_flags_ask_an_endpoint():
-    from querylect.configs.spec_files import spec_of_flags
-
-    flags = {"datasets": ["hpo"], "retrievers": ["bm25"], "rewriters": ["hyde", "explore"], "runs": []}
-    plan = spec_of_flags(**flags, model="m", turns=2, samples=None, endpoint="http://h/v1")
-    llms = [plan.systems[name].llm for name in ("hyde", "explore")]
-    assert {llm.model for llm in llms} == {"m"}
-    assert {llm.base_url for llm in llms} == {"http://h/v1"}
-    with refused(ConfigError, "http://h/v1", "--model"):
-        spec_of_flags(**flags, model=None, turns=1, samples=None, endpoint="http://h/v1")
 
 
 def test_a_rewriter_of_two_stages_asks_the_same_model_before(values, endpoint):

@@ -1,6 +1,5 @@
 """Methods of several stages: what is batched, what each question gets back, and missing answers."""
 
-import pytest
 from pydantic import BaseModel
 from querylect.data.types import Question
 from querylect.envs.plan import SearchPlan
@@ -132,12 +131,6 @@ def test_a_search_that_would_rank_an_excluded_document_is_refused():
     assert shelf.batches == []
     (ran,) = Runner(Llm(Echo()), {}).run(method_of("direct_gen"), [excluding])
     assert not ran.outcome.failure
-
-
-@pytest.mark.parametrize("runner", [Runner(None, {"": Shelf()}), Runner(Llm(Echo()), {})])
-def test_what_a_method_wants_must_be_there(runner):
-    with refused(ConfigError):
-        runner.run(TwoStages(), QUESTIONS)
 
 
 class Several:

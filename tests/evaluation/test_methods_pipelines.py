@@ -146,7 +146,7 @@ def test_migres_records_what_is_wrong():
         migres(answers=False), Steps(judge=[form(sufficient=True, missing=[])]), wiki=Shelf({}), pairs=Shelf({})
     )
     assert (outcome.answer, outcome.failure) == (None, "")
-    for wrong in ({"rounds": 0}, {"queries": 0}, {"sources": ()}, {"k": 0}):
+    for wrong in ({"rounds": 0}, {"sources": ()}, {"k": 0}):
         with pytest.raises(ConfigError):
             migres(**wrong)
 

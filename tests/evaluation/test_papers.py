@@ -348,7 +348,7 @@ def test_a_method_that_fails_is_no_zero_and_one_that_answers_is_not_read_for(val
 def test_killed_and_started_again(values, server, tmp_path):
     """Generations and answers from before the kill are cached: none is requested again."""
     values["reader"] |= {"cache": str(tmp_path / "cache"), "concurrency": 1}
-    values |= {"batch": 2, "sweeps": []}
+    values |= {"sweeps": []}
     path = tmp_path / "paper.yaml"
     path.write_text(yaml.safe_dump(values), encoding="utf-8")
     command = ["paper", str(path), "-o", str(tmp_path / "out")]

@@ -4,7 +4,6 @@ import json
 from statistics import fmean
 
 import pytest
-import yaml
 from querylect.cli import main
 from querylect.configs.evaluation import SpecConfig
 from querylect.configs.paper import ENVIRONMENT_AWARE
@@ -20,7 +19,6 @@ from querylect.eval.tabulate import answers_of, split_by_part, tabulate
 from querylect.eval.tasks.records import reader_name
 
 from ..chat_server import ChatServer, serving
-from ..command import end
 from ..raising import refused
 
 
@@ -165,15 +163,3 @@ def test_the_command_asks_one_endpoint_and_n_is_equal_for_all_systems(lessons, l
     assert {body["model"] for body in server.bodies} == {"org/m"}
     assert json.loads((page.parent / "results.json").read_text())["failed"] == []
     assert (page.parent / "tables.tex").is_file()
-
-
-def test_the_command_prints_its_settings_and_refuses_a_retriever_for_other_papers(capsys):
-    assert end("paper", ENVIRONMENT_AWARE, "--task", "ragbench", "--limit", "7", "--reader", "org/m", "--dry-run") == 0
-    settings = yaml.safe_load(capsys.readouterr().out)
-    assert (settings["limit"], list(settings["datasets"])) == (7, ["ragbench"])
-    assert settings["systems"]["general"]["llm"]["model"] == "org/m"
-    assert SpecConfig.model_validate(settings)
-    assert end("paper", ENVIRONMENT_AWARE, "--environment", "bm25", "systems.general.rewriter.name=generl") == 2
-    assert "'generl'" in capsys.readouterr().err
-    assert end("paper", "hcqr", "--environment", "bm25") == 2
-    assert "systems.NAME.sources" in capsys.readouterr().err

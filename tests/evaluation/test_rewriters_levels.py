@@ -10,7 +10,6 @@ from querylect.errors import ConfigError
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.direct import KEYWORDS, PASSAGE, QUESTION, SEARCH, SENTENCE, STATEMENT, query_form
 from querylect.rewriters.general import DECOMPOSE, ENRICH, IMAGINE, REPHRASE, UNDERSTAND
-from querylect.rewriters.parse import REWRITE_OPEN
 from querylect.rewriters.registry import make_rewriter
 
 from ..raising import refused
@@ -88,12 +87,6 @@ def test_direct_makes_up_no_strategy_for_a_retriever_of_the_users_own():
 SIX = ("bm25", "contriever", "all-minilm-l6-v2", "qwen3-embedding-0.6b", "medcpt", "hybrid")
 
 
-def test_six_retrievers_have_six_direct_six_exploring_and_one_general_prompt():
-    cards = [RetrieverCard.from_service(RECIPES[name].model_dump()) for name in SIX]
-    assert [len({chat(level, card) for card in cards}) for level in LEVELS] == [1, 6, 6]
-    assert len({query_form(card) for card in cards}) == 6
-
-
 def test_the_manual_shows_the_prompts_as_they_are():
     """Every level of the manual's examples, and the direct advice for each of the six retrievers."""
     manual = " ".join((Path(__file__).parents[2] / "docs" / "rewriters.md").read_text(encoding="utf-8").split())
@@ -114,37 +107,11 @@ def test_every_built_in_retriever_is_introduced_by_its_own_sentence(level, recip
     assert first.count(recipe.trained) == 1
 
 
-def test_a_retriever_without_a_word_about_its_training_is_still_named():
-    assert chat("explore", RetrieverCard("my-encoder", "dense"))[0].startswith(
-        "Documents are found by my-encoder, a dense embedding retriever."
-    )
-    assert chat("explore", RetrieverCard("x7", "dense", "a model for law."))[0].startswith(
-        "Documents are found by x7, a model for law."
-    )
-
-
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_next_turn_numbers_the_documents_in_rank_order(level):
     _, second = chat(level, BM25)
     assert "\n[1] Polonium: A rare metal.\n[2] An untitled text.\n" in second
     assert second.endswith(QUESTION_ASKED.text)
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_the_next_turn_without_documents_says_so_and_asks_again(level):
-    rewriter = make_rewriter(RewriterConfig(name=level), BM25)
-    second = rewriter.follow_up(QUESTION_ASKED, [], 2)
-    assert "found no documents" in second
-    assert "[1]" not in second
-    assert "these results" not in second
-    assert f"{REWRITE_OPEN}what the retriever gets" in second
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_both_turns_ask_for_the_same_form(level):
-    first, second = chat(level, BM25)
-    form = first[first.index("Reason first") : first.index("Question: ")]
-    assert form in second
 
 
 def test_only_general_offers_several_rewrites_and_says_how_many():
@@ -157,17 +124,3 @@ def test_answer_options_are_shown_with_the_question():
     rewriter = make_rewriter(RewriterConfig(name="explore"), BM25)
     question = Question("q", "Which metal?", ("Iron", "Polonium"))
     assert rewriter.first(question)[0]["content"].endswith("Question: Which metal?\nA. Iron\nB. Polonium")
-
-
-@pytest.mark.parametrize(
-    ("card", "facts"),
-    [
-        ({}, ["name", "kind"]),
-        ({"name": "bm25"}, ["kind", "'bm25'"]),
-        ({"name": "bm25", "kind": None}, ["kind", "'bm25'"]),
-        ({"name": "x", "kind": "magic"}, ["'x'", "'magic'"]),
-    ],
-)
-def test_a_card_that_a_prompt_cannot_use_is_a_clear_error(card, facts):
-    with refused(ConfigError, *facts):
-        RetrieverCard.from_service(card)

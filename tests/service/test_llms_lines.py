@@ -9,7 +9,7 @@ from querylect.eval.tasks import judge_prompts
 from querylect.eval.tasks.judge_prompts import Attribution, Attributions, Utility, YesNo
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, MissingResponse, Prompt, SamplingParams, Text
-from querylect.llms.lines import fields_of, labels_of, opening, read_lines, render, request
+from querylect.llms.lines import opening, read_lines, render, request
 from querylect.llms.structured import FormPrompt, WorkedExample, ask_structured, read
 from querylect.methods.chr import Hypotheses
 from querylect.methods.migres import Extracted, Kept, Piece
@@ -152,57 +152,11 @@ def test_the_item_of_a_list_that_was_cut_at_the_limit_is_dropped(listed, items):
     assert value(listed, Pieces, finished=False) == Pieces(missing=items)
 
 
-@pytest.mark.parametrize(
-    ("after", "text"),
-    [
-        ("", "Asthma, which\nwheezes"),
-        ("\nC. Croup\nD. Flu", "Asthma, which\nwheezes"),
-        ("\nA child: it coughs", "Asthma, which\nwheezes\nA child: it coughs"),
-        ("\nE. coli or Klebsiella.", "Asthma, which\nwheezes\nE. coli or Klebsiella."),
-        ("\nJ. Lind with citrus.", "Asthma, which\nwheezes\nJ. Lind with citrus."),
-    ],
-)
-def test_the_last_text_ends_before_copied_options(after, text):
-    read_value = value(f"H_plus: Croup\nH_minus: Asthma, which\nwheezes{after}", Hypotheses)
-    assert read_value.minus == " ".join(text.split())
-
-
-def test_the_request_shows_every_label_and_what_may_follow():
-    assert request(Judgement, {}).splitlines() == [
-        "Answer with these lines and nothing else, each beginning with its label; write none where a list is empty:",
-        "Thought: <text>",
-        "Judge: <yes or no>",
-        "Missing knowledge:",
-        "1. <text>",
-        "2. …",
-        "Query:",
-        "1. <text>",
-        "2. …",
-    ]
-    assert request(Utility, {}).splitlines()[1:] == [
-        "Selected answer: <text>",
-        "Label: <ENTAILED or USEFUL_BUT_NOT_ENTAILED or NOT_USEFUL>",
-    ]
-    assert request(Hypothesis, {"best_guess": "A/B"}).splitlines()[0].endswith("label:"), "no list may be empty"
-    assert "Best guess: <A/B>" in request(Hypothesis, {"best_guess": "A/B"})
-    assert "(and so on for each; Pieces: none where there is none)" in request(Extracted, {})
-    assert labels_of(Attributions) == ["Statement", "Attributed", "Reason"]
-    assert labels_of(Hypotheses) == ["H_plus", "H_minus"], "as a policy in training writes them"
-
-
 def test_an_answer_begins_with_what_is_known_of_it():
     assert opening(Judgement, {}) == "Thought:"
     assert opening(Hypothesis, {}) == "Discriminating features:\n1."
     assert opening(Attributions, {}) == "", "a list of models may begin in two ways"
     assert opening(Judgement, {"thought": "so", "judge": False}) == "Thought: so\nJudge: no\nMissing knowledge:"
-
-
-def test_a_field_that_no_line_holds_is_refused_by_name():
-    class Deep(BaseModel):
-        tree: dict[str, str]
-
-    with pytest.raises(TypeError, match=r"Deep\.tree"):
-        fields_of(Deep)
 
 
 class Script:

@@ -85,8 +85,3 @@ def test_the_page_says_it_all(records):
     assert "| top 5 | Raw question | 0.500 | 83.3 | 83.3 | 83.3 |" in page
     assert "| top 5 | Trained, turn 2 | raw question | +16.7 |" in page
     assert "- a note\n- reader: m\n" in page
-
-
-def test_two_answers_to_one_question_are_refused():
-    with pytest.raises(ValueError, match="'a'"):
-        tabulated([record("raw", 5, "a", 1.0)] * 2)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from querylect.configs.paper import AVERAGE, PaperConfig, dump_paper, known_papers, load_paper
+from querylect.configs.paper import AVERAGE, dump_paper, known_papers, load_paper
 from querylect.configs.schema import QuestionsConfig
 from querylect.data.known import known
 from querylect.data.published import published
@@ -79,33 +79,6 @@ def test_averages_that_papers_print_are_those_of_their_own_rows():
 
 def command(capsys, *arguments):
     return end("paper", *arguments), *capsys.readouterr()
-
-
-def test_the_command_resolves_its_settings(capsys):
-    code, out, _ = command(
-        capsys, "chr", "max_tokens=7", "--limit", "3", "--reader", "a/b", "--endpoint", "http://h/v1",
-        "--task", "medqa", "--system", "hyde", "--system", "std_rag", "--dry-run",
-    )  # fmt: skip
-    settings = yaml.safe_load(out)
-    assert (code, settings["limit"], settings["max_tokens"]) == (0, 3, 7)
-    assert (settings["reader"]["model"], settings["reader"]["base_url"]) == ("a/b", "http://h/v1")
-    assert (list(settings["tasks"]), list(settings["systems"])) == (["medqa"], ["std_rag", "hyde"])
-    assert (settings["shifts"], settings["sweeps"]) == ([], [])
-    assert [column["task"] for column in settings["tables"][0]["columns"]] == ["medqa", "average"]
-    assert PaperConfig.model_validate(settings)
-    elsewhere = yaml.safe_load(command(capsys, "chr", "--task", "bioasq", "--dry-run")[1])
-    assert (elsewhere["sweeps"], elsewhere["shifts"]) == ([], [["chr", "hyde"]])
-    for arguments, facts in (
-        (["hqcr"], ["'hqcr'", "'hcqr'"]),
-        (["environment_awar"], ["'environment_aware'"]),
-        (["chr", "--task", "nq"], ["'nq'", "mmlu_med, medqa, bioasq"]),
-        (["chr", "tasks.nq.data=x"], ["'nq' in tasks"]),
-        (["chr", "tasks.medqa.judges=[declined]"], ["'declined'", "'choice'"]),
-        (["chr", "baseline=best"], ["baseline ", "'best'"]),
-    ):
-        code, _, err = command(capsys, *arguments, "--dry-run")
-        assert code == 2
-        assert [fact for fact in facts if fact not in err] == []
 
 
 def test_a_dry_run_of_environment_aware_shows_the_rows_of_warm_starts(tmp_path, capsys):
@@ -217,11 +190,6 @@ def test_accuracy_by_the_quality_of_the_mimic_is_over_both_tasks():
     pooled = {row.only: row.shift for row in results.shifts if row.task == "pooled"}
     assert (pooled["all"].n, pooled["right"].n, pooled["right"].zero_overlap) == (5, 3, 1.0)
     assert "587" in page, "beside the paper's"
-
-
-def test_an_unknown_paper_is_refused(tmp_path):
-    with refused(ConfigError, tmp_path / "none.yaml", "hcqr"):
-        load_paper(str(tmp_path / "none.yaml"))
 
 
 @pytest.mark.parametrize("name", known_papers())

@@ -186,9 +186,9 @@ def pick(recorded):
 
 
 def expansions(recorded):
-    outcome, _ = run("thinkqe", RecordedModel(recorded), rounds=1)
+    outcome, _ = run("thinkqe", RecordedModel(recorded))
     assert bool(outcome.notes["expansions"]) != bool(outcome.failure)
-    return outcome.notes["expansions"] or None
+    return outcome.notes["expansions"][:1] or None
 
 
 def qa_rag(recorded):

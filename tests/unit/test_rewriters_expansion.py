@@ -94,15 +94,15 @@ def test_thinkqe_grows_the_query_and_shows_no_document_twice():
 
 @pytest.mark.parametrize(("words", "weight"), [(1, 1.0), (17, 1.0), (18, 2.0), (27, 3.0)])
 def test_thinkqe_repeats_the_question_a_third_as_long(words, weight):
-    outcome, _, _ = thinkqe(" ".join(["word"] * words), rounds=1)
+    outcome, _, _ = thinkqe(" ".join(["word"] * words), "", "")
     assert terms(outcome.plan)[0][0] == (QUESTION.text, weight)
 
 
 def test_thinkqe_counts_rounds_that_add_nothing():
-    outcome, _, model = thinkqe("<think>never ends", "a passage", rounds=2)
-    assert (outcome.failure, outcome.notes["empty_rounds"], outcome.notes["expansions"]) == ("", 1, ["a passage"])
-    assert thinkqe("", " ", rounds=2)[0].failure == NO_EXPANSION
-    assert thinkqe("first", None, rounds=2)[0].failure == MISSING
+    outcome, _, model = thinkqe("<think>never ends", "a passage", "")
+    assert (outcome.failure, outcome.notes["empty_rounds"], outcome.notes["expansions"]) == ("", 2, ["a passage"])
+    assert thinkqe("", " ", "")[0].failure == NO_EXPANSION
+    assert thinkqe("first", None)[0].failure == MISSING
     assert thinkqe("first", searcher=Down())[0].failure == NO_RANKING
-    outcome, _, model = thinkqe("first", "second", searcher=Collection("d0"), rounds=2)
+    outcome, _, model = thinkqe("first", "second", "third", searcher=Collection("d0"))
     assert "No further passages" in model.prompt_texts[1]

@@ -5,10 +5,9 @@ import logging
 from typing import get_args
 
 import pytest
-from pydantic import ValidationError
 from querylect.configs.evaluation import SystemConfig
 from querylect.configs.llm import LlmConfig
-from querylect.configs.rewriter import HcqrConfig, QueryRole, RewriterConfig
+from querylect.configs.rewriter import QueryRole, RewriterConfig
 from querylect.configs.schema import PolicyConfig, RolloutConfig
 from querylect.data.types import Document, Question
 from querylect.errors import ConfigError
@@ -101,18 +100,6 @@ def test_an_ablated_query_is_written_and_not_searched(role, left):
     assert rewrite.rewrites == ("s", "d", "k")
     assert rewriter.first(PLAIN) == learned().first(PLAIN)
     assert role in get_args(QueryRole)
-
-
-def test_something_must_be_left_to_search():
-    with pytest.raises(ValidationError, match="without"):
-        HcqrConfig(without=["support", "distinction", "key_features"])
-
-
-def test_a_question_without_a_hypothesis_is_refused():
-    with refused(ConfigError, "'choice'"):
-        learned(PLAIN).first(CHOICE)
-    with pytest.raises(TypeError, match="HcqrConfig"):
-        hcqr().learn(PLAIN, HcqrConfig())
 
 
 def test_both_stages_as_a_method():

@@ -9,8 +9,8 @@ QUESTION = Question("q", "Who tamed the red dog?", ("Ann", "Ben"))
 SECOND = " Passage 1 has no name.\nMissing: the tamer's name\nQuery 1: red dog tamer\nQuery 2: tamers by name"
 
 
-def misknow(**settings):
-    return make_rewriter(RewriterConfig(name="misknow", misknow=settings), RetrieverCard("contriever", "dense"), 10)
+def misknow():
+    return make_rewriter(RewriterConfig(name="misknow"), RetrieverCard("contriever", "dense"), 10)
 
 
 def test_the_first_turn_answers_and_searches_with_the_question():
@@ -37,8 +37,6 @@ def test_the_second_turn_searches_for_what_is_missing_beside_the_question():
     assert rewrite.rewrites == ("red dog tamer", "tamers by name")
     assert rewrite.think == "Thought: Passage 1 has no name.\nMissing: the tamer's name"
     assert rewriter.parse(QUESTION, " x\nAnswer: Ann", 2).plan is None
-    three = misknow(queries=3).parse(QUESTION, f"{SECOND}\nQuery 3: dogs", 2)
-    assert three.rewrites[-1] == "dogs"
 
 
 def test_all_answers_begin_alike():

@@ -82,14 +82,6 @@ def test_prompts_that_do_not_tell_the_retriever_are_warned_of(rewriter, warned, 
     assert logged(caplog, "rollouts.build") == ([("semantic",)] if warned else [])
 
 
-def test_environments_with_one_retriever_need_not_be_told_apart(caplog, monkeypatch):
-    """Two collections behind BM25: the same words to the same retriever."""
-    monkeypatch.setitem(NAMES, "semantic", "bm25")
-    with caplog.at_level(logging.WARNING):
-        mixed_of(run({"name": "general"}))
-    assert not caplog.text
-
-
 def test_levels_may_differ_but_not_what_begins_an_answer(caplog):
     with caplog.at_level(logging.WARNING):
         mixed = mixed_of(run(name="direct"))

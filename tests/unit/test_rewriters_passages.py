@@ -2,7 +2,7 @@
 
 import pytest
 from querylect.configs.schema import RewriterConfig
-from querylect.data.types import Document, Question
+from querylect.data.types import Question
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError
@@ -74,22 +74,6 @@ def test_the_whole_answer_is_the_passage(name, text, rewrites, think, failure):
     rewrite = make(name).parse(QUESTION, text, 1)
     assert (rewrite.rewrites, rewrite.think, rewrite.failure) == (rewrites, think, failure)
     assert rewrite.format_ok == (failure == "")
-
-
-@pytest.mark.parametrize("name", ["hyde", "query2doc"])
-def test_both_ask_for_a_passage_and_show_what_was_found(name):
-    choice, rewriter = Question("q", "why?", ("x", "y")), make(name)
-    (message,) = rewriter.first(choice)
-    assert message["role"] == "user"
-    assert message["content"].endswith("Question: why?"), "as published, without the options"
-    assert rewriter.follow_up(choice, [], 2).endswith("Question: why?")
-    with_options = make(name, options=True)
-    assert with_options.first(choice)[0]["content"].endswith("Question: why?\nA. x\nB. y")
-    assert with_options.follow_up(choice, [], 2).endswith("Question: why?\nA. x\nB. y")
-    again = rewriter.follow_up(QUESTION, [Document("d", "A title", "a text")], 2)
-    assert "[1] A title: a text" in again
-    assert again.endswith(f"Question: {QUESTION.text}")
-    assert "found no documents" in rewriter.follow_up(QUESTION, [], 2)
 
 
 def test_a_frozen_model_rewrites_with_any_rewriter():

@@ -103,15 +103,6 @@ def test_a_prompt_with_a_place_for_it_names_the_retriever_of_the_card(tmp_path):
         ]
 
 
-def test_the_packaged_mixed_prompt_shows_two_dialects_by_their_built_in_names():
-    from querylect.envs.recipes import RECIPES
-
-    examples = load_prompt("hpo_mix").examples
-    assert {example.retriever for example in examples} == {"bm25", "all-minilm-l6-v2"} <= RECIPES.keys()
-    longer = {example.retriever: len(example.turns[0].rewrite.split()) for example in examples}
-    assert longer["all-minilm-l6-v2"] > longer["bm25"]
-
-
 def test_an_answer_continues_the_opening_of_the_prompt(tmp_path):
     opened = {**PROMPT, "examples": PROMPT["examples"][1:], "opening": "<think></think><rewrite>"}
     rewriter, question = make(write(tmp_path, opened)), Question("q", "flat foot")
@@ -173,27 +164,6 @@ def test_a_prompt_that_would_teach_nonsense_is_refused(tmp_path, change, facts):
         load_prompt(write(tmp_path, {**PROMPT, **change}))
 
 
-@pytest.mark.parametrize("content", [b"", b"- a\n- b", b"a: [", b"\xff\xfe\xff", b"system: a\nsystem: b"])
-def test_a_file_that_is_no_prompt_is_named(tmp_path, content):
-    path = tmp_path / "broken.yaml"
-    path.write_bytes(content)
-    with refused(ConfigError, path):
-        load_prompt(str(path))
-
-
-def test_a_missing_prompt_names_the_packaged_ones(tmp_path):
-    with refused(ConfigError, "'hpoo'", "hpo,"):
-        load_prompt("hpoo")
-    with refused(ConfigError, tmp_path / "none.yaml"):
-        load_prompt(str(tmp_path / "none.yaml"))
-
-
-def test_words_that_yaml_takes_for_a_yes_or_a_no_stay_words(tmp_path):
-    path, examples = tmp_path / "prompt.yaml", "[{question: no, turns: [{rewrite: off}]}]"
-    path.write_text(f"{{system: s, documents: '{{documents}}', no_documents: n, examples: {examples}}}")
-    assert load_prompt(str(path)).examples[0].turns[0].tagged == "<think></think><rewrite>off</rewrite>"
-
-
 PLAIN = {
     "form": "plain",
     "system": "Translate.",
@@ -221,15 +191,3 @@ def test_the_plain_form_has_no_tags_in_examples_or_answers(tmp_path):
 def test_a_plain_answer_fails_where_there_is_nothing_to_search_with(tmp_path, text, failure):
     rewrite = make(write(tmp_path, PLAIN)).parse(Question("q", "red eye"), text, 1)
     assert (rewrite.plan, rewrite.failure) == (None, failure)
-
-
-@pytest.mark.parametrize(
-    ("change", "facts"),
-    [
-        ({"opening": "<think>"}, ["'<think>'", "'tags'", "'plain'"]),
-        (example({"think": "hm", "rewrite": "b"}), ["'hm'", "'plain'"]),
-    ],
-)
-def test_the_plain_form_refuses_what_only_tags_can_say(tmp_path, change, facts):
-    with refused(ConfigError, *facts):
-        make(write(tmp_path, {**PLAIN, **change}))

@@ -67,28 +67,6 @@ def test_multiple_choice_by_letter_text_and_list(tmp_path):
     assert gold.by_id["a"].score("no idea", "", SCORES)["accuracy"] == 0
 
 
-@pytest.mark.parametrize(
-    ("rows", "facts"),
-    [
-        ([{"_id": "a", "answer": "x"}, {"_id": "a", "answer": "y"}], ["line 2", "'a'"]),
-        ([{"_id": "a", "answer": "x"}, {"_id": "b", "options": ["x", "y"], "answer": "x"}], []),
-        ([{"_id": "a", "options": ["x", "y"], "answer": "C"}], ["line 1", "'C'", "(A, B)"]),
-        ([{"_id": "a", "options": ["x", "x"], "answer": "x"}], ["line 1", "'x'"]),
-        ([{"_id": "a", "options": ["x"], "answer": "A"}], ["line 1", ["x"], "2 to 26"]),
-        ([{"_id": "a", "text": "?"}], ["'answers'"]),
-        ([{"_id": "a", "text": 3, "answer": "x"}], ["line 1", 3]),
-        ([{"answer": "x"}], ["'_id'", None]),
-        ([{"_id": "a", "answers": "['a', 'b'"}], ["line 1", "['a', 'b'"]),
-        ([{"_id": "a", "answer": ["b']"]}], ["line 1", "b']"]),
-        ([{"_id": "a", "answers": ["x", '["y"]']}], ["line 1", '["y"]']),
-        ([{"_id": "a", "metadata": {"answer": " [] "}}], ["line 1", "[]"]),
-    ],
-)
-def test_what_is_refused(tmp_path, rows, facts):
-    with refused(DataError, *facts):
-        read_gold(file(tmp_path, *rows))
-
-
 def test_where_right_answers_come_from(tmp_path):
     config = RunConfig.model_validate({"answers": {"gold": str(file(tmp_path, {"_id": "a", "answer": "x"}))}})
     assert list(gold_answers(config.env, config.answers).by_id) == ["a"]

@@ -1,17 +1,12 @@
 """Judges with scripted answers: their prompts, the values of verdicts, and answers in a wrong format."""
 
 import json
-import re
 
 import pytest
-from pydantic import BaseModel
 from querylect.data.types import Document, Question
-from querylect.eval.tasks import judge_prompts
 from querylect.eval.tasks.gold import Gold
 from querylect.eval.tasks.judges import JUDGES, NO_STATEMENTS, OFF_FORMAT, Case, Setting, judged
 from querylect.llms.access import Llm
-from querylect.llms.structured import instructions
-from querylect.methods.misknow import Judgement
 from querylect.methods.runner import Runner
 
 from ..evaluation.test_methods import Echo
@@ -20,11 +15,6 @@ DOCUMENTS = (Document("d1", "Mercury", "melts at -39"), Document("d2", "Iron", "
 CHOICE = Gold(Question("q", "What melts at 1538?", ("mercury", "iron")), right=1)
 OPEN = Gold(Question("q", "Who?"), answers=("Ada", "Lovelace"))
 CONTENT = Gold(Question("q", "What is iron?"), contents=(DOCUMENTS[1],))
-FORMS = [
-    form
-    for form in vars(judge_prompts).values()
-    if isinstance(form, type) and issubclass(form, BaseModel) and form is not BaseModel
-]
 CASES = {"utility": CHOICE, "mimic": CHOICE, "context_recall": OPEN}
 
 
@@ -77,11 +67,6 @@ def test_a_mimic_hypothesis_is_rated(quality, value):
     for part in ("Right answer: B. iron", "Target: iron melts late", "Mimic: mercury melts early"):
         assert part in script.prompts[0]
     assert verdicts("mimic", {}, Case(CHOICE, (), True, "B"))[0] == [None], "a method without hypotheses"
-
-
-@pytest.mark.parametrize("form", [*FORMS, Judgement], ids=lambda form: form.__name__)
-def test_a_schema_in_a_prompt_names_no_paper(form):
-    assert not re.search("seed|section|figure|paper", instructions(form), re.IGNORECASE)
 
 
 @pytest.mark.parametrize(
@@ -232,14 +217,6 @@ def test_context_recall_of_several_sources_is_judged_for_each_as_well():
     assert "by_source" not in verdicts("context_recall", answers, case(OPEN))[0][0].said
     (verdict,), _ = verdicts("context_recall", {**answers, "[1] Iron": "hm"}, both)
     assert (verdict.value, verdict.said["by_source"]) == (1.0, {"wiki": 0.5, "pairs": None})
-
-
-def test_many_cases_travel_together():
-    echo = Echo(Script({"": json.dumps({"selected_answer": "A", "label": "NOT_USEFUL"})}))
-    cases = [case(CHOICE, documents=DOCUMENTS[:n]) for n in (0, 1, 2)]
-    outcomes = judged(Runner(Llm(echo), {}), JUDGES["utility"], cases, Setting())
-    assert [verdict.value for verdict in outcomes] == [0, 0, 0]
-    assert [len(prompts) for _, prompts in echo.batches] == [3]
 
 
 LINES = {
