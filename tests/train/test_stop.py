@@ -7,9 +7,9 @@ from math import exp, factorial, prod
 from random import Random
 
 import pytest
-import yaml
 from querylect.configs.load import dump_config, validated
 from querylect.configs.schema import RewardConfig, RewriterConfig, RunConfig
+from querylect.configs.yaml12 import parse_yaml
 from querylect.data.types import Question
 from querylect.envs.plan import SearchPlan
 from querylect.errors import ConfigError
@@ -83,7 +83,7 @@ def test_a_stop_without_a_search_needs_a_reader(mixed):
 @pytest.mark.parametrize("stop", [True, False, "answer"])
 def test_every_value_of_the_setting_is_read_from_a_file_and_written_back(stop):
     config = RunConfig(rewriter=RewriterConfig(stop=stop), reward=RewardConfig(kind="answer"))
-    assert validated(RunConfig, yaml.safe_load(dump_config(config)), "a.yaml") == config
+    assert validated(RunConfig, parse_yaml(dump_config(config)), "a.yaml") == config
     override = f"rewriter.stop={str(stop).lower()}"
     assert validated(RunConfig, {"reward": {"kind": "answer"}}, "a.yaml", [override]).rewriter.stop == stop
 
