@@ -200,7 +200,6 @@ def index_build(
     config: Config = "demo",
     overrides: Overrides = None,
     overwrite: Overwrite = False,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes that index side by side.")] = 1,
     shard: Annotated[
         str | None, typer.Option("--shard", metavar="i/n", help="Only write shard i of n; then `index merge`.")
     ] = None,
@@ -215,10 +214,8 @@ def index_build(
     """Build the index of CONFIG's corpus for its retriever; go on where an interrupted build stopped."""
     settings = _resolve(config, overrides, verbose, dry_run)
     part = _shard(shard) if shard is not None else None
-    if part and (overwrite or restart or missing or workers > 1):
-        raise ConfigError(
-            "--shard writes parts and nothing else: leave out --overwrite, --restart, --missing and --workers."
-        )
+    if part and (overwrite or restart or missing):
+        raise ConfigError("--shard writes parts and nothing else: leave out --overwrite, --restart and --missing.")
     if part:
         settings = only(settings, env)
         from .envs.builder.build import build_shard
@@ -236,9 +233,7 @@ def index_build(
 
     for run_config in wanted:
         with progress_bar("indexing") as progress:
-            manifest = build_index(
-                run_config.env, overwrite=overwrite, progress=progress, workers=workers, restart=restart
-            )
+            manifest = build_index(run_config.env, overwrite=overwrite, progress=progress, restart=restart)
         typer.echo(f"{run_config.env.index}: {manifest.documents} documents")
 
 

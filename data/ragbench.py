@@ -1,16 +1,14 @@
 """RAGBench (Friel et al. 2024): twelve parts of questions; each row has the documents that were given to answer it.
 
 The corpus is the documents of all rows of all parts, each text once. Relevant to a question are all documents of its
-row (`positives: all`, as in Yuan et al.), or only those with a sentence that the annotating model called relevant
-(`relevant`). Rows of one part with the same question (many are answered by two models) are joined, with the documents
-of all of them. Question ids are PART/ID, for results per part. The dataset is named `ragbench` only if all parts are
-read, so that published scores are not compared with those on a smaller corpus.
+row, as in Yuan et al. Rows of one part with the same question (many are answered by two models) are joined, with the
+documents of all of them. Question ids are PART/ID, for results per part. The dataset is named `ragbench` only if all
+parts are read, so that published scores are not compared with those on a smaller corpus.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ..errors import DataError
 from .benchmark import Benchmark, splits_of
@@ -25,15 +23,12 @@ LICENCE = (
     "RAGBench, CC BY 4.0 (https://huggingface.co/datasets/rungalileo/ragbench). Cite: Friel R, Belyi M, Sanyal A. "
     "RAGBench: Explainable Benchmark for Retrieval-Augmented Generation Systems. arXiv:2407.11005, 2024."
 )
-Positives = Literal["all", "relevant"]
 
-_COLUMNS = ("id", "question", "documents", "all_relevant_sentence_keys")
+_COLUMNS = ("id", "question", "documents")
 _EXPECTED = "rows of RAGBench in Parquet"
-_KEY = re.compile(r"(\d+)[a-z]", re.IGNORECASE)
-"""Document number and sentence letters; some keys end with a full stop."""
 
 
-def open_ragbench(path: str | Path, parts: Sequence[str] | None = None, positives: Positives = "all") -> Benchmark:
+def open_ragbench(path: str | Path, parts: Sequence[str] | None = None) -> Benchmark:
     """Read the questions of a folder PART/{train,validation,test}-*.parquet; documents are read on demand.
 
     `parts` None requires all twelve. A part must have test rows; missing train or validation rows are reported in the
@@ -50,7 +45,7 @@ def open_ragbench(path: str | Path, parts: Sequence[str] | None = None, positive
     questions: dict[str, Question] = {}
     ids: dict[tuple[str, str], str] = {}
     qrels: dict[str, dict[str, dict[str, int]]] = {split: {} for split in SPLITS}
-    rows = repeated = unknown = 0
+    rows = repeated = 0
     for part, split, row in _rows(files):
         text = row["question"]
         if (part, text) not in ids:
@@ -62,22 +57,15 @@ def open_ragbench(path: str | Path, parts: Sequence[str] | None = None, positive
         identifier = ids[part, text]
         rows, repeated = rows + 1, repeated + (identifier in qrels[split])
         judged = qrels[split].setdefault(identifier, {})
-        texts: list[str] = row["documents"]
-        chosen: Sequence[int] = range(len(texts))
-        if positives == "relevant":
-            chosen, unmatched = _relevant(row["all_relevant_sentence_keys"], len(texts))
-            unknown += unmatched
-        judged.update({document_id(texts[index]): 1 for index in chosen if texts[index].strip()})
+        judged.update({document_id(text): 1 for text in row["documents"] if text.strip()})
     if repeated:
         notes.append(f"ragbench: {repeated} of {rows} rows repeat a question of their part and split and are joined.")
-    if unknown:
-        notes.append(f"ragbench: {unknown} sentence keys name no document of their row and are ignored.")
     name = "ragbench" if len(files) == len(PARTS) else f"ragbench[{','.join(files)}]"
     return Benchmark(
         name=name,
         documents=lambda: _documents(files),
         splits=splits_of(name, questions, qrels, notes),
-        about={"kind": "ragbench", "parts": list(files), "positives": positives},
+        about={"kind": "ragbench", "parts": list(files)},
         notes=tuple(notes),
         licence=LICENCE,
     )
@@ -123,19 +111,6 @@ def _rows(files: dict[str, dict[str, list[Path]]]) -> Iterator[tuple[str, str, d
             for path in paths:
                 for _, row in read_rows(path, _COLUMNS, _EXPECTED):
                     yield part, split, row
-
-
-def _relevant(keys: Sequence[str] | None, documents: int) -> tuple[list[int], int]:
-    """Document indexes from sentence keys such as "0a", and the number of keys that match no document."""
-    indexes: dict[int, None] = {}
-    unknown = 0
-    for key in keys or ():
-        match = _KEY.match(key or "")
-        if match and int(match[1]) < documents:
-            indexes[int(match[1])] = None
-        else:
-            unknown += 1
-    return list(indexes), unknown
 
 
 def _documents(files: dict[str, dict[str, list[Path]]]) -> Iterator[Document]:

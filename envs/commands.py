@@ -21,7 +21,6 @@ def prepare(
     to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="The new BEIR folder.")],
     copy: From = None,
     parts: Annotated[str | None, typer.Option("--parts", help="ragbench: parts, with commas; all twelve.")] = None,
-    positives: Annotated[str, typer.Option("--positives", help="ragbench: all or relevant.")] = "all",
     task: Annotated[str, typer.Option("--task", help="finagentbench, bright: chunks or documents.")] = "chunks",
     subset: Annotated[
         str | None, typer.Option("--subset", help="mteb: a language or other subset. bright: the domain.")
@@ -60,7 +59,7 @@ def prepare(
         if corpus is not None:
             typer.echo(f"next: querylect train answers {shlex.quote(f'env.dataset={{kind: beir, path: {to}}}')} …")
         return
-    dataset = fetched_dataset(name, copy, parts=split_commas(parts), positives=positives, task=task, subset=subset)
+    dataset = fetched_dataset(name, copy, parts=split_commas(parts), task=task, subset=subset)
     from ..configs.schema import EnvironmentConfig
     from ..data.prepare import prepare as write
     from ..data.prepare import summary

@@ -25,7 +25,7 @@ from .retrievers.rerank import Reranked, Reranker
 
 _measure = lru_cache(maxsize=256)(measure)
 
-SCORE_SETTINGS = ("vectors.hnsw_depth", "vectors.ivf_probes", "vectors.device", "gain")
+SCORE_SETTINGS = ("vectors.ivf_probes", "vectors.device", "gain")
 """Settings that can change a score and are not in the index hash; those of the dataset count by their judgements."""
 
 

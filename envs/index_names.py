@@ -11,7 +11,7 @@ from .recipes import RECIPES
 
 _FIELDS = {"model", "recipe", "hybrid", "remote", "engine", "vectors"}
 """Settings that lead to a different index for the same retriever and dataset."""
-_OF_SEARCH = {"device", "gpus", "hnsw_depth", "ivf_probes"}
+_OF_SEARCH = {"device", "gpus", "ivf_probes"}
 """Settings of `vectors` that an index does not depend on."""
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import ValidationError, model_validator
 
-from ..configs.environment import EnvironmentConfig, PaddingSide, Pooling, Precision, Similarity
+from ..configs.environment import EnvironmentConfig, Pooling, Precision, Similarity
 from ..configs.section import Strict
 from ..data.types import Document
 from ..errors import ConfigError
@@ -53,10 +53,6 @@ class RetrieverRecipe(Strict):
     """Tokens kept of a text, special tokens included; None takes the model's own."""
     query_max_length: int | None = None
     """Tokens kept of a query, where it is another number than for documents."""
-    padding_side: PaddingSide | None = None
-    """None takes the tokenizer's own."""
-    closing_token: str | None = None
-    """The token that the tokenizer must put at the end of every text, where pooling depends on it."""
     dtype: Precision | None = None
     """Data type of the encoder's computation; None is float32."""
 
@@ -149,8 +145,6 @@ _BUILT_IN = (
         instruction="Given a web search query, retrieve relevant passages that answer the query",
         query_template=f"Instruct: {INSTRUCTION}\nQuery:{TEXT}",
         max_length=8192,
-        padding_side="left",
-        closing_token="<|endoftext|>",
     ),
     RetrieverRecipe(
         name="medcpt",

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
@@ -22,6 +21,7 @@ from querylect.data.types import Dataset, Document, Question, Split
 
 from .lessons import lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
 from .tiny import tiny_policy, tiny_qwen3  # noqa: F401 (fixtures)
+from .waiting import until
 
 # The same examples in every run; --hypothesis-profile=explore looks for new ones. How long an example takes, or is
 # drawn, says how busy the machine is.
@@ -264,24 +264,15 @@ def service_in_thread(run_app):
         yield
 
 
-@pytest.fixture
-def forked_workers(monkeypatch):
-    """The workers of a build (`workers=2`), which otherwise are new processes, are forked."""
-    from .forked import instead_of_spawn
-
-    monkeypatch.setattr("querylect.envs.builder.workers.get_context", instead_of_spawn)
-
-
 @contextmanager
 def _running(app) -> Iterator[str]:
     import uvicorn
 
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=1))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    while not server.started:
-        assert thread.is_alive(), "the server did not start"
-        time.sleep(0.005)
+    until(lambda: server.started or not thread.is_alive())
+    assert server.started, "the server did not start"
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
         yield f"http://127.0.0.1:{port}"

@@ -59,8 +59,8 @@ def save_bert(folder, seed=0, model=BertModel, **changes):
     return str(folder)
 
 
-def save_qwen(folder, closing=True):
-    """A Qwen3 with random weights whose tokenizer closes every text with <|endoftext|>, unless told not to."""
+def save_qwen(folder):
+    """A Qwen3 with random weights whose tokenizer closes every text with <|endoftext|>."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -73,10 +73,9 @@ def save_qwen(folder, closing=True):
             show_progress=False,
         ),
     )
-    if closing:
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", 0)]
-        )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", 0)]
+    )
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<|endoftext|>", eos_token="<|endoftext|>"
     ).save_pretrained(folder)

@@ -112,12 +112,6 @@ class Piped(Forked):
                 pipe.close()
 
 
-def instead_of_spawn(method: str) -> ForkServerContext:
-    """Takes the place of multiprocessing's `get_context` where the product asks for new processes."""
-    assert method == "spawn"
-    return fork_server()
-
-
 def forked(
     arguments: Sequence[str], folder: Path, environment: Mapping[str, str], code: str | None = None
 ) -> subprocess.CompletedProcess[str]:

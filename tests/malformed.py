@@ -59,7 +59,7 @@ class Sent:
 
 def document_of(url, headers=None):
     """The service's own OpenAPI document."""
-    return httpx.get(f"{url}/v1/openapi.json", headers=headers, trust_env=False, timeout=30).json()
+    return httpx.get(f"{url}/v1/openapi.json", headers=headers, trust_env=False, timeout=60).json()
 
 
 def send_drawn(url, number, seed, headers=None):

@@ -1,8 +1,8 @@
 """Builds an index: the corpus is streamed in blocks, each block becomes a part, and the parts are merged.
 
-A part depends only on its block, and parts are merged in corpus order. So one process, several processes (`workers`)
-and several machines (`build_shard` on each, then `merge_index`) write the same bytes. An interrupted build resumes with
-its finished parts. Memory holds one block at a time while parts are written, and the distinct words and a few integers
+A part depends only on its block, and parts are merged in corpus order. So one process and several, on one machine or
+several (`build_shard` in each, then `merge_index`), write the same bytes. An interrupted build resumes with its
+finished parts. Memory holds one block at a time while parts are written, and the distinct words and a few integers
 per document while they are merged.
 """
 
@@ -46,10 +46,9 @@ def build_index(
     *,
     overwrite: bool = False,
     progress: Progress | None = None,
-    workers: int = 1,
     restart: bool = False,
 ) -> Manifest:
-    """Build the index of the configured dataset and retriever at `config.index`, in `workers` processes.
+    """Build the index of the configured dataset and retriever at `config.index`.
 
     An existing index is replaced only with `overwrite`, and stays unchanged until the new one is complete. The
     finished parts of an interrupted build stay beside it (`.NAME.parts`) for the next one; `restart` discards them.
@@ -62,23 +61,14 @@ def build_index(
         IndexShards(target).discard()
     members = required_indexes(config)
     if members:
-        _build_members(members, overwrite, progress, workers, restart)
+        _build_members(members, overwrite, progress, restart)
     with _storage(target):
         build = _prepare(config, target)
-        steps, parts, kind = build.steps, build.parts, build.kind
         try:
-            if workers > 1 and not members:
-                from .workers import run_workers
-
-                del build
-                if isinstance(kind, DenseKind):  # without its encoder, which a merge does not need
-                    kind = open_kind(config, recipe_of(config), open_retriever)
-                run_workers(config, steps, parts, workers, progress, build_shard)
-            else:
-                _write_parts(build, range(len(steps.blocks)), progress)
-            return _merge(config, parts, steps, kind, progress)
+            _write_parts(build, range(len(build.steps.blocks)), progress)
+            return _merge(config, build.parts, build.steps, build.kind, progress)
         finally:
-            parts.tidy()
+            build.parts.tidy()
 
 
 def build_shard(config: EnvironmentConfig, shard: int, shards: int, *, progress: Progress | None = None) -> int:
@@ -219,12 +209,12 @@ def _merge(
 
 
 def _build_members(
-    members: Sequence[EnvironmentConfig], overwrite: bool, progress: Progress | None, workers: int, restart: bool
+    members: Sequence[EnvironmentConfig], overwrite: bool, progress: Progress | None, restart: bool
 ) -> None:
     """Build the members' indexes. An existing one is kept if it fits, and replaced only with `overwrite`."""
     for member in members:
         if not Path(member.index).expanduser().exists():
-            build_index(member, progress=progress, workers=workers, restart=restart)
+            build_index(member, progress=progress, restart=restart)
             continue
         try:
             index = open_index(member.index)
@@ -233,7 +223,7 @@ def _build_members(
         except IndexFolderError:
             if not overwrite:
                 raise
-            build_index(member, overwrite=True, progress=progress, workers=workers, restart=restart)
+            build_index(member, overwrite=True, progress=progress, restart=restart)
 
 
 def _target(config: EnvironmentConfig, overwrite: bool) -> Path:
@@ -241,6 +231,7 @@ def _target(config: EnvironmentConfig, overwrite: bool) -> Path:
     if not target.exists():
         return target
     if not overwrite:
+        IndexShards(target).discard_merged()
         raise IndexFolderError(f"{target} exists already. Replace it with --overwrite, or name another folder.")
     if not (target / MANIFEST).is_file() and not (target.is_dir() and not any(target.iterdir())):
         raise IndexFolderError(

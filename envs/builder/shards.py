@@ -17,7 +17,7 @@ from ...data.corpus import Origin
 from ...data.jsonl import Span
 from ...errors import IndexFolderError
 from ...storage import atomic_folder, folder_reaches_the_disk, only_writer
-from ..index.manifest import write_json
+from ..index.manifest import MANIFEST, write_json
 from ..recipes import RetrieverRecipe
 
 _STEPS, _PART = "plan.json", "part.json"
@@ -129,7 +129,14 @@ class IndexShards:
         with only_writer(self.folder, "lock", "Free some space.", taken):
             with atomic_folder(self.target) as folder:
                 yield folder
+                shutil.copy(folder / MANIFEST, self.folder)
             self.discard()
+
+    def discard_merged(self) -> None:
+        """Remove the parts of which the index was merged; a build that was killed at its end leaves them."""
+        with suppress(FileNotFoundError):
+            if (self.folder / MANIFEST).read_bytes() == (self.target / MANIFEST).read_bytes():
+                self.discard()
 
     def tidy(self) -> None:
         """Remove the folder if no part is finished; otherwise keep the parts for the next build."""

@@ -22,7 +22,6 @@ from ..recipes import TEXT, Content, RetrieverRecipe, recipe_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-    from transformers import PreTrainedTokenizerBase
 
 Vectors = npt.NDArray[np.float32]
 
@@ -170,15 +169,14 @@ class LoadingKwargs(TypedDict):
     config_kwargs: dict[str, object]
 
 
-def loading_kwargs(padding_side: str | None = None, dtype: Precision | None = None) -> LoadingKwargs:
+def loading_kwargs(dtype: Precision | None = None) -> LoadingKwargs:
     """Loading arguments for every sentence-transformers model: no remote code, weights in float32 or `dtype`."""
     import torch
 
     no_code: dict[str, object] = {"trust_remote_code": False}
-    tokenizer = {**no_code, "padding_side": padding_side} if padding_side else no_code
     return {
         "model_kwargs": {**no_code, "dtype": getattr(torch, dtype or "float32")},
-        "processor_kwargs": tokenizer,
+        "processor_kwargs": no_code,
         "config_kwargs": no_code,
     }
 
@@ -195,7 +193,6 @@ def _open(recipe: RetrieverRecipe, name: str, setting: str, device: str | None) 
         ) from error
     model.default_prompt_name = None
     _check_pooling(recipe, name, model)
-    _check_closing_token(recipe, model.tokenizer)
     return model, fingerprint_of(path, getattr(model[0], "config", None))
 
 
@@ -204,7 +201,7 @@ def _load(recipe: RetrieverRecipe, path: str, device: str | None) -> "SentenceTr
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
     from sentence_transformers.util import is_sentence_transformer_model
 
-    kwargs = loading_kwargs(recipe.padding_side, recipe.dtype)
+    kwargs = loading_kwargs(recipe.dtype)
     if recipe.pooling is None or is_sentence_transformer_model(path):
         model = SentenceTransformer(path, device=device, trust_remote_code=False, **kwargs)
     else:
@@ -254,17 +251,6 @@ def _check_pooling(recipe: RetrieverRecipe, name: str, model: "SentenceTransform
         raise ModelError(
             f"retriever {recipe.name!r}: {name!r} brings its own pooling, {actual!r}; the recipe says "
             f"{recipe.pooling!r}. Remove env.recipe.pooling, or name a model that pools as the recipe says."
-        )
-
-
-def _check_closing_token(recipe: RetrieverRecipe, tokenizer: "PreTrainedTokenizerBase") -> None:
-    if recipe.closing_token is None:
-        return
-    last = tokenizer.convert_ids_to_tokens(tokenizer("a")["input_ids"])[-1]
-    if last != recipe.closing_token:
-        raise ModelError(
-            f"retriever {recipe.name!r}: its tokenizer ends a text with {last!r}; expected {recipe.closing_token!r}, "
-            "whose vector is the embedding. Give env.model the folder of the embedding model, not of its base model."
         )
 
 

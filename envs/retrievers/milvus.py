@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import closing, contextmanager
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,9 +32,6 @@ from .bm25 import FREQUENT, Bm25Kind, join_lengths, lucene, tokenise
 from .dense import VECTORS, EncodedKind, Unranked, VectorRetriever
 from .encoder import Encoder
 from .fusion import NOTHING, Scored, best
-
-if TYPE_CHECKING:
-    pass
 
 Item = TypeVar("Item")
 Vector = npt.NDArray[np.float32] | dict[int, float]

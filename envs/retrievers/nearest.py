@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 NEAREST = "nearest.faiss"
 _ROWS = 2**16
 """Vectors converted, added or compared at once."""
-_HNSW_LINKS, _HNSW_EFFORT = 32, 200
-"""Neighbours of a vector in the graph (M), and candidates for them (efConstruction)."""
+_HNSW_LINKS, _HNSW_EFFORT, _HNSW_DEPTH = 32, 200, 128
+"""Neighbours of a vector in the graph (M), candidates for them (efConstruction), candidates of a search (efSearch)."""
 _CENTROIDS = 256
 """Values of a byte of a code, each of which IVF-PQ learns."""
 _TRAINING_PER_LIST = 64
@@ -82,7 +82,7 @@ def build(folder: Path, vectors: Vectors, config: VectorsConfig) -> None:
     threads = faiss.omp_get_max_threads()
     try:
         if config.search == "hnsw":
-            faiss.omp_set_num_threads(config.build_threads)
+            faiss.omp_set_num_threads(1)  # with more, no two builds are equal
         for start in range(0, len(vectors), _ROWS):
             index.add(vectors[start : start + _ROWS].astype(np.float32))
     finally:
@@ -106,7 +106,7 @@ def open_nearest(folder: Path, vectors: Vectors, config: VectorsConfig) -> Neare
     except RuntimeError as error:
         raise ValueError(f"{NEAREST}: {first_line(error)}") from error
     if config.search == "hnsw":
-        index.hnsw.efSearch = config.hnsw_depth
+        index.hnsw.efSearch = _HNSW_DEPTH
     else:
         index.nprobe = config.ivf_probes
         if on_gpu:

@@ -32,6 +32,8 @@ Hits = list[tuple[str, float]]
 
 AUTH = "QUERYLECT_REMOTE_AUTH"
 """Environment variable with the Authorization header; if it is unset, none is sent."""
+VECTOR_FIELD = "vector"
+"""The field with the document vectors, of the space_type innerproduct."""
 _WINDOW = 10_000
 """Most documents of one search (OpenSearch's default index.max_result_window); it refuses to search for more."""
 _PER_REQUEST = 64
@@ -133,7 +135,7 @@ class Remote(WithoutFiles):
         content = {
             **identity,
             "count": self.count,
-            "fields": config.fields if self._encoder is None else [config.vector_field, config.space],
+            "fields": config.fields if self._encoder is None else [VECTOR_FIELD],
             "encoder": self._encoder.fingerprint if self._encoder else None,
         }
         self.fingerprint = f"remote {data_sha256(content)}"
@@ -196,16 +198,11 @@ class RemoteVectors(VectorRetriever):
         for vector, limit in zip(vectors, limits, strict=True):
             size = _size(limit, self._documents)
             knn = {"vector": vector.astype(np.float32).tolist(), "k": size}
-            queries.append(({"knn": {self._config.vector_field: knn}}, size))
-        for vector, hits in zip(vectors, self._service.search(queries), strict=True):
-            scores = np.array([self._product(score, float(np.linalg.norm(vector))) for _, score in hits])
+            queries.append(({"knn": {VECTOR_FIELD: knn}}, size))
+        for hits in self._service.search(queries):
+            # a score is 1 + x for an inner product x ≥ 0, else 1 / (1 − x)
+            scores = np.array([score - 1 if score >= 1 else 1 - 1 / score for _, score in hits])
             yield _positions(hits, self._documents, self._config), scores
-
-    def _product(self, score: float, length: float) -> float:
-        """The inner product x of a score: 1 + x or 1 / (1 − x) for innerproduct, (1 + cos) / 2 for cosinesimil."""
-        if self._config.space == "cosinesimil":
-            return (2 * score - 1) * length
-        return score - 1 if score >= 1 else 1 - 1 / score
 
 
 def _size(limit: int, documents: Documents) -> int:

@@ -6,10 +6,12 @@ the port closes and requests in flight are finished.
 
 import gc
 import logging
+import multiprocessing
 import os
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -24,7 +26,6 @@ from ...configs.schema import EnvironmentConfig
 from ...errors import EnvironmentUnavailableError, QuerylectError, UserError
 from ...logs import set_up_logging
 from ..environment import Environment
-from ..parent import end_with_parent
 from ..plan import SearchPlan
 from .app import create_app
 from .metrics import SHARED_FOLDER
@@ -141,13 +142,25 @@ class _Workers(Multiprocess):
 
 def _open_worker(config: EnvironmentConfig, token: str | None) -> FastAPI:
     """The app of a worker process, which never outlives its parent."""
-    end_with_parent()
+    _end_with_parent()
     set_up_logging()
     try:
         return open_app(config, token)
     except QuerylectError as error:
         log.error("%s: %s", error.label, error)
         sys.exit(STARTUP_FAILURE)
+
+
+def _end_with_parent() -> None:
+    """End this process, one of `multiprocessing`, as soon as its parent is gone."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def bound(host: str, port: int) -> socket.socket:

@@ -19,7 +19,7 @@ from querylect.envs.builder.build import build_index
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.client.in_process import InProcessClient
 from querylect.envs.environment import Environment
-from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import Step
 from querylect.envs.server.app import create_app
 from querylect.errors import DataError, RequestError
@@ -164,26 +164,6 @@ def test_files_and_rows_that_do_not_belong_together_are_refused(tmp_path):
         DatasetConfig(kind="bright", path="x")
 
 
-def test_the_published_files_are_fetched_by_name(tmp_path, capsys):
-    def end(*arguments):
-        with pytest.raises(SystemExit) as caught:
-            main(["data", *map(str, arguments)])
-        output = capsys.readouterr()
-        return caught.value.code or 0, output.out + output.err
-
-    folder, copy = tmp_path / "fetched", write(tmp_path / "copy")
-    (copy / "grit_reason").mkdir()
-    (copy / "grit_reason" / "biology.jsonl").write_text("{}\n")
-    (copy / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n")
-    code, output = end("get", "bright", "--from", copy, "--to", folder)
-    assert (code, "env.dataset.kind=bright" in output) == (0, True)
-    assert (folder / "grit_reason" / "biology.jsonl").is_file()
-    code, output = end("check", folder, "--subset", "biology")
-    assert (code, "bright-biology" in output) == (0, True)
-    code, output = end("check", folder)
-    assert (code, "dataset.subset" in output) == (2, True)
-
-
 @pytest.mark.parametrize("served", [True, False], ids=["service", "in process"])
 def test_excluded_documents_are_not_ranked_and_as_many_others_are(env, client, served):
     searcher = client if served else InProcessClient(env)
@@ -197,16 +177,6 @@ def test_excluded_documents_are_not_ranked_and_as_many_others_are(env, client, s
     narrow = searcher.step([Step(question_id="0", plan=SearchPlan.of(EXAMPLES[0]["query"], k=1))])[0]
     assert len(narrow.ranking) == 1
     assert narrow.ranking[0].id in ids, "the place of an excluded document is taken by the next one"
-
-
-@pytest.mark.parametrize("fuse", ["max", "rrf", "interleave", "sum"])
-def test_every_fusion_ranks_as_if_the_corpus_lacked_them(env, fuse):
-    environment = Environment.open(env)
-    probes = tuple(Probe(terms=(Term(text=text),), k=1) for text in ("moths circle", "circle a lamp"))
-    plan = environment.plan_for("0", SearchPlan(probes=probes, fuse=fuse, k=4))
-    (ranking,) = environment.search([plan])
-    assert len(ranking) == 2, "each probe fetches past the documents that are left out"
-    assert not {hit.id for hit in ranking} & set(EXAMPLES[0]["excluded_ids"])
 
 
 def test_a_search_leaves_out_the_documents_that_it_names(env, client):
@@ -230,13 +200,6 @@ def test_a_search_leaves_out_the_documents_that_it_names(env, client):
     assert not {hit.id for hit in ranking} & {hit.id for hit in plain}
     with refused(RequestError, 1001):
         client.search([MOTHS], without=[str(number) for number in range(1001)])
-
-
-def test_a_ranking_with_excluded_documents_is_scored_without_them(env):
-    environment = Environment.open(env)
-    (ranking,) = environment.search([MOTHS])
-    assert ranking[0].id in EXAMPLES[0]["excluded_ids"]
-    assert environment.score("0", ranking[:3], ["mrr@10"])["mrr@10"] == 1.0
 
 
 def toy(*excluded):

@@ -1,7 +1,6 @@
 """The command line: what each command calls, what it prints, and how it ends."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -98,14 +97,6 @@ def test_a_dry_run_prints_a_config_that_loads_back_equal(command, capsys, tmp_pa
     assert expected.train.steps == 5
 
 
-def test_without_a_config_the_demo_is_meant(capsys):
-    demo = load_config("demo", [])
-    assert end("train", "--dry-run") == 0
-    assert capsys.readouterr().out.startswith(dump_config(demo))
-    assert end("train", "seed=7", "train.steps=3", "--dry-run") == 0
-    assert capsys.readouterr().out.startswith(dump_config(load_config("demo", ["seed=7", "train.steps=3"])))
-
-
 @pytest.mark.parametrize(
     ("changes", "fact"),
     [
@@ -144,18 +135,6 @@ def test_a_first_override_may_be_longer_than_a_file_name(capsys):
         assert LONG in capsys.readouterr().out
 
 
-def test_index_build_passes_environment_and_overwrite(replace_function, capsys):
-    calls = replace_function("envs.builder.build", "build_index", SimpleNamespace(documents=9000))
-    assert end("index", "build", "tiny", "env.index=some/where") == 0
-    assert end("index", "build", "tiny", "--overwrite") == 0
-    (first, options), (_, overwriting) = calls
-    assert first == (load_config("tiny", ["env.index=some/where"]).env,)
-    assert options["overwrite"] is False
-    assert overwriting["overwrite"] is True
-    options["progress"](3, 10)
-    assert "some/where: 9000 documents" in capsys.readouterr().out
-
-
 def test_index_build_missing_skips_existing_and_remote_indexes(replace_function, tmp_path):
     """A job that starts again: one of three indexes is built, one is searched elsewhere."""
     calls = replace_function("envs.builder.build", "build_index", SimpleNamespace(documents=9000))
@@ -171,14 +150,6 @@ def test_index_build_missing_skips_existing_and_remote_indexes(replace_function,
     assert end("index", "build", "tiny", "--missing", "--shard", "1/2") == 2
 
 
-def test_index_verify_passes_the_environment_and_names_each_folder(replace_function, capsys):
-    folders = {"some/member": SimpleNamespace(documents=9000), "some/where": SimpleNamespace(documents=9000)}
-    calls = replace_function("envs.retrievers.open", "verify_indexes", folders)
-    assert end("index", "verify", "tiny", "env.index=some/where") == 0
-    assert calls == [((load_config("tiny", ["env.index=some/where"]).env,), {})]
-    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == list(folders)
-
-
 @pytest.mark.parametrize(("secret", "token"), [("s3cret", "s3cret"), ("", None), (None, None)])
 def test_serve_takes_the_token_from_the_named_variable(secret, token, replace_function, monkeypatch, capsys):
     monkeypatch.delenv("MY_TOKEN", raising=False)
@@ -190,16 +161,6 @@ def test_serve_takes_the_token_from_the_named_variable(secret, token, replace_fu
     assert args == (load_config("tiny", []).env,)
     assert options["token"] == token
     assert capsys.readouterr().out == "http://127.0.0.1:4711\n"
-
-
-def test_train_prints_the_run_folder(replace_function, capsys):
-    calls = replace_function("train.run", "train", Path("runs/tiny"))
-    assert end("train", "tiny", "seed=1") == 0
-    assert end("train", "tiny", "seed=1", "--resume") == 0
-    assert end("train", "tiny", "seed=1", "--resume", "--trust") == 0
-    config = load_config("tiny", ["seed=1"])
-    assert calls == [((config, False, False), {}), ((config, True, False), {}), ((config, True, True), {})]
-    assert capsys.readouterr().out == "runs/tiny\n" * 3
 
 
 def test_eval_reads_the_config_of_the_run_folder(replace_function, tmp_path, capsys):
@@ -225,18 +186,6 @@ def test_eval_reads_the_config_of_the_run_folder(replace_function, tmp_path, cap
     assert "'tiny'" in printed
 
 
-def test_report_passes_the_folders(replace_function, capsys):
-    calls = replace_function("eval.report.folder_report", "write_report", Path("report.html"))
-    assert end("report", "runs/a", "evaluations/b", "-o", "both.html", "--questions", "5") == 0
-    assert end("report", "drift") == 0
-    assert calls == [
-        (([Path("runs/a"), Path("evaluations/b")], Path("both.html"), 5), {}),
-        (([Path("drift")], None, 10), {}),
-    ]
-    assert capsys.readouterr().out == "report.html\n" * 2
-    assert end("report") == 2
-
-
 def test_eval_of_a_folder_without_a_config_is_the_users_mistake(tmp_path, capsys):
     assert mistake("eval", str(tmp_path)) is errors.ConfigError
     assert str(tmp_path) in capsys.readouterr().err
@@ -257,15 +206,6 @@ def test_an_error_of_ours_is_one_sentence_and_its_exit_code(kind, code, replace_
     printed = capsys.readouterr()
     assert printed.err == "error: the disk is full; free 2 GiB\n"
     assert printed.out == ""
-
-
-def test_verbose_shows_where_an_error_arose(replace_function, capsys):
-    def fail(config, resume, trust):
-        raise errors.DataError("no corpus")
-
-    replace_function("train.run", "train", fail)
-    assert end("train", "tiny", "--verbose") == 2
-    assert "Traceback" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", [ValueError, EOFError, RuntimeError, MemoryError])
@@ -388,13 +328,3 @@ def test_logging_shows_our_information_and_only_warnings_of_others():
         "warning (httpx): httpx at 30",
         "debug (querylect.cli): now details",
     ]
-
-
-def test_what_the_user_chose_for_other_libraries_stays(monkeypatch):
-    from querylect.logs import set_up_logging
-
-    monkeypatch.setenv("TRANSFORMERS_VERBOSITY", "info")
-    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
-    set_up_logging()
-    assert os.environ["TRANSFORMERS_VERBOSITY"] == "info"
-    assert os.environ["TOKENIZERS_PARALLELISM"] == "false"

@@ -116,14 +116,6 @@ def test_the_plain_way(client):
     assert client.last_failure is None
 
 
-def test_the_synchronous_client_works_inside_a_running_loop(url):
-    async def notebook():
-        with SyncEnvironmentClient(ClientConfig(urls=[url])) as client:
-            return client.environment().corpus_size
-
-    assert asyncio.run(notebook()) == 6
-
-
 def test_many_steps_go_in_parts_and_come_back_in_order(scripted, connect, monkeypatch):
     monkeypatch.setattr(client_module, "MAX_PLANS_PER_REQUEST", 8)
     flapping, url = scripted
@@ -303,12 +295,6 @@ def test_unusable_urls_are_named(url):
     with refused(ConfigError, "client.urls") as caught:
         SyncEnvironmentClient(PATIENT, [url])
     assert "u:p" not in str(caught.value)
-
-
-@pytest.mark.parametrize("urls", [[], None])
-def test_a_client_needs_a_url(urls):
-    with refused(ConfigError, "client.urls"):
-        SyncEnvironmentClient(ClientConfig(), urls)
 
 
 def test_a_cancelled_call_leaves_the_client_usable(environment, run_app):

@@ -74,18 +74,6 @@ def test_questions_of_a_split_by_offset_and_limit(environment):
             environment.questions(split, offset, limit)
 
 
-def test_documents_by_id(environment):
-    assert environment.document("c") == CORPUS[2]
-    with pytest.raises(KeyError):
-        environment.document("z")
-
-
-def test_one_plain_query(environment):
-    (ranking,) = environment.search([SearchPlan.of("wings")])
-    assert ids(ranking) == ["a", "c"]
-    assert ranking[0].score > ranking[1].score > 0
-
-
 def test_probes_contribute_their_own_k_before_fusion(environment):
     wing, heat, short = environment.search(
         [

@@ -159,25 +159,6 @@ def test_a_disk_that_takes_no_more_leaves_nothing_new_and_the_old_index_whole(co
         assert verify_index(config.index) == original
 
 
-def test_a_rename_that_fails_puts_the_old_index_back(config, monkeypatch):
-    original = build_index(config)
-    rename = Path.rename
-
-    def failing(self, target):
-        if self.name.endswith(".partial"):
-            raise OSError(5, "Input/output error")
-        return rename(self, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", failing)
-        with pytest.raises(StorageError):
-            build_index(config, overwrite=True)
-    assert verify_index(config.index) == original
-    assert left_in(config) == [".it.parts", "it"]
-    assert build_index(config, overwrite=True) == original
-    assert left_in(config) == ["it"]
-
-
 def test_the_index_hash_is_the_same_for_every_build_and_tells_content_apart(config, tmp_path):
     code = (
         "import sys; from querylect.configs.schema import EnvironmentConfig as C; "

@@ -6,7 +6,6 @@ import os
 import httpx
 import numpy as np
 import pytest
-import sentence_transformers
 import torch
 from querylect.configs.environment import (
     ClientConfig,
@@ -413,40 +412,3 @@ def test_what_the_index_was_built_with_must_be_what_the_settings_say(configs, mo
     other_recipe = RecipeConfig(query_model=models["one"])
     with refused(IndexFolderError, medcpt.index):
         Environment.open(medcpt.model_copy(update={"recipe": other_recipe}))
-
-
-def test_an_index_of_one_precision_is_not_searched_with_another(configs, tmp_path):
-    config = configs["bge"]
-    hashes = {}
-    for built in (None, "float32", "bfloat16"):
-        built_config = config.model_copy(
-            update={"index": str(tmp_path / str(built)), "recipe": RecipeConfig(dtype=built)}
-        )
-        hashes[built] = build_index(built_config).index_hash
-        for searched in (None, "float32", "bfloat16"):
-            searched_config = built_config.model_copy(update={"recipe": RecipeConfig(dtype=searched)})
-            if (built == "bfloat16") == (searched == "bfloat16"):
-                assert Environment.open(searched_config).index_hash == hashes[built]
-            else:
-                with refused(IndexFolderError, "dtype"):
-                    Environment.open(searched_config)
-    assert hashes[None] == hashes["float32"] != hashes["bfloat16"]
-
-
-def test_every_model_is_loaded_to_the_chosen_device(configs, models, tmp_path, monkeypatch):
-    """Without a GPU: models are loaded to the CPU instead."""
-    loads = []
-
-    def recorded(load):
-        def load_to_the_cpu(*arguments, device, **settings):
-            loads.append((load.__name__, device))
-            return load(*arguments, device="cpu", **settings)
-
-        return load_to_the_cpu
-
-    for name in ("SentenceTransformer", "CrossEncoder"):
-        monkeypatch.setattr(sentence_transformers, name, recorded(getattr(sentence_transformers, name)))
-    rerank = RerankConfig(model=models["cross"])
-    changes = {"rerank": rerank, "encoder_device": "cuda:1", "index": str(tmp_path / "index")}
-    assert opened(configs["medcpt"].model_copy(update=changes)).search(plans())
-    assert set(loads) == {("SentenceTransformer", "cuda:1"), ("CrossEncoder", "cuda:1")}

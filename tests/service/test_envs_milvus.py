@@ -8,17 +8,15 @@ import sys
 
 import pytest
 from pydantic import ValidationError
-from querylect.configs.environment import EnvironmentConfig, HybridConfig, MemberConfig, RecipeConfig
+from querylect.configs.environment import EnvironmentConfig, RecipeConfig
 from querylect.data.types import Document
 from querylect.envs.builder.build import build_index, build_shard, merge_index
 from querylect.envs.environment import Environment
-from querylect.envs.plan import Probe, SearchPlan
 from querylect.envs.retrievers.open import verify_indexes
 from querylect.errors import (
     ConfigError,
     EnvironmentUnavailableError,
     IndexFolderError,
-    MissingPackageError,
     RequestError,
 )
 
@@ -99,18 +97,6 @@ def test_a_negative_weight_is_refused_for_bm25(dataset, tmp_path):
         environment.search([plan([("heat", 1.0), ("wing", -0.5)])])
 
 
-def test_a_hybrid_has_its_members_in_milvus(dataset, retrievers, tmp_path):
-    def hybrid(engine):
-        members = [MemberConfig(**{"retriever": "bm25", **values}) for values in retrievers.values()]
-        index = tmp_path / engine / "hybrid"
-        hybrid = HybridConfig(members=members)
-        return built(settings(dataset, index, engine=engine, retriever="hybrid", hybrid=hybrid))
-
-    apart = SearchPlan(probes=[Probe(terms=plan([("slab", 1.0)]).probes[0].terms)], k=1)
-    milvus, local = (hybrid(engine).search([apart])[0] for engine in ("milvus", "bm25s"))
-    assert [hit.id for hit in milvus] == [hit.id for hit in local]
-
-
 @pytest.mark.parametrize("kind", ["bm25", "dense"])
 def test_a_collection_without_all_rows_is_refused_and_loaded_again(kind, dataset, retrievers, tmp_path):
     from pymilvus import MilvusClient
@@ -139,12 +125,6 @@ def test_a_load_that_was_interrupted_is_done_again(dataset, tmp_path, monkeypatc
             build_index(config)
     assert not (tmp_path / "index").exists()
     same_scores(built(config).search(plans("bm25")), built(settings(dataset, tmp_path / "l")).search(plans("bm25")))
-
-
-def test_a_missing_client_is_named_with_its_extra(dataset, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pymilvus", None)
-    with refused(MissingPackageError, "'.[milvus]'"):
-        build_index(settings(dataset, tmp_path / "index", engine="milvus"))
 
 
 def test_an_embedded_database_serves_one_process_and_other_retrievers_are_refused(dataset, tmp_path):

@@ -15,18 +15,18 @@ def configured(retriever, model=None, **changes):
 
 def test_built_in_recipes_say_what_their_model_cards_say():
     facts = {
-        name: (recipe.model, recipe.pooling, recipe.similarity, recipe.padding_side, recipe.max_length)
+        name: (recipe.model, recipe.pooling, recipe.similarity, recipe.max_length)
         for name, recipe in RECIPES.items()
         if recipe.kind == "dense"
     }
     assert facts == {
-        "all-minilm-l6-v2": ("sentence-transformers/all-MiniLM-L6-v2", "mean", "cos", None, 256),
-        "contriever": ("facebook/contriever", "mean", "dot", None, 512),
-        "qwen3-embedding-0.6b": ("Qwen/Qwen3-Embedding-0.6B", "lasttoken", "cos", "left", 8192),
-        "medcpt": ("ncbi/MedCPT-Article-Encoder", "cls", "dot", None, 512),
-        "bge-small-en-v1.5": ("BAAI/bge-small-en-v1.5", "cls", "cos", None, 512),
-        "bge-base-en-v1.5": ("BAAI/bge-base-en-v1.5", "cls", "cos", None, 512),
-        "bge-large-en-v1.5": ("BAAI/bge-large-en-v1.5", "cls", "cos", None, 512),
+        "all-minilm-l6-v2": ("sentence-transformers/all-MiniLM-L6-v2", "mean", "cos", 256),
+        "contriever": ("facebook/contriever", "mean", "dot", 512),
+        "qwen3-embedding-0.6b": ("Qwen/Qwen3-Embedding-0.6B", "lasttoken", "cos", 8192),
+        "medcpt": ("ncbi/MedCPT-Article-Encoder", "cls", "dot", 512),
+        "bge-small-en-v1.5": ("BAAI/bge-small-en-v1.5", "cls", "cos", 512),
+        "bge-base-en-v1.5": ("BAAI/bge-base-en-v1.5", "cls", "cos", 512),
+        "bge-large-en-v1.5": ("BAAI/bge-large-en-v1.5", "cls", "cos", 512),
     }
     medcpt = RECIPES["medcpt"]
     assert (medcpt.query_model, medcpt.pair, medcpt.query_max_length) == ("ncbi/MedCPT-Query-Encoder", True, 64)

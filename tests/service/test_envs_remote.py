@@ -55,8 +55,8 @@ def bm25(field, text, document):
 class StandIn:
     """A service with one index. `trouble` holds faults: each replaces the answer to one request."""
 
-    def __init__(self, vectors=None, space="innerproduct"):
-        self.vectors, self.space = vectors, space
+    def __init__(self, vectors=None):
+        self.vectors = vectors
         self.trouble, self.requests, self.headers = [], [], []
         self.uuid, self.count = "first", len(CORPUS)
 
@@ -104,22 +104,12 @@ class StandIn:
             assert arguments["boost"] >= 0, "negative boosts are refused"
             score = bm25(field, arguments["query"], document)
             return arguments["boost"] * score if score else None
-        if kind == "ids":
-            return 0.0 if document.id in body["values"] else None
         if kind == "knn":
-            return self.near(np.array(body["vector"]["vector"]), self.vectors[CORPUS.index(document)])
-        must = [self.score(clause, document) for clause in [*body.get("filter", []), *body.get("must", [])]]
-        should = [self.score(clause, document) for clause in body.get("should", [])]
-        matched = [score for score in should if score is not None]
-        if None in must or (not must and not matched):
-            return None
-        return sum(must) + sum(matched)
-
-    def near(self, query, vector):
-        product = float(query @ vector)
-        if self.space == "cosinesimil":
-            return (1 + product / np.linalg.norm(query) / np.linalg.norm(vector)) / 2
-        return product + 1 if product >= 0 else 1 / (1 - product)
+            product = float(np.array(body["vector"]["vector"]) @ self.vectors[CORPUS.index(document)])
+            return product + 1 if product >= 0 else 1 / (1 - product)
+        scores = [self.score(clause, document) for clause in body["should"]]
+        matched = [score for score in scores if score is not None]
+        return sum(matched) if matched else None
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +125,8 @@ def stand_in(run_app):
         yield service
 
 
-def settings(dataset, folder, url, **changes):
-    remote = {"url": url, "index": "mine", **changes}
+def settings(dataset, folder, url):
+    remote = {"url": url, "index": "mine"}
     cut = {"index": str(folder / "index"), "block_mib": 1e-3}
     return EnvironmentConfig(dataset=dataset, remote=RemoteConfig(**remote), **cut)
 
@@ -215,16 +205,14 @@ def test_the_recorded_exchange_is_asked_and_read(small_environment, run_app, tmp
     assert all(recorded in used for recorded in exchange)
 
 
-@pytest.mark.parametrize("space", ["innerproduct", "cosinesimil"])
-def test_dense_probes_are_one_vector_and_scores_are_inner_products(space, dataset, run_app, tmp_path):
+@pytest.mark.parametrize("similarity", ["dot", "cos"])
+def test_dense_probes_are_one_vector_and_scores_are_inner_products(similarity, dataset, run_app, tmp_path):
     model = save_bert(tmp_path / "model")
     documents = np.stack([hidden_states(model, document.contents)[0].numpy() for document in CORPUS]).astype(float)
-    similarity = "dot"
-    if space == "cosinesimil":
+    if similarity == "cos":
         documents /= np.linalg.norm(documents, axis=1, keepdims=True)
-        similarity = "cos"
-    with run_app(StandIn(documents, space)) as url:
-        config = settings(dataset, tmp_path, url, space=space).model_copy(
+    with run_app(StandIn(documents)) as url:
+        config = settings(dataset, tmp_path, url).model_copy(
             update={
                 "retriever": "contriever",
                 "model": model,
@@ -237,7 +225,7 @@ def test_dense_probes_are_one_vector_and_scores_are_inner_products(space, datase
         for text, weight in terms:
             if text.strip() and weight:
                 vector = hidden_states(model, text)[0].numpy().astype(float)
-                query += weight * (vector / np.linalg.norm(vector) if space == "cosinesimil" else vector)
+                query += weight * (vector / np.linalg.norm(vector) if similarity == "cos" else vector)
         expected = documents @ query if query.any() else np.array([])
         assert [hit.score for hit in ranking] == pytest.approx(sorted(expected, reverse=True), rel=1e-3, abs=1e-3)
         for hit in ranking:

@@ -82,18 +82,11 @@ def test_every_kind_finds_what_exact_search_finds_and_scores_it_exactly(tmp_path
     assert retrieved == 400 if "search" not in kind else retrieved > 360
 
 
-@pytest.mark.parametrize(
-    ("kind", "depth", "shallow", "deep"),
-    [
-        ({"search": "hnsw"}, "hnsw_depth", 1, 1000),
-        ({"search": "ivfpq"}, "ivf_probes", 1, 76),
-    ],
-)
-def test_a_deeper_search_finds_more(tmp_path, vectors, kind, depth, shallow, deep):
+def test_a_deeper_search_finds_more(tmp_path, vectors):
     probes = [Probe(terms=(Term(text=vector_text(row)),)) for row in vectors[:60]]
     retrieved = []
-    for value in (shallow, deep):
-        rankings = opened(tmp_path / str(value), vectors, **kind, **{depth: value}).rank(probes, [10] * 60)
+    for value in (1, 76):
+        rankings = opened(tmp_path / str(value), vectors, search="ivfpq", ivf_probes=value).rank(probes, [10] * 60)
         nearest_ten = np.argsort(-(vectors @ vectors[:60].T), axis=0)[:10].T
         pairs = zip(rankings, nearest_ten.tolist(), strict=True)
         retrieved.append(sum(len(set(ranking.documents.tolist()) & set(ten)) for ranking, ten in pairs))
@@ -143,8 +136,8 @@ def test_too_few_documents_for_ivfpq_are_refused(built, tmp_path):
         build_index(changed(config, search="ivfpq"))
 
 
-def test_other_vectors_than_the_index_has_are_refused_but_search_depth_may_change(built):
-    assert Environment.open(changed(built, search="hnsw", hnsw_depth=7)).search([SearchPlan.of("heat")])[0]
+def test_other_vectors_than_the_index_has_are_refused_but_what_concerns_the_search_may_change(built):
+    assert Environment.open(changed(built, search="hnsw", ivf_probes=7)).search([SearchPlan.of("heat")])[0]
     for settings, facts in (
         ({"search": "flat"}, ["vectors.search 'hnsw'", "vectors.search 'flat'"]),
         ({"search": "hnsw", "dtype": "float16"}, ["vectors.dtype 'float32'", "vectors.dtype 'float16'"]),

@@ -12,7 +12,7 @@ from querylect.envs.server import middleware
 from querylect.envs.server.app import create_app
 from querylect.envs.server.middleware import is_loopback
 from querylect.envs.server.serve import serve
-from querylect.errors import IndexFolderError, UserError
+from querylect.errors import UserError
 
 from ..raising import refused
 
@@ -207,24 +207,6 @@ def blocking(environment):
     blocking.free.set()
 
 
-def test_the_largest_weights_rank_as_small_ones(http):
-    """Eight times the largest that is taken, in four probes whose scores are summed: numbers in the same order."""
-    small, large = ({**weighed(*[weight] * 8), "fuse": "sum"} for weight in (1.0, 1e6))
-    large["probes"] *= 4
-    rankings = http.post("/v1/search", json={"plans": [small, large], "with_text": False}).json()["rankings"]
-    assert [hit["id"] for hit in rankings[0]] == [hit["id"] for hit in rankings[1]] != []
-    assert rankings[1][0]["score"] == pytest.approx(4e6 * rankings[0][0]["score"])
-
-
-def test_long_texts_that_methods_send_are_taken(environment, small_environment, run_app):
-    """Each of the 128 plans of a client's largest request holds a question and eight passages of 300 words."""
-    passages = [{"text": "blood test " * 150} for _ in range(8)]
-    plans = [{"probes": [{"terms": [{"text": f"headache {n}"}, *passages]}]} for n in range(128)]
-    with run_app(create_app(environment)) as url:
-        assert httpx.post(f"{url}/v1/search", json={"plans": plans}, timeout=60).status_code == 200
-        assert httpx.post(f"{url}/v1/search", json={"plans": plans * 2}, timeout=60).status_code == 413
-
-
 def test_a_failure_inside_is_a_500_without_its_trace(blocking, small_environment, run_app, caplog):
     blocking.error = ZeroDivisionError("secret inside")
     blocking.free.set()
@@ -265,13 +247,6 @@ def test_other_machines_are_let_in_only_with_a_token(small_environment, token):
 def test_a_host_of_another_machine_cannot_be_served(small_environment):
     with refused(UserError, "192.0.2.1", "env.host"):
         serve(small_environment.model_copy(update={"host": "192.0.2.1"}), token="t")
-
-
-def test_a_missing_index_is_said_before_anything_listens(small_environment):
-    urls = []
-    with refused(IndexFolderError, "/nonexistent/index", "querylect index build"):
-        serve(small_environment.model_copy(update={"index": "/nonexistent/index"}), ready=urls.append)
-    assert urls == []
 
 
 def test_which_hosts_are_loopback():

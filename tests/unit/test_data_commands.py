@@ -56,8 +56,6 @@ def test_parts_and_kinds_are_passed_on(tmp_path, capsys):
     folder = write(tmp_path / "ragbench")
     assert end("data", "check", folder, "--kind", "ragbench", "--parts", "covidqa, emanual") == 0
     assert "ragbench[covidqa,emanual]: 5 documents" in capsys.readouterr().out
-    assert end("data", "prepare", "ragbench", "--from", folder, "--to", tmp_path / "out", "--positives", "some") == 2
-    assert "positives is 'some'" in capsys.readouterr().err
     assert end("data", "prepare", "ragbench", "--from", folder, "--to", tmp_path / "out", "--leaks", "none") == 2
     assert "--leaks is 'none'; expected text or near" in capsys.readouterr().err
     assert end("data", "prepare", "ragbench", "--to", tmp_path / "out", "--from", tmp_path / "absent") == 2

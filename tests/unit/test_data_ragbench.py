@@ -59,15 +59,6 @@ def test_all_documents_are_one_corpus_and_those_of_a_row_are_relevant(tmp_path):
     assert any("1 of 6 rows repeat a question" in note for note in dataset.notes)
 
 
-def test_relevant_takes_the_documents_of_relevant_sentences(tmp_path):
-    dataset = load(write(tmp_path), parts=TWO, positives="relevant")
-    qrels = dataset.splits["test"].qrels
-    assert qrels["covidqa/7"] == {document_id("By droplets."): 1}  # "0b." counts as 0b
-    assert qrels["covidqa/8"] == {document_id("By droplets."): 1}
-    assert qrels["emanual/7"] == {document_id("Plug it in."): 1}
-    assert any("2 sentence keys name no document" in note for note in dataset.notes)
-
-
 def test_a_training_question_that_is_tested_on_is_taken_out(tmp_path):
     dataset = load(write(tmp_path), parts=TWO)
     assert [question.text for question in dataset.splits["train"].questions] == ["Who is at risk?"]

@@ -35,10 +35,10 @@ OTHER_VECTORS = {
 OTHER_RECIPE = {
     "name": "another", "kind": "custom", "pooling": "mean", "similarity": "dot", "instruction": "Find it.",
     "query_template": "query: {text}", "document_template": "passage: {text}", "pair": True, "max_length": 128,
-    "query_max_length": 32, "padding_side": "left", "closing_token": "</s>", "dtype": "bfloat16",
+    "query_max_length": 32, "dtype": "bfloat16",
 }  # fmt: skip
 SEARCH_TIME = {
-    "device", "gpus", "hnsw_depth", "build_threads", "ivf_probes",
+    "device", "gpus", "ivf_probes",
 }  # fmt: skip
 """Settings of vectors that no file depends on; those that change a ranking are in the environment's settings hash."""
 

@@ -15,19 +15,18 @@ JUDGEMENTS = {"dataset"}
 INDEX = {
     "retriever", "model", "recipe", "engine", "rerank", "hybrid.depth",
     *(f"hybrid.members.{name}" for name in ("retriever", "model", "recipe", "question_index")),
-    *(f"hybrid.members.remote.{name}" for name in ("index", "fields", "vector_field", "space")),
+    *(f"hybrid.members.remote.{name}" for name in ("index", "fields")),
     *(f"question_index.{name}" for name in ("folder", "retriever", "model", "recipe")),
-    "remote.index", "remote.fields", "remote.vector_field", "remote.space", "vectors.dtype", "vectors.search",
+    "remote.index", "remote.fields", "vectors.dtype", "vectors.search",
 }  # fmt: skip
 """In the index hash (tests/unit/test_index_hash.py), in that of the reranker, or refused where the index has others."""
 NO_SCORE = {
     "name", "index", "encoder_device", "milvus_uri", "block_mib", "host", "port", "workers",
-    "vectors.build_threads", "vectors.gpus", "hybrid.members.index", "question_index.index",
+    "vectors.gpus", "hybrid.members.index", "question_index.index",
     "remote.url", "hybrid.members.remote.url",
 }  # fmt: skip
 """Where things lie, what a request may hold, how fast an answer comes: no ranking depends on them."""
 OTHER = {
-    "vectors.hnsw_depth": 7,
     "vectors.ivf_probes": 7,
     "vectors.device": "gpu",
     "gain": "exponential",
