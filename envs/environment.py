@@ -116,15 +116,11 @@ class Environment:
         return cls(config, dataset, index, open_retriever(index, config, dataset), reranker)
 
     def questions(self, split: str, offset: int = 0, limit: int | None = None) -> list[Question]:
-        """Questions of a split in their fixed order, from `offset` ≥ 0 on, at most `limit`.
-
-        Raises RequestError for an unknown split and for a negative offset or limit.
-        """
+        """Questions of a split in their fixed order, from `offset` on, at most `limit`. RequestError for an unknown
+        split."""
         if split not in self.splits:
             message = f"unknown split {split!r}; this environment has {', '.join(self.splits)}."
             raise RequestError(message)
-        if offset < 0 or (limit is not None and limit < 0):
-            raise RequestError(f"offset {offset} and limit {limit} must not be negative.")
         return list(self._dataset.splits[split].questions[offset : None if limit is None else offset + limit])
 
     @property

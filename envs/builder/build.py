@@ -7,6 +7,7 @@ per document while they are merged.
 """
 
 import logging
+import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -203,6 +204,7 @@ def _merge(
             files=files,
         )
         INDEX.write(folder, manifest)
+        shutil.copy(folder / MANIFEST, parts.folder)  # `discard_merged` compares it
     if progress:
         progress(total, total)
     return manifest

@@ -129,11 +129,10 @@ class IndexShards:
         with only_writer(self.folder, "lock", "Free some space.", taken):
             with atomic_folder(self.target) as folder:
                 yield folder
-                shutil.copy(folder / MANIFEST, self.folder)
             self.discard()
 
     def discard_merged(self) -> None:
-        """Remove the parts of which the index was merged; a build that was killed at its end leaves them."""
+        """Remove the parts of the finished index, which a build that was killed at its end leaves behind."""
         with suppress(FileNotFoundError):
             if (self.folder / MANIFEST).read_bytes() == (self.target / MANIFEST).read_bytes():
                 self.discard()

@@ -26,8 +26,6 @@ _HASHES = "documents.hashes.npy"
 _ORDER = "documents.order.npy"
 _CACHE_SIZE = 2**16
 _COPY_BYTES = 2**24
-MAX_DOCUMENTS = 2**31 - 1
-"""Most documents in one index: positions are 32-bit integers."""
 
 
 def write_part(folder: Path, documents: Iterable[Document]) -> list[Document]:
@@ -48,16 +46,9 @@ def write_part(folder: Path, documents: Iterable[Document]) -> list[Document]:
 
 
 def merge(parts: Sequence[Path], folder: Path) -> int:
-    """Merge the parts in order. Returns the number of documents.
-
-    Raises DataError for a duplicate id, and for more documents than an index can hold.
-    """
+    """Merge the parts in order, at most 2³¹ − 1 documents. Returns their number. DataError for a duplicate id."""
     offsets = [mapped(part / OFFSETS) for part in parts]
     total = sum(len(ends) - 1 for ends in offsets)
-    if total > MAX_DOCUMENTS:
-        raise DataError(
-            f"{total} documents; one index holds at most {MAX_DOCUMENTS}. Spread the corpus over several indexes."
-        )
     with (folder / RECORDS).open("wb") as records, NpyWriter(folder / OFFSETS, np.int64, (total + 1,)) as table:
         base = 0
         table.write(np.zeros(1, dtype=np.int64))

@@ -54,8 +54,7 @@ class Encoder:
     def open(cls, recipe: RetrieverRecipe, device: str | None = None) -> "Encoder":
         """Load the models of a dense recipe to a device; None: the first GPU if there is one.
 
-        Raises ModelError if one does not exist, cannot be loaded, or pools or tokenises differently from its recipe, or
-        if the two encoders of a recipe have different dimensions.
+        Raises ModelError if one does not exist, cannot be loaded, or pools differently from its recipe.
         """
         assert recipe.model is not None, "a dense recipe names its model"
         model, fingerprint = _open(recipe, recipe.model, "env.model", device)
@@ -63,13 +62,6 @@ class Encoder:
         if recipe.query_model is not None:
             query_model, query_fingerprint = _open(recipe, recipe.query_model, "env.recipe.query_model", device)
             fingerprint = f"documents {fingerprint}, queries {query_fingerprint}"
-            sizes = model.get_embedding_dimension(), query_model.get_embedding_dimension()
-            if sizes[0] != sizes[1]:
-                raise ModelError(
-                    f"retriever {recipe.name!r}: {recipe.model!r} gives vectors of {sizes[0]} numbers and "
-                    f"{recipe.query_model!r} of {sizes[1]}; expected two encoders of one pair. "
-                    "Set env.model and env.recipe.query_model to models that were trained together."
-                )
         similarity = {"cosine": "cos", "dot": "dot"}.get(str(model.similarity_fn_name or "cosine"))
         if recipe.similarity is None and similarity is None:
             raise ModelError(

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...configs.environment import VectorsConfig
-from ...errors import ModelError, first_line
+from ...errors import ModelError
 from ...sources import install_command
 
 if TYPE_CHECKING:
@@ -58,10 +58,7 @@ def check_gpus(config: VectorsConfig) -> None:
 def on_gpus(
     vectors: npt.NDArray[np.floating], config: VectorsConfig, ivfpq: "faiss.IndexIVFPQ | None" = None
 ) -> "faiss.Index":
-    """The index over vectors (n, d), n > 0, or over the codes of an IVF-PQ index, on `config.gpus`.
-
-    Raises ModelError if FAISS refuses it, such as for lack of memory.
-    """
+    """The index over vectors (n, d), n > 0, or over the codes of an IVF-PQ index, on `config.gpus`."""
     import faiss
 
     documents, dimension = vectors.shape
@@ -71,18 +68,11 @@ def on_gpus(
     bounds = [documents * number // len(gpus) for number in range(len(gpus) + 1)]
     for gpu, (first, last) in zip(gpus, pairwise(bounds), strict=True):
         log.info("FAISS on GPU %d: vectors %d to %d of %d, %s", gpu, first, last - 1, documents, config.dtype)
-        try:
-            if ivfpq is None:
-                part = to_gpu(faiss.IndexFlatIP(dimension), gpu, config.dtype)
-                part.add(np.asarray(vectors[first:last], dtype=np.float32))
-            else:
-                part = to_gpu(_codes(ivfpq, first, last), gpu, config.dtype)
-        except RuntimeError as error:
-            raise ModelError(
-                f"FAISS cannot hold vectors {first} to {last - 1} on GPU {gpu} in {config.dtype}: {first_line(error)}. "
-                "Name more GPUs in env.vectors.gpus, or GPUs with more free memory, or set "
-                "env.vectors.dtype=float16 or device=cpu."
-            ) from error
+        if ivfpq is None:
+            part = to_gpu(faiss.IndexFlatIP(dimension), gpu, config.dtype)
+            part.add(np.asarray(vectors[first:last], dtype=np.float32))
+        else:
+            part = to_gpu(_codes(ivfpq, first, last), gpu, config.dtype)
         shards.add_shard(part)
     return shards
 

@@ -69,9 +69,8 @@ def test_questions_of_a_split_by_offset_and_limit(environment):
     assert environment.questions("test") == list(TEST.questions)
     assert environment.questions("test", offset=1, limit=1) == [TEST.questions[1]]
     assert environment.questions("test", offset=9) == environment.questions("test", limit=0) == []
-    for split, offset, limit in (("dev", 0, None), ("test", -1, None), ("test", 0, -1)):
-        with pytest.raises(RequestError):
-            environment.questions(split, offset, limit)
+    with pytest.raises(RequestError):
+        environment.questions("dev")
 
 
 def test_probes_contribute_their_own_k_before_fusion(environment):

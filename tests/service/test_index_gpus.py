@@ -94,12 +94,3 @@ def test_a_gpu_that_is_not_there_is_refused(tmp_path, gpus):
         opened(tmp_path / "a", VECTORS, device="gpu", gpus=[0, 8])
     with refused(ModelError, "HNSW"):
         opened(tmp_path / "b", VECTORS, device="gpu", search="hnsw")
-
-
-def test_a_gpu_on_which_faiss_fails_is_named(tmp_path, gpus, monkeypatch):
-    def full(index, gpu, dtype):
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(gpu_index, "to_gpu", full)
-    with refused(ModelError, "GPU 6", "out of memory", "env.vectors.dtype=float16"):
-        opened(tmp_path, VECTORS, device="gpu", gpus=[6])
