@@ -26,15 +26,9 @@ from ..index.arrays import NpyWriter, SortedWords, mapped, read_words, write_wor
 from ..plan import Probe
 from ..recipes import RetrieverRecipe
 from .base import Retriever
+from .bm25_kernel import BatchSearch
 from .fusion import Scored, best
 from .vocabulary import Vocabulary, stems, words_of
-
-try:
-    from .bm25_kernel import BatchSearch
-except ModuleNotFoundError as missing:
-    if missing.name != "numba":
-        raise
-    BatchSearch = None  # type: ignore[assignment,misc]
 
 Engine = Literal["bm25s", "rank_bm25"]
 
@@ -48,8 +42,8 @@ _NONE = np.empty(0, dtype=np.int32)
 
 
 class _Engine(Protocol):
-    batch: "BatchSearch | None"
-    """Searches whole batches in compiled code, with the same result; None if numba is not installed."""
+    batch: BatchSearch | None
+    """Searches whole batches in compiled code, with the same result; None for rank-bm25."""
 
     def scores(self, words: Sequence[str]) -> npt.NDArray[np.float64]: ...
 
@@ -209,9 +203,7 @@ class _Bm25s:
         arrays = self._model.scores
         # numpy makes every slice of a memmap another memmap, which costs more than summing the slice
         arrays.update({name: np.asarray(arrays[name]) for name in ("data", "indices", "indptr")})
-        self.batch: BatchSearch | None = None
-        if BatchSearch is not None:
-            self.batch = BatchSearch(arrays, documents, Vocabulary(self._words.position))
+        self.batch: BatchSearch | None = BatchSearch(arrays, documents, Vocabulary(self._words.position))
 
     def scores(self, words: Sequence[str]) -> npt.NDArray[np.float64]:
         word_ids = [word_id for word_id in map(self._words.position, words) if word_id >= 0]
@@ -231,7 +223,7 @@ class _LuceneOkapi(BM25Okapi):
 
 
 class _RankBm25:
-    batch: "BatchSearch | None" = None
+    batch: BatchSearch | None = None
 
     def __init__(self, folder: Path) -> None:
         vocabulary = np.array([word.decode("utf-8", "surrogatepass") for word in read_words(folder)], dtype=object)

@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 from querylect import __version__, errors
-from querylect.configs.load import dump_config, load_config
+from querylect.configs.load import load_config
 
 from ..command import end, mistake
 
@@ -80,11 +80,6 @@ def test_help_names_every_command(capsys):
     stdout = capsys.readouterr().out
     for command in ("index", "env", "serve", "train", "eval", "report", "rewrite"):
         assert f" {command} " in stdout
-
-
-def test_version(capsys):
-    assert end("--version") == 0
-    assert capsys.readouterr().out == f"querylect {__version__}\n"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -161,29 +156,6 @@ def test_serve_takes_the_token_from_the_named_variable(secret, token, replace_fu
     assert args == (load_config("tiny", []).env,)
     assert options["token"] == token
     assert capsys.readouterr().out == "http://127.0.0.1:4711\n"
-
-
-def test_eval_reads_the_config_of_the_run_folder(replace_function, tmp_path, capsys):
-    calls = replace_function("eval.run", "evaluate_each", [Path("report.html")])
-    replace_function("eval.results", "summary", "the table")
-    replace_function("rollouts.preflight", "check_run", None)
-    replace_function("rollouts.checkpoints", "find_checkpoint", None)
-    config = load_config("tiny", ["seed=5"])
-    (tmp_path / "config.yaml").write_text(dump_config(config))
-    assert end("eval", str(tmp_path), "eval.limit=3", "--output", "elsewhere") == 0
-    assert end("eval", "tiny") == 0
-    changed = config.model_copy(update={"eval": config.eval.model_copy(update={"limit": 3})})
-    assert end("eval", str(tmp_path), "eval.limit=3", "--checkpoint", "checkpoint-20") == 0
-    assert calls == [
-        ((changed, tmp_path, Path("elsewhere"), None, None, None, False), {}),
-        ((load_config("tiny", []), None, None, None, None, None, False), {}),
-        ((changed, tmp_path, None, None, "checkpoint-20", None, False), {}),
-    ]
-    assert capsys.readouterr().out == "report.html\n" * 3
-    assert mistake("eval", "tiny", "--checkpoint", "best") is errors.ConfigError
-    printed = capsys.readouterr().err
-    assert "--checkpoint best" in printed
-    assert "'tiny'" in printed
 
 
 def test_eval_of_a_folder_without_a_config_is_the_users_mistake(tmp_path, capsys):
@@ -287,25 +259,6 @@ def test_the_module_runs_as_the_command_does(tmp_path):
         [sys.executable, "-m", "querylect", "--version"], capture_output=True, text=True, cwd=tmp_path, timeout=60
     )
     assert (done.returncode, done.stdout) == (0, f"querylect {__version__}\n")
-
-
-@pytest.mark.parametrize("package", ["deepspeed", None])
-def test_what_deepspeed_says_stays_out_of_stdout(package):
-    """With DeepSpeed installed, its import logs; without it, a logger with the same settings does."""
-    if package is not None:
-        pytest.importorskip(package)
-    speaks = (
-        f"import {package}"
-        if package
-        else (
-            "logger = logging.getLogger('DeepSpeed'); logger.propagate = False; "
-            "logger.addHandler(logging.StreamHandler(sys.stdout)); logger.warning('Setting accelerator to CPU.')"
-        )
-    )
-    code = f"import logging, sys; from querylect.logs import set_up_logging; set_up_logging(); {speaks}"
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert process.stdout == ""
-    assert "warning (DeepSpeed): Setting accelerator to CPU." in process.stderr
 
 
 def test_logging_shows_our_information_and_only_warnings_of_others():

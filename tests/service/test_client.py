@@ -16,8 +16,6 @@ from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, EnvironmentUnavailableError, RequestError, TokenError
 
 from ..raising import refused
-from ..served import served
-from ..several import free_port
 
 PATIENT = ClientConfig(urls=["http://unused"], timeout=600.0, deadline=600.0)
 
@@ -276,18 +274,6 @@ def test_replicas_that_score_differently_are_refused(small_environment, url, tmp
             client.environment()
         with pytest.raises(ConfigError):
             client.step([step for n in range(300) for step in steps(f"headache {n}")])
-
-
-def test_a_service_restarted_with_other_judgements_is_refused(small_environment, tmp_path):
-    first = small_environment.model_copy(update={"port": free_port()})
-    second = judged_otherwise(first, tmp_path / "data")
-    with SyncEnvironmentClient(ClientConfig(urls=[f"http://127.0.0.1:{first.port}"])) as client:
-        with served(first, tmp_path):
-            results = client.step(steps("headache"))
-        with served(first, tmp_path):
-            assert client.step(steps("headache")) == results, "a restart alone is nothing"
-        with served(second, tmp_path), refused(ConfigError, "settings_hash"):
-            client.step(steps("headache"))
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://host", "http://", "http://host:port", "http://u:p@host"])

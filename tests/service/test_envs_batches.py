@@ -10,8 +10,6 @@ from querylect.envs.recipes import RECIPES
 from querylect.envs.retrievers import bm25
 from querylect.envs.retrievers.encoder import token_batches
 
-pytest.importorskip("numba")
-
 WORDS = [f"{stem}{end}" for stem in ("wing", "heat", "slab", "flow", "lift", "drag") for end in ("", "s", "ing")]
 ODD = ["The", "Zebra", "it's", "x", "ÉTÉ", "İstanbul", "-"]
 TEXTS = st.lists(st.sampled_from([*WORDS, *ODD]), max_size=6).map(" ".join)

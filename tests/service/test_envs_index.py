@@ -131,20 +131,6 @@ def test_a_folder_that_is_no_index_is_never_overwritten(config):
 
 
 @pytest.mark.parametrize("standing", [False, True])
-def test_ctrl_c_leaves_nothing_new_and_the_old_index_whole(config, standing):
-    original = build_index(config) if standing else None
-
-    def interrupt(done, total):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        build_index(config, overwrite=True, progress=interrupt)
-    assert left_in(config) == (["it"] if standing else [])
-    if standing:
-        assert verify_index(config.index) == original
-
-
-@pytest.mark.parametrize("standing", [False, True])
 def test_a_disk_that_takes_no_more_leaves_nothing_new_and_the_old_index_whole(config, standing):
     original = build_index(config) if standing else None
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -13,11 +13,10 @@ import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir
 from querylect.data.corpus import open_corpus
-from querylect.data.load import corpus_hash, load_dataset
+from querylect.data.load import corpus_hash
 from querylect.envs.builder.build import build_index, build_shard, merge_index
 from querylect.envs.environment import Environment
 from querylect.envs.index.open import open_index, verify_index
-from querylect.envs.plan import SearchPlan
 from querylect.envs.retrievers.bm25 import Bm25Kind
 from querylect.errors import ConfigError, DataError, IndexFolderError, StorageError
 
@@ -202,13 +201,6 @@ def test_two_merges_at_once_do_not_meet(config, tmp_path):
     assert merge_index(config).documents == DOCUMENTS
 
 
-def test_an_index_set_aside_by_a_killed_build_is_replaced_by_the_next(config, tmp_path):
-    built = build_index(config)
-    (tmp_path / "in" / "it").rename(tmp_path / "in" / ".it.before")
-    assert build_index(config).index_hash == built.index_hash
-    assert os.listdir(tmp_path / "in") == ["it"]
-
-
 def test_a_corpus_that_changes_while_it_is_indexed_is_noticed(config, tmp_path):
     build_shard(config, 1, 1)
     with (tmp_path / "data" / "corpus.jsonl").open("a") as file:
@@ -251,19 +243,6 @@ def test_the_corpus_is_read_in_blocks_and_never_held(config, tmp_path, monkeypat
         loaded = [document for block in corpus.blocks(size)[0] for document in corpus.read(block)]
         assert loaded == list(load_beir(tmp_path / "data").corpus)
     assert open_index(config.index).manifest.corpus_hash == corpus_hash(loaded)
-
-
-def test_an_environment_takes_documents_from_the_index_and_reads_no_corpus(config, tmp_path):
-    build_index(config)
-    dataset = load_dataset(config.dataset)
-    path = tmp_path / "data" / "corpus.jsonl"
-    path.unlink()
-    environment = Environment.open(config)
-    assert environment.corpus_size == DOCUMENTS
-    assert [environment.document(document.id) for document in dataset.corpus] == list(dataset.corpus)
-    assert environment.search([SearchPlan.of("word44")])[0][0].id == "d44"
-    with pytest.raises(KeyError):
-        environment.document("d90")
 
 
 def test_a_judged_document_that_the_index_does_not_hold_is_named(config, tmp_path):

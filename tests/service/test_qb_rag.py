@@ -10,7 +10,6 @@ from querylect.configs.environment import (
     HybridConfig,
     MemberConfig,
 )
-from querylect.configs.evaluation import SpecConfig
 from querylect.configs.schema import QuestionsConfig
 from querylect.envs.builder.build import build_index
 from querylect.envs.client.client import Step, SyncEnvironmentClient
@@ -22,7 +21,6 @@ from querylect.envs.retrievers.qb_rag import questions_settings
 from querylect.envs.retrievers.question_index import open_question_index
 from querylect.envs.server.app import create_app
 from querylect.errors import IndexFolderError
-from querylect.eval.environments import searched_here
 from querylect.questions.build import write_question_index
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.direct import QUESTION_INDEX, query_form
@@ -207,20 +205,3 @@ def test_the_command_line_goes_from_questions_to_a_verified_index(tmp_path, corp
         main(["index", "questions", "demo"])
     assert ended.value.code == 2
     assert "--to FOLDER" in capsys.readouterr().err
-
-
-def test_an_evaluation_over_datasets_names_folders_by_dataset():
-    folders = {"folder": "q/{dataset}", "index": "i/{dataset}"}
-    plan = SpecConfig.model_validate(
-        {
-            "datasets": {name: {"kind": "beir", "path": name} for name in ("one", "two")},
-            "environments": {"qb": {"env": {"retriever": "qb-rag", "question_index": folders}}},
-            "systems": {"plain": {}},
-        }
-    )
-    env = searched_here(plan, plan.environments["qb"], "two", plan.datasets["two"])
-    assert (env.question_index.folder, env.question_index.index) == ("q/two", "i/two")
-    changed_environment = plan.environments["qb"].model_copy(
-        update={"env": changed(plan.environments["qb"].env, model="m")}
-    )
-    assert searched_here(plan, changed_environment, "two", plan.datasets["two"]).index != env.index

@@ -66,15 +66,6 @@ def test_the_reverse_dictionary_has_its_size_and_every_answer_in_the_corpus(reve
     )
 
 
-def test_no_document_contains_its_gloss(reverse_dictionary, database):
-    for document in reverse_dictionary.corpus:
-        definition = database.synsets[document.id].gloss.partition('"')[0]
-        document_words = f" {words(document.text)} "
-        for part in {definition, *definition.split(";")}:
-            if len(words(part).split()) >= 5:
-                assert f" {words(part)} " not in document_words, document
-
-
 def test_no_question_names_a_word_of_its_answer(reverse_dictionary):
     titles = {document.id: document.title for document in reverse_dictionary.corpus}
     for split in reverse_dictionary.splits.values():
