@@ -79,6 +79,7 @@ def test_what_the_answers_of_a_place_depend_on_is_its_identity(small_environment
     same = identity()
     assert identity(limit=1, env={"port": 1, "host": "::1"}) == same
     assert identity(env={"gain": "exponential"}) != same
+    assert identity(dataset={"ignore_identical_ids": True}) != same
     qrels, queries, meta = data / "qrels" / "test.tsv", data / "queries.jsonl", data / "meta.json"
     for path, old, new in (
         (qrels, "triptan\t2", "triptan\t1"),
