@@ -38,7 +38,8 @@ class SpecEnvironment(Section):
     """A retriever: local, with one index per dataset, or behind running services."""
 
     env: EnvironmentConfig = EnvironmentConfig()
-    """The retriever. `env.index` may contain {dataset}; without it, the index is INDEXES/DATASET-RETRIEVER."""
+    """The retriever. `env.index` may contain {dataset}; without it, the index is indexes/DATASET-RETRIEVER,
+    which is built if it is missing."""
     client: ClientConfig = ClientConfig()
     """How to connect. `client.urls` serves a single dataset; use `urls` for several."""
     urls: dict[str, list[str]] = {}
@@ -127,25 +128,17 @@ class SpecConfig(Section):
     """Name of the evaluation; results are written to `output/name`."""
     output: str = "evaluations"
     """Parent folder of the results."""
-    indexes: str = "indexes"
-    """Parent folder of indexes without an explicit path; missing ones are built."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Random seed of sampled answers, of the sample that `limit` draws, and of the tests."""
     split: Literal["validation", "test"] = "test"
     """Split whose questions are evaluated."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Sample size per dataset, or per part of a dataset, drawn with `seed`; None: all questions."""
-    leaks: Literal["drop", "drop_near", "refuse"] = "drop"
-    """Questions that a system was trained on, by words. drop: leave them out for all systems of the dataset and list
-    them in leaks.jsonl, with those that it nearly was trained on, but a system trained on more than half of them is not
-    evaluated there; drop_near: leave the latter out too; refuse: do not evaluate the system there."""
     depth: Annotated[int, Field(ge=1, le=1000)] = 10
     """Documents per ranking; use 100 or 1000 for TREC runs."""
     metrics: Annotated[list[str], Field(min_length=1, max_length=32)] = ["ndcg@10", "recall@10", "mrr@10"]
     """Metrics: ndcg@k, recall@k, mrr@k, map@k, p@k, success@k, judged@k, mrr, map and r-precision; the first one is
     used in the significance tests."""
-    batch: Annotated[int, Field(ge=1)] = 64
-    """Questions per batch; results are written after each batch. A killed evaluation loses at most one batch."""
     permutations: Annotated[int, Field(ge=1)] = 10_000
     """Permutations of the paired permutation test."""
     bootstrap: Annotated[int, Field(ge=1)] = 10_000

@@ -56,7 +56,7 @@ class AnswersConfig(ReaderConfig):
     metric: Literal["accuracy", "f1", "em"] = "f1"
     """Metric of the significance tests; multiple choice has accuracy only."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """Sample size of the questions with a correct answer, drawn with `eval.sample_seed`; None: all of them."""
+    """Sample size of the questions with a correct answer, a subset of any larger sample; None: all of them."""
 
 
 class AnswerRewardConfig(ReaderConfig):

@@ -197,13 +197,7 @@ class EvalConfig(Section):
     split: Literal["validation", "test"] = "test"
     """Split whose questions are evaluated."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """Size of a random sample of the split; None: all questions."""
-    sample_seed: Annotated[int, Field(ge=0)] = 0
-    """Random seed of the samples for `eval.limit` and `answers.limit`; a smaller sample is a subset of a larger one."""
-    leaks: Literal["drop", "drop_near", "refuse"] = "drop"
-    """Questions that were trained on, by id or words. drop: leave them out of the evaluation and list them in
-    leaks.jsonl, with those that are nearly training questions; drop_near: leave the latter out too; refuse: evaluate
-    nothing with them."""
+    """Size of a random sample of the split, which a smaller sample is a subset of; None: all questions."""
     turns: Annotated[int, Field(ge=1)] = 2
     """Number of turns of the untrained and the trained policy."""
     permutations: Annotated[int, Field(ge=1)] = 10_000

@@ -36,7 +36,6 @@ def compare_with_published(
     split: str,
     metrics: Sequence[str],
     depth: int,
-    batch: int,
 ) -> list[BaselineCheck]:
     """Compare the raw questions of an environment with published figures.
 
@@ -48,7 +47,7 @@ def compare_with_published(
     everything = replace(environment, questions=environment.everything)
     raw = make_cell(folder, everything, RawSystem(metrics, max(depth, _MIN_DEPTH)), split)
     if raw.pending():
-        answer_in_environment([raw], None, batch, continues=False)
+        answer_in_environment([raw], None, continues=False)
     values = {record.question_id: value for record in raw.records() if (value := record.metrics[METRIC]) is not None}
     unscored = len(everything.questions) - len(values)
     if unscored:

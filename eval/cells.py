@@ -19,6 +19,7 @@ from ..errors import EnvironmentUnavailableError, QuerylectError
 from ..llms.access import Llm
 from ..logs import progress_bar
 from ..rollouts.engines.base import Engine
+from ..rollouts.grow import ANSWERED_AT_ONCE
 from .environments import EvalEnvironment
 from .identity import answering_versions
 from .journal import RERUN, Journal, finished
@@ -145,12 +146,11 @@ def failed(system: str, dataset: str, environment: str, error: Exception) -> Fai
     return FailedCell(system, dataset, environment, type(error).__name__, str(error))
 
 
-def answer_cells(cells: Sequence[Cell], batch: int, continues: bool) -> None:
-    """Ask all pending questions, `batch` at a time: without a model, then by model; by environment. `continues` as in
-    `fail`."""
+def answer_cells(cells: Sequence[Cell], continues: bool) -> None:
+    """Ask all pending questions: without a model, then by model; by environment. `continues` as in `fail`."""
     pending = [cell for cell in cells if _has_work(cell, continues)]
     for of_environment in _by_environment([cell for cell in pending if cell.system.engine_key is None]):
-        answer_in_environment(of_environment, None, batch, continues)
+        answer_in_environment(of_environment, None, continues)
     by_engine: dict[str, list[Cell]] = {}
     for cell in pending:
         if cell.system.engine_key is not None:
@@ -164,7 +164,7 @@ def answer_cells(cells: Sequence[Cell], batch: int, continues: bool) -> None:
             continue
         try:
             for of_environment in _by_environment(engine_cells):
-                answer_in_environment(of_environment, engine, batch, continues)
+                answer_in_environment(of_environment, engine, continues)
         finally:
             if isinstance(engine, Llm):
                 _log_costs(system.name, engine)
@@ -173,21 +173,21 @@ def answer_cells(cells: Sequence[Cell], batch: int, continues: bool) -> None:
             _free_memory()
 
 
-def answer_in_environment(cells: Sequence[Cell], engine: Engine | Llm | None, batch: int, continues: bool) -> None:
+def answer_in_environment(cells: Sequence[Cell], engine: Engine | Llm | None, continues: bool) -> None:
     """Run the cells of one environment, one after another, while it is open: served beside a model, else in this
     process, where starting a service would take longer than the search."""
     try:
         with cells[0].environment.connect(served=engine is not None) as client:
             for cell in cells:
                 try:
-                    _answer(cell, client, engine, batch)
+                    _answer(cell, client, engine)
                 except Exception as error:  # noqa: BLE001 (`fail` decides)
                     fail([cell], error, continues)
     except Exception as error:  # noqa: BLE001 (`fail` decides)
         fail([cell for cell in cells if cell.failure is None and cell.pending()], error, continues)
 
 
-def _answer(cell: Cell, client: EnvironmentApi, engine: Engine | Llm | None, batch: int) -> None:
+def _answer(cell: Cell, client: EnvironmentApi, engine: Engine | Llm | None) -> None:
     """Ask the pending questions, batch by batch; every batch is stored, scored or not.
 
     Raises EnvironmentUnavailableError if no search of a batch is scored, and none of the batch before it either, or of
@@ -199,7 +199,7 @@ def _answer(cell: Cell, client: EnvironmentApi, engine: Engine | Llm | None, bat
     done, unscored_batches, scored = 0, 0, any(map(cell.searched_and_scored, cell.records()))
     with progress_bar(cell.label) as advance:
         advance(0, len(questions))
-        pending = Pending(questions, cell.environment, client, batch, cell.journal.folder)
+        pending = Pending(questions, cell.environment, client, ANSWERED_AT_ONCE, cell.journal.folder)
         for part in cell.system.answer(pending, engine):
             cell.journal.miss(part.missing)
             if part.records:

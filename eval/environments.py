@@ -28,6 +28,9 @@ from ..rewards.metrics import RELEVANT
 from ..rewriters.card import RetrieverCard
 from .identity import exclusions_identity, histories_identity, judgements_identity, model_identity, options_identity
 
+INDEXES = Path("indexes")
+"""The folder of indexes without a path of their own."""
+
 
 @dataclass(frozen=True, slots=True)
 class EvalEnvironment:
@@ -265,7 +268,7 @@ def searched_here(
                 update={
                     "index": folder(member.index, "env.hybrid.members.index")
                     if member.index
-                    else str(Path(spec.indexes) / f"{dataset}-{index_name(resolved)}")
+                    else str(INDEXES / f"{dataset}-{index_name(resolved)}")
                 }
             )
             for member, resolved in zip(env.hybrid.members, member_settings(env), strict=True)
@@ -280,7 +283,7 @@ def searched_here(
     if "index" in env.model_fields_set:
         changes["index"] = folder(env.index, "env.index")
     else:
-        changes["index"] = str(Path(spec.indexes) / f"{dataset}-{index_name(env)}")
+        changes["index"] = str(INDEXES / f"{dataset}-{index_name(env)}")
     return env.model_copy(update=changes)
 
 

@@ -30,8 +30,6 @@ class Evaluation:
     """Metrics that the environments compute; the first one is tested."""
     depth: int
     """Documents per ranking."""
-    batch: int
-    """Questions that are asked, and stored, together."""
     continues: bool = False
     """Whether a cell that fails is noted, and the others continue; otherwise its error is raised."""
     environments: list[EvalEnvironment] = field(default_factory=list)
@@ -72,7 +70,7 @@ class Evaluation:
         Raises as `compare_with_published`; if the evaluation `continues`, the cells of the environment fail instead.
         """
         try:
-            checks = compare_with_published(environment, self.folder, self.split, self.metrics, self.depth, self.batch)
+            checks = compare_with_published(environment, self.folder, self.split, self.metrics, self.depth)
         except QuerylectError as error:
             fail([cell for cell in self.cells if cell.environment is environment], error, self.continues)
             report(f"{environment.title}: not measured; {error}")
@@ -83,7 +81,7 @@ class Evaluation:
 
     def answer(self) -> None:
         """Ask everything that has no score yet. Raises the first error of a cell, unless the evaluation `continues`."""
-        answer_cells(self.cells, self.batch, self.continues)
+        answer_cells(self.cells, self.continues)
 
     def records(self) -> dict[Cell, list[EvalRecord]]:
         """The records that count. Raises DataError for a file that cannot be read; if the evaluation `continues`, its

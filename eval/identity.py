@@ -1,25 +1,22 @@
 """Everything an answer depends on, as plain data: weights, prompts, settings, index and judgements.
 
 Weight files are hashed by size and content: whole up to 64 MiB, in evenly spaced samples beyond. That is enough:
-retraining changes a file everywhere. Prompts, and how answers are read, are known by the source of this package's
-rewriters and by the user's prompt file.
+retraining changes a file everywhere. The version of this package stands for how answers are read.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
-from .. import rewriters
 from ..configs.evaluation import SystemConfig
 from ..configs.llm import LlmConfig
 from ..configs.schema import PolicyConfig, RewriterConfig, RolloutConfig
 from ..data.history import lines_of
-from ..data.types import Qrels, Question
+from ..data.types import Document, Qrels, Question
 from ..errors import ModelError
 from ..provenance import installed_versions
-from ..rewriters.small import prompt_path
+from ..rewriters.base import RewritingStrategy, Staged
 from ..rollouts.local_model import resolved_dtype
 from ..sources import resolve_model
 from ..version import __version__
@@ -111,8 +108,6 @@ def system_identity(
         }
     return {
         **model,
-        "prompt": prompt_path(rewriter.prompt).read_text(encoding="utf-8") if rewriter.name == "small" else "",
-        "rewriters": _source_of_rewriters(),
         "rewriter": rewriter.model_dump(mode="json", exclude=rewriter.unread),
         "turns": system.turns,
         "new_tokens": [rollout.max_new_tokens] * system.turns,
@@ -123,12 +118,15 @@ def system_identity(
     }  # fmt: skip
 
 
-@cache
-def _source_of_rewriters() -> str:
-    """A hash of the code and the prompts of the rewriters."""
-    folder = Path(rewriters.__file__).parent
-    files = sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".yaml"))
-    return digest([[path.name, path.read_text(encoding="utf-8")] for path in files])
+def prompts_identity(rewriter: RewritingStrategy) -> str:
+    """A hash of a rewriter's prompts, as a made-up question and document stand in them."""
+    question, document = Question("", "{question}"), Document("", "{title}", "{text}")
+    stage = None
+    if isinstance(rewriter, Staged):
+        rewriter.learn_example(question)
+        stage = rewriter.stage(question)
+    first, later = rewriter.first(question), rewriter.follow_up(question, [document], 2)
+    return digest([repr(stage and stage.ask.prompt), rewriter.opening, *first, later])
 
 
 def judgements_identity(qrels: Qrels | None) -> str | None:

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from ..configs.environment import DatasetConfig
 from ..configs.mix import environments
@@ -34,7 +33,8 @@ log = logging.getLogger(__name__)
 LEAKS = "leaks.jsonl"
 """File of an evaluation's folder with the questions that were trained on, and those that nearly were."""
 
-Leaks = Literal["drop", "drop_near", "refuse"]
+SAMPLE_SEED = 0
+"""Seed of the samples for `eval.limit` and `answers.limit`, the same for runs of every seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,9 @@ class HeldOut:
         left_out = [describe_left_out(self.leaks, total, LEAKS)] if self.leaks else []
         near = len({leak.question.id for leak in self.near})
         listed = f"{near} of {len(self.questions)} {self.near[0].split} questions are nearly" if near else ""
-        advice = f"the same as a training question; {LEAKS} lists them, and leaks=drop_near leaves them out."
+        advice = (
+            f"the same as a training question; {LEAKS} lists them, and env.dataset.leave_out={LEAKS} leaves them out."
+        )
         return [*left_out, *([f"{listed} {advice}"] if near else [])]
 
     def records(self) -> list[dict[str, object]]:
@@ -79,33 +81,21 @@ def held_out_questions(client: EnvironmentApi, info: EnvironmentInfo, evaluation
         message = f"the environment has no questions in split {split!r}; it has {info.splits}. Change eval.split."
         raise ConfigError(message)
     train = client.questions("train") if info.splits.get("train") else []
-    held_out = without_trained(info.name, split, client.questions(split), train, evaluation.leaks)
-    questions = draw(held_out.questions, evaluation.limit, evaluation.sample_seed)
+    held_out = without_trained(info.name, split, client.questions(split), train)
+    questions = draw(held_out.questions, evaluation.limit, SAMPLE_SEED)
     return with_near(info.name, split, replace(held_out, questions=questions), train)
 
 
-def without_trained(
-    name: str, split: str, questions: Sequence[Question], train: Sequence[Question], leaks: Leaks
-) -> HeldOut:
-    """The questions that no training question repeats by id or words, and with "drop_near" nearly.
-
-    Raises DataError where there are such questions and `leaks` is "refuse", or where all of them are.
-    """
+def without_trained(name: str, split: str, questions: Sequence[Question], train: Sequence[Question]) -> HeldOut:
+    """The questions that no training question repeats by id or words. Raises DataError where none is left."""
     trained = trained_on(split, questions, train)
-    if leaks == "drop_near":
-        trained += near_trained_on(split, questions, train)
     if not trained:
         return HeldOut(list(questions))
     left_out = {leak.question.id for leak in trained}
     remaining = [question for question in questions if question.id not in left_out]
-    if leaks == "refuse" or not remaining:
-        equal = overlap_with_train(name, split, questions, train)
-        sentence = equal[0] if equal else describe_near(name, trained, len(questions))
-        raise DataError(
-            f"{sentence} "
-            "Take these questions out of one of the two splits, or leave them out of the evaluation with leaks=drop if "
-            "others remain."
-        )
+    if not remaining:
+        sentence = overlap_with_train(name, split, questions, train)[0]
+        raise DataError(f"{sentence} No other question is left; take these out of one of the two splits.")
     log.warning("%s: %s", name, describe_left_out(trained, len(questions), LEAKS))
     return HeldOut(remaining, tuple(trained))
 
@@ -126,7 +116,7 @@ def leak_records(left_out: Sequence[Leak], near: Sequence[Leak]) -> list[dict[st
 
 
 def without_trained_elsewhere(
-    environment: str, held_out: HeldOut, split: str, clients: Mapping[str, EnvironmentApi], leaks: Leaks
+    environment: str, held_out: HeldOut, split: str, clients: Mapping[str, EnvironmentApi]
 ) -> HeldOut:
     """Members of a mix may split the same questions differently: leave out those that another member trains on.
 
@@ -139,7 +129,7 @@ def without_trained_elsewhere(
             train = joined(name, peer.questions("train"))
             questions = {join_id(environment, question.id): question for question in held_out.questions}
             label = f"{environment} with {name}"
-            trained = without_trained(label, split, joined(environment, held_out.questions), train, leaks)
+            trained = without_trained(label, split, joined(environment, held_out.questions), train)
             compared = with_near(label, split, trained, train)
             held_out = HeldOut(
                 [questions[question.id] for question in compared.questions],
@@ -162,7 +152,7 @@ def without_trained_by_run(run: RunConfig, config: RunConfig, name: str, held_ou
         if isinstance(train, str):
             log.warning("%s: the questions that the run was trained on could not be compared (%s)", name, train)
             continue
-        compared = without_trained(name, config.eval.split, held_out.questions, train, config.eval.leaks)
+        compared = without_trained(name, config.eval.split, held_out.questions, train)
         held_out = HeldOut(compared.questions, (*held_out.leaks, *compared.leaks), held_out.near)
     return held_out
 
@@ -220,14 +210,11 @@ class TrainedQuestions:
         return self._train_cache[key]
 
 
-def refuse_trained(system: str, environment: EvalEnvironment, leaks: Sequence[Leak], setting: Leaks) -> None:
-    """Raise DataError for a system that cannot be evaluated on a dataset because of its training questions.
-
-    Those are questions of the dataset, and either `setting` is "refuse", or they are more than half of it: leaving them
-    out would cost the other systems most of the questions.
-    """
+def refuse_trained(system: str, environment: EvalEnvironment, leaks: Sequence[Leak]) -> None:
+    """Raise DataError for a system that was trained on more than half of the questions of a dataset: leaving them out
+    would cost the other systems most of the questions."""
     count, total = len({leak.question.id for leak in leaks}), len(environment.questions)
-    if count and (setting == "refuse" or 2 * count > total):
+    if 2 * count > total:
         raise DataError(
             f"{system} was trained on questions of {environment.dataset}: {count} of {total}, for instance "
             f"{leaks[0].question.text!r}; {LEAKS} lists them. Take them out of the split, or take the dataset from "

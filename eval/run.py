@@ -30,7 +30,6 @@ from ..envs.client.multi import MixedClient
 from ..envs.schemas import EnvironmentInfo
 from ..errors import CheckpointError
 from ..rollouts.checkpoints import find_checkpoint, find_warm_start, task_model, with_prompt
-from ..rollouts.grow import ANSWERED_AT_ONCE
 from ..rollouts.turns import used_turn
 from ..storage import is_command_at_work, only_command
 from .baselines import refuse_wrong
@@ -39,6 +38,7 @@ from .environments import EvalEnvironment, described_by_service
 from .evaluation import Evaluation
 from .identity import folder_identity, model_identity, task_identity, weights_identity
 from .leakage import (
+    SAMPLE_SEED,
     HeldOut,
     held_out_questions,
     refuse_training_split,
@@ -146,9 +146,7 @@ def evaluate_each(
         opened = {key: RunEnvironment(member, clients[key]) for key, member in members.items()}
         if config.mix is not None:
             for key, environment in opened.items():
-                environment.held_out = without_trained_elsewhere(
-                    key, environment.held_out, config.eval.split, clients, config.eval.leaks
-                )
+                environment.held_out = without_trained_elsewhere(key, environment.held_out, config.eval.split, clients)
         if run is not None and (run / "config.yaml").is_file():
             trained = load_run_config(run, trust=True)
             for key, environment in opened.items() if trained.mix is None else ():
@@ -196,7 +194,7 @@ def place_results(
 
 def _evaluated_settings(config: RunConfig) -> list[object]:
     """The settings that select the questions and determine the answers."""
-    asked = config.eval.model_dump(include={"split", "limit", "sample_seed", "turns", "training_free", "hyde"})
+    asked = config.eval.model_dump(include={"split", "limit", "turns", "training_free", "hyde"})
     members = [(name, member.env, member.rewriter) for name, member in environments(config).items()]
     return [asked, config.policy, config.rollout, members]
 
@@ -242,7 +240,7 @@ class RunEnvironment:
             self.questions,
             everything,
             published_dataset=self.dataset.name if self.dataset is not None else name.rpartition("/")[0] or name,
-            sample=sampled(len(self.questions), len(everything), settings.limit, settings.sample_seed),
+            sample=sampled(len(self.questions), len(everything), settings.limit, SAMPLE_SEED),
         )
         return replace(described, client=self.client)
 
@@ -405,5 +403,4 @@ def _evaluation(settings: EvalConfig, folder: Path) -> Evaluation:
         split=settings.split,
         metrics=METRICS,
         depth=DEPTH,
-        batch=ANSWERED_AT_ONCE,
     )

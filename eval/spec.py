@@ -62,7 +62,6 @@ class SpecEvaluation(Evaluation):
             split=spec.split,
             metrics=spec.metrics,
             depth=spec.depth,
-            batch=spec.batch,
             continues=True,
         )
 
@@ -134,11 +133,9 @@ def _prepare(evaluation: SpecEvaluation, trust: bool) -> None:
                 if isinstance(resolved, RewritingSystem):
                     leaks, near, notes = trained_questions.find(resolved, environment, spec.split)
                     evaluation.notes += notes
-                    if spec.leaks == "drop_near":
-                        leaks, near = [*leaks, *near], []
                     records = [{**record, "dataset": dataset, "system": system} for record in leak_records(leaks, near)]
                     evaluation.leaks += [record for record in records if record not in evaluation.leaks]
-                    refuse_trained(system, environment, leaks, spec.leaks)
+                    refuse_trained(system, environment, leaks)
                     left_out.setdefault(dataset, {}).update(dict.fromkeys((leak.question.id for leak in leaks), system))
                 taking_part.append(resolved)
             except QuerylectError as error:

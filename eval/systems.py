@@ -34,6 +34,7 @@ from .identity import (
     digest,
     llm_identity,
     model_identity,
+    prompts_identity,
     system_identity,
     task_identity,
     weights_identity,
@@ -195,10 +196,10 @@ class RewritingSystem(System):
 
     def identity(self, environment: EvalEnvironment) -> Mapping[str, object]:
         """As System.identity. Raises ConfigError if the rewriter does not fit."""
-        self.rewriter(environment)
+        prompts = prompts_identity(self.rewriter(environment))
         settings = self.rewriter_settings(environment.name)
         identity = system_identity(self.settings, self.config.policy, self.config.rollout, settings, self.seed)
-        return {**self.weights, **identity, "retriever": asdict(environment.card)}
+        return {**self.weights, **identity, "prompts": prompts, "retriever": asdict(environment.card)}
 
     def rewriter(self, environment: EvalEnvironment) -> RewritingStrategy:
         """The rewriter for an environment. Raises ConfigError if it does not fit the system's settings."""

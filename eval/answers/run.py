@@ -27,7 +27,7 @@ from ...provenance import versions
 from ...rollouts.llms import open_llm
 from ...storage import KeyedJournal, only_writer
 from ..identity import digest
-from ..leakage import held_out_questions, refuse_training_split, with_near, without_trained
+from ..leakage import SAMPLE_SEED, held_out_questions, refuse_training_split, with_near, without_trained
 from ..placement import refuse_other
 from ..records import NO_RAG, EvalRecord, now, write_json, write_text
 from ..results import comparison_json
@@ -148,7 +148,7 @@ class Answering:
             for question, search in by_id.items():
                 self._first.setdefault(question, search)
         self._answerable = [question for question in self._first if question in gold.by_id]
-        self._selected = draw(self._answerable, config.answers.limit, config.eval.sample_seed, id_of=str)
+        self._selected = draw(self._answerable, config.answers.limit, SAMPLE_SEED, id_of=str)
         self._draw = SamplingParams(temperature=0.0, max_tokens=config.answers.max_tokens, seed=config.seed)
 
     @property
@@ -187,7 +187,7 @@ class Answering:
         notes = [
             f"{count} of {len(self._first)} questions were asked; {gold.skipped} lines of right answers are unusable."
         ]
-        limit, seed = self._config.answers.limit, self._config.eval.sample_seed
+        limit, seed = self._config.answers.limit, SAMPLE_SEED
         if sample := sampled(count, len(self._answerable), limit, seed):
             notes.append(f"The questions are a sample of those with a right answer: {sample}.")
         searches = [search for by_id in self._searches.values() for search in by_id.values()]
@@ -273,5 +273,5 @@ def _raw_questions(
     if answers.gold is None or not questions:
         return held_out_questions(client, info, evaluation).questions
     train = client.questions("train") if info.splits.get("train") else []
-    held_out = without_trained(info.name, evaluation.split, questions, train, evaluation.leaks)
+    held_out = without_trained(info.name, evaluation.split, questions, train)
     return with_near(info.name, evaluation.split, held_out, train).questions

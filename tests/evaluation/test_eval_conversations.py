@@ -11,13 +11,10 @@ from querylect.envs.builder.build import build_index
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
-from querylect.errors import DataError
 from querylect.eval.records import read_records
 from querylect.eval.spec import evaluate_spec
-from querylect.export.results import _refuse_trained_questions
 
 from ..chat_server import ChatServer, last_user, serving
-from ..raising import refused
 
 TEXTS = {"hammer": "a hammer drives nails", "spade": "a spade turns the soil", "saw": "a saw cuts wood"}
 
@@ -77,19 +74,3 @@ def test_rows_of_conversations_stand_beside_the_raw_question(tools, run_app, tmp
     records = read_records(path.parent / "questions" / "tools.bm25.asked.jsonl")
     assert {record.history for record in records} == {question(word).history for word in TEXTS}
     assert "User: I\nAssistant: Which" in last_prompt, "three words of the history, the newest"
-
-
-def test_a_test_question_is_trained_on_only_after_the_same_history(tmp_path):
-    line = {"question": "Why?", "history": [{"role": "user", "text": "a"}]}
-    (tmp_path / "rollouts.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
-
-    class Source:
-        run = tmp_path
-
-    for history, trained in (([{"role": "user", "text": "b"}], False), (line["history"], True)):
-        (tmp_path / "eval.jsonl").write_text(json.dumps({**line, "history": history}) + "\n", encoding="utf-8")
-        if not trained:
-            _refuse_trained_questions(tmp_path / "results.json", Source)
-            continue
-        with refused(DataError, 1):
-            _refuse_trained_questions(tmp_path / "results.json", Source)

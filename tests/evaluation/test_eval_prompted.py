@@ -41,7 +41,6 @@ def values(lessons, lesson_url, endpoint, tmp_path):
     llm = {"model": "m", "base_url": endpoint.url, "cache": str(tmp_path / "replies.sqlite"), "deadline": 120.0}
     return {
         **evaluated.plan_values(lessons, lesson_url, "no model", tmp_path),
-        "batch": 2,
         "training_free": [],
         "rewriter": {"name": "explore"},
         "rollout": {"max_new_tokens": 20, "documents": 2, "document_tokens": 4},
@@ -182,7 +181,7 @@ def test_an_endpoint_that_refuses_everything_fails_its_cells_and_the_others_stan
 def test_requests_stand_side_by_side_as_far_as_concurrency_says(values, endpoint):
     values["systems"]["asked"]["llm"]["concurrency"] = 3
     endpoint.gather = 3
-    carry_out(values, batch=5)
+    carry_out(values)
     assert endpoint.most_together == 3
 
 

@@ -12,6 +12,7 @@ from querylect.configs.yaml12 import write_yaml
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import ConfigError, IncompleteError, ModelError
+from querylect.eval import cells
 from querylect.eval import environments as under_test
 from querylect.eval.records import read_records
 from querylect.eval.spec import evaluate_spec
@@ -29,11 +30,13 @@ ROLLOUT = {"max_new_tokens": 6, "documents": 2, "document_tokens": 8}
 
 
 @pytest.fixture
-def values(lessons, lesson_url, speaking, tmp_path):
-    """A plan of one served environment and one prompted system of two turns."""
+def values(lessons, lesson_url, speaking, tmp_path, monkeypatch):
+    """A plan of one served environment and one prompted system of two turns, with two questions in a batch."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cells, "ANSWERED_AT_ONCE", 2)
     plan = plan_values(lessons, lesson_url, speaking, tmp_path)
     systems = {"prompted": {"turns": 2}}
-    return {**plan, "indexes": str(tmp_path / "indexes"), "batch": 2, "training_free": [], "systems": systems}
+    return {**plan, "training_free": [], "systems": systems}
 
 
 @pytest.fixture
@@ -186,7 +189,7 @@ def test_a_changed_plan_asks_only_what_changed(values, engine_calls):
     assert score(results, "other", 2)["n"] == 5
 
 
-def test_samples_are_seeded_and_counted_by_their_mean(values, engine_calls):
+def test_samples_are_seeded_and_counted_by_their_mean(values, engine_calls, monkeypatch):
     systems = {"sampled": {"samples": 3, "temperature": 0.9, "turns": 2}}
     folder, results, _ = carry_out(values, systems=systems)
     assert engine_calls["prompts"] == 5 + 15
@@ -195,8 +198,8 @@ def test_samples_are_seeded_and_counted_by_their_mean(values, engine_calls):
     last = [row.metrics["ndcg@10"] for row in rows if row.turn == 2]
     assert score(results, "sampled", 2)["metrics"]["ndcg@10"] == pytest.approx(sum(last) / 15)
     assert len({row.rewrites for row in rows if row.question_id == "t-head" and row.turn == 1}) > 1
-    second_values = {**values, "output": values["output"] + "-again", "batch": 1}
-    again, _, _ = carry_out(second_values, systems=systems)
+    monkeypatch.setattr(cells, "ANSWERED_AT_ONCE", 1)
+    again, _, _ = carry_out(values, name="again", systems=systems)
     repeated = read_records(again / "questions" / "lessons.bm25.sampled.jsonl")
     assert [row.rewrites for row in repeated] == [row.rewrites for row in rows]
 
@@ -334,11 +337,6 @@ def test_questions_that_a_run_was_trained_on_are_left_out_for_all(values, lesson
         assert [listed[key] for key in ("dataset", "system", "split", "text")] == [
             "lessons", "trained", "test", "please: my head hurts",
         ]  # fmt: skip
-        _, strict, _ = carry_out({**values, "leaks": "refuse", "name": "strict"}, systems=systems)
-        (failure,) = strict["failed"]
-        assert (failure["system"], failure["error"]) == ("trained", "DataError")
-        assert "was trained on questions of lessons" in failure["message"]
-        assert score(strict, "before", 1)["n"] == 5
 
 
 def test_questions_that_are_nearly_those_of_the_training_are_told(values, tmp_path, monkeypatch):
@@ -367,9 +365,6 @@ def test_questions_that_are_nearly_those_of_the_training_are_told(values, tmp_pa
         ("trained", "letters", False),
         ("twin", "letters", False),
     ]
-    _, dropped, _ = carry_out({**values, "leaks": "drop_near", "name": "strict"}, systems=systems)
-    assert score(dropped, "raw", 0)["n"] == 4
-    assert any("1 of 5 questions of lessons are left out for all systems" in note for note in dropped["notes"])
 
 
 @pytest.mark.slow
@@ -381,20 +376,20 @@ def test_a_killed_evaluation_goes_on_and_asks_nothing_twice(values, tmp_path):
     save_beir(Dataset("many", corpus, {"test": Split(questions, qrels)}), tmp_path / "many")
     plan = {
         **values,
-        "batch": 1,
         "datasets": {"many": {"kind": "beir", "path": str(tmp_path / "many")}},
         "environments": {"bm25": {}},
         "systems": {"prompted": {"turns": 4}},
     }
     path = tmp_path / "plan.yaml"
     path.write_text(write_yaml(plan))
-    cells = Path(plan["output"]) / "plan" / "cells"
+    folder = Path(plan["output"]) / "plan" / "cells"
 
     def lines():
-        files = [file for file in cells.glob("*/records.jsonl") if '"raw"' not in file.read_text()[:40]]
+        files = [file for file in folder.glob("*/records.jsonl") if '"raw"' not in file.read_text()[:40]]
         return files[0].read_bytes() if files else b""
 
-    process = Forked(["eval", str(path)], tmp_path / "stdout", tmp_path / "stderr")
+    code = "from querylect import cli; from querylect.eval import cells; cells.ANSWERED_AT_ONCE = 1; cli.main()"
+    process = Forked(["eval", str(path)], tmp_path / "stdout", tmp_path / "stderr", code=code)
     try:
         until(lambda: process.poll() is not None or lines().count(b"\n") >= 8)
     finally:
@@ -403,10 +398,11 @@ def test_a_killed_evaluation_goes_on_and_asks_nothing_twice(values, tmp_path):
     interrupted = lines()
     complete_lines = interrupted[: interrupted.rfind(b"\n") + 1]
     assert 8 <= complete_lines.count(b"\n") < 80, (tmp_path / "stderr").read_text()
-    (journal,) = [file for file in cells.glob("*/records.jsonl") if file.read_bytes() == interrupted]
+    (journal,) = [file for file in folder.glob("*/records.jsonl") if file.read_bytes() == interrupted]
     # As a kill in the middle of a write leaves it
     journal.write_bytes(complete_lines[:-20])
-    evaluate_spec(SpecConfig.model_validate(plan))
+    _, failed = evaluate_spec(SpecConfig.model_validate(plan))
+    assert failed is None
     before = complete_lines[: complete_lines.rfind(b"\n", 0, -20) + 1]
     after = journal.read_bytes()
     assert after.startswith(before)
@@ -418,7 +414,7 @@ def test_a_killed_evaluation_goes_on_and_asks_nothing_twice(values, tmp_path):
     assert {question: all_of_them.count(question) for question in all_of_them} == {
         question.id: 7 if question.id in cut else 4 for question in questions
     }
-    results = json.loads((cells.parent / "results.json").read_text())
+    results = json.loads((folder.parent / "results.json").read_text())
     assert score(results, "prompted", 4)["n"] == 20
 
 

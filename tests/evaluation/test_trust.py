@@ -78,11 +78,12 @@ def stranger(request, trained_run, speaking, lessons, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["rewrite", "eval", "eval --run", "answers", "export", "export-trec", "serve"])
-def test_without_trust_no_command_runs_code_of_another_user(name, stranger, lessons, tmp_path, capfd):
+def test_without_trust_no_command_runs_code_of_another_user(name, stranger, lessons, tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     folder, setting = stranger
     (tmp_path / "mine.yaml").write_text(json.dumps({"env": lessons.model_dump(mode="json")}))
     out = str(tmp_path / "out")
-    spec = ["--dataset", lessons.dataset.path, "--retriever", "bm25", f"output={out}", f"indexes={out}"]
+    spec = ["--dataset", lessons.dataset.path, "--retriever", "bm25", f"output={out}"]
     command = {
         "rewrite": ["rewrite", str(folder), *ASKING],
         "eval": ["eval", str(folder)],

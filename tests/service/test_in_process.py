@@ -81,7 +81,7 @@ from querylect.eval.results import spec_summary
 from querylect.eval.spec import evaluate_spec
 
 folder, data = sys.argv[1:]
-plan = {"output": folder, "indexes": folder + "/indexes", "bootstrap": 50, "permutations": 50}
+plan = {"output": folder, "bootstrap": 50, "permutations": 50}
 plan |= {"datasets": {"small": {"kind": "beir", "path": data}}, "environments": {"bm25": {}}}
 path, failed = evaluate_spec(SpecConfig.model_validate(plan))
 spec_summary(path)
@@ -93,6 +93,6 @@ print(sorted({"torch", "transformers", "matplotlib", "uvicorn"} & sys.modules.ke
 def test_evaluation_without_a_model_imports_neither_models_nor_services(small_environment, tmp_path):
     """Raw question and training-free baselines with BM25; importing PyTorch takes longer than they do."""
     arguments = [sys.executable, "-c", RAW, str(tmp_path), small_environment.dataset.path]
-    done = subprocess.run(arguments, capture_output=True, text=True)
+    done = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[-2] == "[]"

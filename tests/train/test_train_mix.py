@@ -348,8 +348,7 @@ def test_a_question_that_another_member_trains_on_is_not_held_out(straight, herb
     with run_app(app_of(leaky)) as url:
         members = {"leaky": served(leaky, url), "dense": served(herbs, herbs_url)}
         settings = straight[0].model_dump()
-        strict = {**settings["eval"], "leaks": "refuse"}
-        config = RunConfig.model_validate({**settings, "eval": strict, "mix": {"environments": members}})
-        with refused(DataError, "dense with leaky", "0 question ids", "1 question texts"):
-            list(evaluate_each(config, None, tmp_path / "out", "dense"))
-    assert not (tmp_path / "out").exists()
+        config = RunConfig.model_validate({**settings, "mix": {"environments": members}})
+        (report,) = evaluate_each(config, None, tmp_path / "out", "dense")
+    leak = json.loads((report.parent / "leaks.jsonl").read_text())
+    assert (leak["criterion"], leak["of"]["_id"], leak["left_out"]) == ("words", "leaky/x", True)
