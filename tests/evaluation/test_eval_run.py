@@ -236,6 +236,30 @@ def test_answers_that_a_model_did_not_give_are_reported_as_such(tmp_path):
     assert "an answer or a score is missing: 1" in report.read_text()
 
 
+def test_a_model_is_closed_when_its_evaluation_stops(tmp_path, monkeypatch):
+    class Model:
+        closed = 0
+
+        def close(self):
+            self.closed += 1
+
+    class Modelled(Toy):
+        engine_key = "model"
+
+        def load(self):
+            return model
+
+    def stops(questions):
+        raise MemoryError("no room")
+
+    model = Model()
+    monkeypatch.setattr("querylect.eval.cells.Llm", Model)
+    monkeypatch.setattr("querylect.eval.cells._log_costs", lambda name, llm: None)
+    with pytest.raises(MemoryError):
+        evaluate_systems(RunEnvironment(remote(), Environment()), [Modelled("untrained", stops)], tmp_path)
+    assert model.closed == 1
+
+
 def test_an_outage_on_some_questions_is_counted_and_not_scored_zero(tmp_path):
     report = run(tmp_path, Environment(down=["t02", "t06"]))
     results = json.loads((report.parent / "results.json").read_text())

@@ -37,6 +37,7 @@ def test_p_is_seeded_and_moves_with_the_seed():
     first = paired_permutation_test(A, B, 999, seed=5)
     assert first == paired_permutation_test(A, B, 999, seed=5)
     assert len({paired_permutation_test(A, B, 999, seed=s) for s in range(8)}) > 1
+    assert first == paired_permutation_test(B, A, 999, seed=5), "two-sided: the order of the systems does not matter"
 
 
 def test_p_is_at_least_one_over_m_plus_one_and_exactly_one_for_equal_values():
@@ -56,6 +57,10 @@ def test_bootstrap_interval_is_close_to_scipy():
         (values,), np.mean, n_resamples=20_000, method="percentile", random_state=np.random.default_rng(4)
     ).confidence_interval
     assert (low, high) == pytest.approx((reference.low, reference.high), abs=0.004)
+
+
+def test_bootstrap_is_seeded():
+    assert bootstrap_ci(A, 2000, seed=0) == bootstrap_ci(A, 2000, seed=0) != bootstrap_ci(A, 2000, seed=1)
 
 
 def test_bootstrap_covers_the_mean_about_as_often_as_it_says():

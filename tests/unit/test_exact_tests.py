@@ -45,3 +45,11 @@ def test_against_scipy(seed, alternative):
     assert compare_exactly(x.tolist(), y.tolist(), alternative).p == pytest.approx(
         wilcoxon(x, y, alternative=alternative).pvalue
     )
+
+
+def test_missing_values_leave_their_pair_out_and_unequal_lengths_are_refused():
+    result = compare_exactly([1, None, 1, 0], [0, 1, None, 0])
+    assert (result.n, result.left_out, result.higher, result.lower, result.mean_a) == (2, 2, 1, 0, 0.5)
+    assert compare_exactly([None, 1], [1, None]) is None, "no pair"
+    with pytest.raises(ValueError, match="longer"):
+        compare_exactly([1], [1, 0])
