@@ -86,8 +86,9 @@ def figures(label: str, dataset: str, retriever: str, split: str, values: Mappin
     means = {part: _mean(parts[part]) for part in PARTS if part in parts}
     part_figures = [figure(f"{dataset}/{part}", mean, len(parts[part])) for part, mean in means.items()]
     # the published average is over eleven parts, without CUAD
-    averaged = [mean for part, mean in means.items() if part != "cuad"] or list(means.values())
-    return [*part_figures, figure(dataset, _mean(averaged), len(values))]
+    averaged = [part for part in means if part != "cuad"] or list(means)
+    mean = _mean([means[part] for part in averaged])
+    return [*part_figures, figure(dataset, mean, sum(len(parts[part]) for part in averaged))]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -26,7 +26,7 @@ from ..errors import ConfigError
 from ..logs import progress_bar
 from ..rewards.metrics import RELEVANT
 from ..rewriters.card import RetrieverCard
-from .identity import exclusions_identity, histories_identity, judgements_identity, model_identity, options_identity
+from .identity import contexts_identity, judgements_identity, model_identity
 
 INDEXES = Path("indexes")
 """The folder of indexes without a path of their own."""
@@ -123,7 +123,7 @@ def described_by_service(
             "gain": info.gain,
             "judgements": judgements_identity(split.qrels if split is not None else None),
             "settings": info.settings_hash,
-            "options": options_identity(everything),
+            "contexts": contexts_identity(everything),
         },
         sample=sample,
         relevance_level=split.relevance_level(info.relevance_level) if split is not None else info.relevance_level,
@@ -217,9 +217,7 @@ class SpecEnvironments:
                 "dataset": source.model_dump(mode="json", exclude={"path"}, exclude_defaults=True),
                 "identical_ids_ignored": loaded.dataset.ignore_identical_ids,
                 "relevance_level": level,
-                "options": options_identity(split.questions),
-                "histories": histories_identity(split.questions),
-                "excluded": exclusions_identity(split.questions),
+                "contexts": contexts_identity(split.questions),
             },
             sample=sampled(len(selected), len(split.questions), self.spec.limit, self.spec.seed),
             relevance_level=level,

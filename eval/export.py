@@ -26,8 +26,8 @@ def export_trec(env: EnvironmentConfig, run: Path | None, split: str, to: Path, 
     """Write topics, qrels and runs to the new folder `to`; returns nDCG@10 by run name, computed with our metrics.
 
     The run `raw` searches the raw questions, `depth` documents deep. With the folder of an evaluated run, each system
-    and turn in eval.jsonl becomes a run SYSTEM-turnN, as deep as the evaluation searched; its scores (1/rank) only give
-    the order. Unscorable questions are left out of these runs.
+    and turn in eval.jsonl becomes a run SYSTEM-turnN, as deep as the evaluation searched. Unscorable questions are left
+    out of these runs.
 
     Raises ConfigError for an unknown split, DataError where eval.jsonl has other questions, and whatever opening the
     environment and `write_trec` raise.
@@ -95,8 +95,8 @@ def _evaluated_runs(
                 "for another split or dataset. Give that one with --split, or evaluate again."
             )
         if record.system != RAW and record.metrics.get(PRIMARY_METRIC) is not None:
-            ranking = [RankedHit(document, 1.0 / rank) for rank, document in enumerate(record.ranking, start=1)]
-            runs[f"{record.system}-turn{record.turn}"][record.question_id] = ranking
+            run = runs[f"{record.system}-turn{record.turn}"]
+            run[record.question_id] = list(map(RankedHit, record.ranking, record.scores))
     return dict(runs)
 
 

@@ -134,26 +134,20 @@ def judgements_identity(qrels: Qrels | None) -> str | None:
     return digest({question: dict(sorted(grades.items())) for question, grades in qrels.items()}) if qrels else None
 
 
-def options_identity(questions: Sequence[Question]) -> str | None:
-    """A hash of all answer options, which are part of the prompts; None where no question has options."""
-    options = {question.id: list(question.options) for question in questions if question.options}
-    return digest(options) if options else None
-
-
-def histories_identity(questions: Sequence[Question]) -> str | None:
-    """A hash of what was said before all questions, and of their reference rewrites; None where there is neither."""
+def contexts_identity(questions: Sequence[Question]) -> str | None:
+    """A hash of what questions have beside their texts: answer options, what was said before, reference rewrites and
+    excluded documents; None where no question has any."""
     contexts = {
-        question.id: [lines_of(question.history), question.reference_rewrite]
+        question.id: [
+            *question.options,
+            lines_of(question.history),
+            question.reference_rewrite,
+            sorted(question.excluded),
+        ]
         for question in questions
-        if question.history or question.reference_rewrite
+        if question.options or question.history or question.reference_rewrite or question.excluded
     }
     return digest(contexts) if contexts else None
-
-
-def exclusions_identity(questions: Sequence[Question]) -> str | None:
-    """A hash of the documents that each question excludes; None where none does."""
-    excluded = {question.id: sorted(question.excluded) for question in questions if question.excluded}
-    return digest(excluded) if excluded else None
 
 
 def digest(value: Mapping[str, object] | Sequence[object]) -> str:

@@ -74,13 +74,13 @@ class EvalRecord:
     sample: int = 0
     """Index of the sampled answer, from 0."""
     cut: bool | None = None
-    """Whether the answer was cut at its token limit; None where no model wrote, and in records of earlier versions."""
-    calls: int | None = None
+    """Whether the answer was cut at its token limit; None where no model wrote."""
+    calls: int = 0
     """Texts that models wrote up to and including this turn: each of several passages, an answer that was sent back,
-    those of a first stage. None in records of earlier versions."""
+    those of a first stage."""
     truncated: int | None = None
     """Texts of the plan that were longer than a query of the retriever may be, and were read only in part; None where
-    nothing was searched, and in records of earlier versions."""
+    nothing was searched."""
     history: tuple[Utterance, ...] = ()
     """The conversation before the question; left out of a line without one."""
 
@@ -167,7 +167,7 @@ def records_of_trees(
 
 def with_first_stage(record: EvalRecord, replies: Sequence[LlmResponse]) -> EvalRecord:
     """The record with the costs of what the first stage said; of several samples, which share it, only the first."""
-    if record.sample or not replies or record.calls is None:
+    if record.sample or not replies:
         return record
     read = [reply.prompt_tokens for reply in replies] if record.turn == 1 else []
     return replace(
@@ -229,7 +229,6 @@ def record_of_search(
         scores=tuple(hit.score for hit in hits),
         plan=plan.model_dump(mode="json") if plan is not None else None,
         seconds=seconds,
-        calls=0,
         truncated=result.truncated if result is not None else None,
         history=question.history,
     )

@@ -107,8 +107,8 @@ class Comparison(Adjusted):
 class MeanCosts:
     """Means per answer, earlier turns included."""
 
-    calls: float | None
-    """Texts that the language model wrote; None with records of earlier versions, which do not count them."""
+    calls: float
+    """Texts that the language model wrote."""
     searches: float
     tokens_in: float | None
     """None if an endpoint does not report it for every answer; the same holds for tokens_out."""

@@ -182,7 +182,7 @@ def _costs(parts: Parts, arm: Arm, names: Sequence[str]) -> MeanCosts | None:
     if not records:
         return None
     return MeanCosts(
-        calls=_complete_mean([record.calls for record in records]) if arm.turn else 0,
+        calls=fmean([record.calls for record in records]),
         searches=fmean([record.searches for record in records]),
         tokens_in=_complete_mean([record.prompt_tokens for record in records]),
         tokens_out=_complete_mean([record.tokens for record in records]),

@@ -211,7 +211,7 @@ def _costs(costs: MeanCosts | None) -> list[str]:
     if costs is None:
         return ["–"] * len(COSTS)
     return [
-        "–" if costs.calls is None else f"{costs.calls:.4g}",
+        f"{costs.calls:.4g}",
         "–" if costs.tokens_in is None else f"{costs.tokens_in:.0f}",
         "–" if costs.tokens_out is None else f"{costs.tokens_out:.1f}",
         f"{costs.searches:.2f}",

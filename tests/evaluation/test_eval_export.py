@@ -39,6 +39,7 @@ def config(small_environment):
 def record(system, turn, question, ranking, **more):
     values = dict.fromkeys(["ndcg@10", "recall@10", "mrr@10"], more.pop("value", 0.5))
     costs = {"tokens": 1, "prompt_tokens": 1, "searches": 1, "format_ok": True}
+    costs["scores"] = tuple(float(place) for place in range(len(ranking), 0, -1))
     return EvalRecord(system, turn, question, "…", "", (), tuple(ranking), values, **costs)
 
 
