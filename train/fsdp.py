@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+_UNSUPPORTED = ("FSDP_OFFLOAD_PARAMS", "FSDP_ACTIVATION_CHECKPOINTING", "ACCELERATE_USE_PARALLELISM_CONFIG")
+"""Variables by which accelerate's launcher asks for what would silently not happen here."""
+
 
 def uses_fsdp() -> bool:
     """Whether the launcher asked for FSDP."""
@@ -45,6 +48,12 @@ def check_fsdp() -> None:
             f"accelerate was asked for FSDP, version {version}: it flattens weights into parts that are neither "
             "sampled from nor saved here. Launch with --config_file configs/fsdp/fsdp2.yaml (fsdp_version: 2), or with "
             "--use_deepspeed and configs/deepspeed/zero3.json, which split the same tensors."
+        )
+    asked = [name for name in _UNSUPPORTED if os.environ.get(name, "false").lower() == "true"]
+    if asked:
+        raise ConfigError(
+            f"accelerate was asked for {', '.join(asked)}, which is not done here. Leave it out, as "
+            "configs/fsdp/fsdp2.yaml does; train.gradient_checkpointing=true saves the memory of activations."
         )
 
 

@@ -158,6 +158,7 @@ def test_vllm_samples_from_the_weights_that_fsdp_has_just_trained(settings, tmp_
 REFUSED = [
     ({"FSDP_VERSION": "1"}, ["version 1", "configs/fsdp/fsdp2.yaml"]),
     ({}, ["version 1"]),
+    ({"FSDP_VERSION": "2", "FSDP_OFFLOAD_PARAMS": "true"}, ["FSDP_OFFLOAD_PARAMS"]),
     ({"FSDP_VERSION": "2"}, ["--num_processes"]),
 ]
 
