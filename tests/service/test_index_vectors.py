@@ -136,7 +136,7 @@ def test_too_few_documents_for_ivfpq_are_refused(built, tmp_path):
         build_index(changed(config, search="ivfpq"))
 
 
-def test_other_vectors_than_the_index_has_are_refused_but_what_concerns_the_search_may_change(built):
+def test_vectors_unlike_the_index_are_refused_and_search_settings_may_change(built):
     assert Environment.open(changed(built, search="hnsw", ivf_probes=7)).search([SearchPlan.of("heat")])[0]
     for settings, facts in (
         ({"search": "flat"}, ["vectors.search 'hnsw'", "vectors.search 'flat'"]),
