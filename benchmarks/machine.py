@@ -24,10 +24,3 @@ def seconds(call: Callable[[], object]) -> float:
     started = time.perf_counter()
     call()
     return time.perf_counter() - started
-
-
-def processor_seconds(call: Callable[[], object]) -> float:
-    """Seconds of processor time of this process during one call: they do not depend on the load of the machine."""
-    started = time.process_time()
-    call()
-    return time.process_time() - started
