@@ -5,7 +5,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 Progress = Callable[[int, int], None]
@@ -76,6 +76,11 @@ def progress_bar(title: str) -> Iterator[Progress]:
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(title, total=None)
+    bar = Progress(console=Console(stderr=True), disable=not sys.stderr.isatty())
+    task = bar.add_task(title, total=None)
+    bar.start()
+    try:
         yield lambda done, total: bar.update(task, completed=done, total=total)
+    finally:
+        with suppress(OSError):  # the terminal may be gone
+            bar.stop()

@@ -20,7 +20,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.config import STARTUP_FAILURE
-from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from ...configs.schema import EnvironmentConfig
 from ...errors import EnvironmentUnavailableError, QuerylectError, UserError
@@ -39,8 +39,6 @@ STALLED_SECONDS = 60
 """How long a client may take none of an answer that waits for it; then its connection, and the answer, are let go."""
 SHUTDOWN_SECONDS = 5
 """How long requests in flight may take once the port is closed."""
-WORKER_SECONDS = 600
-"""How long a worker may take to start, or to answer its supervisor."""
 
 
 def serve(
@@ -100,7 +98,6 @@ def uvicorn_config(app: Callable[..., object], **more: object) -> uvicorn.Config
         access_log=False,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_worker_healthcheck=WORKER_SECONDS,
         **more,  # type: ignore[arg-type]
     )
 
@@ -130,11 +127,18 @@ class _Workers(Multiprocess):
         self._report_started: Callable[[], object] | None = started
 
     def keep_subprocess_alive(self) -> None:
-        """Replace dead workers. Raises EnvironmentUnavailableError where one could not open the environment."""
-        super().keep_subprocess_alive()
-        if any(process.exitcode == STARTUP_FAILURE for process in self.processes):
-            self.terminate_all()
-            raise EnvironmentUnavailableError("a worker could not open the environment; its log says why.")
+        """Replace dead workers. Raises EnvironmentUnavailableError where one could not open the environment.
+
+        uvicorn's own would also ask each worker whether it is alive, and wait for one that dies while it is asked.
+        """
+        for index, process in enumerate(self.processes):
+            if process.exitcode == STARTUP_FAILURE:
+                self.terminate_all()
+                raise EnvironmentUnavailableError("a worker could not open the environment; its log says why.")
+            if process.exitcode is not None and not self.should_exit.is_set():
+                log.error("worker %s ended (exit code %s); starting another", process.pid, process.exitcode)
+                self.processes[index] = Process(self.config, self.sockets)
+                self.processes[index].start()
         if self._report_started is not None and all(process.is_ready() for process in self.processes):
             self._report_started()
             self._report_started = None

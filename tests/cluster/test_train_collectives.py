@@ -129,7 +129,6 @@ def test_a_checkpoint_that_one_process_cannot_write_fails_all_processes(tmp_path
         assert ended == [["0", "1"]] * 2
     else:
         assert [type(error) for error in ended] == [StorageError] * 2, ended
-        assert [error.code for error in ended] == ["disk-full"] * 2
         assert [error.already_reported for error in ended] == [rank == 1, rank == 0]
         assert list(folder.checkpoints.iterdir()) == []
 

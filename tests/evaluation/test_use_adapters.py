@@ -178,7 +178,7 @@ def test_langchain_searches_its_own_retriever_between_the_turns(second, searched
 
     class Between:
         def search(self, plans):
-            return [[HitBody(id=name, score=1, text=TEXTS[name]) for name in between]]
+            return [[HitBody(id=name, score=1, title=f"About {name}", text=TEXTS[name]) for name in between]]
 
     last = rewriter.rewrite(QUESTION, turn=2, client=Between())
     retriever = RewritingRetriever(rewriter=rewriter, retriever=langchain_retriever(queries))

@@ -260,9 +260,9 @@ def test_a_policy_that_stops_before_any_search_says_that_nothing_was_searched(se
                 assert mcp_answer(rewriter.search("headache", counted)) == {"searched": False, "documents": []}
                 assert langchain_documents(rewriter, counted) == [[], []]
         assert counted.batches == []
-        with Rewriter.from_pretrained(export, client=client, settings=["rewriter.stop=true"]) as searching:
+        with Rewriter.from_pretrained(export, settings=["rewriter.stop=true"]) as searching:
             assert {hit.id for hit in searching.search("headache", client).ranking} == {"aspirin", "triptan"}
-            assert "unsearched" not in searching.rewrite("headache").record()
+            assert "unsearched" not in searching.rewrite("headache", client=client).record()
 
 
 def mcp_answer(result):

@@ -114,4 +114,4 @@ def test_a_run_stops_when_somebody_empties_its_folder(settings, monkeypatch, lef
     monkeypatch.setattr(MetricsCallback, "record", emptied)
     with refused(StorageError, settings.run_folder, "--resume"):
         train(settings)
-    assert [path.name for path in settings.run_folder.iterdir()] == left
+    assert [path.name for path in settings.run_folder.glob("*")] == left

@@ -310,7 +310,7 @@ def test_a_run_is_evaluated_on_each_environment(straight, small_environment, her
     from querylect.eval.run import evaluate_each
 
     config, folder, _ = straight
-    quick = {"permutations": 50, "bootstrap": 50, "examples": 2, "turns": 1, "hyde": False, "training_free": ["rm3"]}
+    quick = {"permutations": 50, "bootstrap": 50, "turns": 1, "hyde": False, "training_free": ["rm3"]}
     with run_app(app_of(small_environment)) as url:
         members = {"bm25": served(small_environment, url), "dense": served(herbs, herbs_url)}
         plain = {**config.model_dump(), "mix": {"environments": members}, "eval": quick}

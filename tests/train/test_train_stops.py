@@ -214,7 +214,7 @@ def test_a_step_is_finished_where_the_grace_period_is_long_enough(
     with monkeypatch.context() as patch:
         patch.setattr(Grower, "grow", interrupted)
         patch.setattr(TreeTrainer, "save_now", told_twice)
-        state = ("stopped", f"checkpoint-{left} ") if left else ("no-step-finished",)
+        state = (f"checkpoint-{left} ",) if left else ()
         with refused(StoppedError, *state, "SIGTERM", "--resume") as stopped:
             train(config)
     assert stopped.value.exit_code == 75

@@ -55,5 +55,5 @@ def test_two_exports_of_a_checkpoint_are_equal_and_hold_commits_alone(merge, cop
     assert contents(folders[0]) == contents(folders[1])
     assert not mentions(folders[0], str(tmp_path), "secret-branch", "dirty")
     description = json.loads((folders[0] / "querylect.json").read_text())
-    assert description["run"]["git"] == {"directory": {"commit": "c0ffee"}}
+    assert description["run"]["git"] == {"directory": "c0ffee"}
     assert "`c0ffee`" in (folders[0] / "README.md").read_text()
