@@ -1,4 +1,4 @@
-"""The counts behind docs/structure.md (benchmarks/structure.py), on a checkout of four files."""
+"""The counts of benchmarks/structure.py on a checkout of four files."""
 
 import pytest
 from querylect.benchmarks.structure import counts, parsed, whole_configs
