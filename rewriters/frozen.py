@@ -31,6 +31,18 @@ class FrozenAnswer:
     """False if a text was cut at its token limit."""
 
 
+def ask_rewriter(
+    llm: Llm, rewriter: RewritingStrategy, questions: Sequence[Question], draw: SamplingParams
+) -> list[Rewrite | None]:
+    """The first turn for each question, in their order; None if the model did not reply.
+
+    An answer in the wrong format is a Rewrite without a plan. With `draw.n` above 1 the passages of all answers become
+    one plan (hyde). Raises ValueError for a rewriter that cannot join answers, and as `Llm.ask`.
+    """
+    answers = ask_turn(llm, rewriter, questions, [rewriter.first(question) for question in questions], 1, draw)
+    return [answer.rewrite if answer is not None else None for answer in answers]
+
+
 def ask_turn(
     llm: Llm,
     rewriter: RewritingStrategy,
@@ -42,9 +54,7 @@ def ask_turn(
 ) -> list[FrozenAnswer | None]:
     """The answer to each chat, which is turn `turn` (1, 2, …) of the question at the same index.
 
-    None if the model did not reply; `missing` is called with the index and the reason. An answer in the wrong format
-    is a Rewrite without a plan. With `draw.n` above 1 the passages of all answers become one plan (hyde). Raises
-    ValueError for a rewriter that cannot join answers, and as `Llm.ask`.
+    None if the model did not reply; `missing` is called with the index and the reason. Raises as `ask_rewriter`.
     """
     if draw.n > 1 and not joins(rewriter):
         raise ValueError(f"n is {draw.n}, and {rewriter.name} makes a plan of one answer; only hyde joins several")

@@ -20,7 +20,7 @@ from querylect.methods.methods import METHODS, make_method
 from querylect.methods.runner import Runner
 from querylect.questions.prompts import Written
 from querylect.rewriters.card import RetrieverCard
-from querylect.rewriters.frozen import ask_turn
+from querylect.rewriters.frozen import ask_rewriter
 from querylect.rewriters.registry import make_rewriter
 
 from ..method_doubles import Shelf, doc
@@ -176,9 +176,8 @@ def hcqr(recorded):
 
 def chr_rewriter(recorded):
     rewriter = make_rewriter(RewriterConfig(name="chr"), BM25)
-    llm, chats = Llm(RecordedModel(recorded)), [rewriter.first(QUESTION)]
-    (answer,) = ask_turn(llm, rewriter, [QUESTION], chats, 1, SamplingParams())
-    return list(answer.rewrite.rewrites) or None
+    (rewrite,) = ask_rewriter(Llm(RecordedModel(recorded)), rewriter, [QUESTION], SamplingParams())
+    return list(rewrite.rewrites) or None
 
 
 def pick(recorded):
