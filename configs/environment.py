@@ -42,11 +42,6 @@ class DatasetConfig(Section):
     """bright: folder of the questions: examples (as users asked them), or gpt4_reason, … (as a model rewrote them)."""
     leave_out: str | None = None
     """File of questions to leave out, as `querylect data check --leaks FILE` writes it."""
-    ignore_identical_ids: bool | None = None
-    """Exclude the document whose id equals the question's id from its ranking; None follows the dataset's files."""
-    relevance_level: Annotated[int, Field(ge=1)] | None = None
-    """Least grade that binary metrics (recall, MRR, MAP, P, success, r-precision) count as relevant in a split that
-    has it; None follows the dataset: 2 for TREC Deep Learning passages, else what its meta.json says, else 1."""
 
     @model_validator(mode="after")
     def _check_path(self) -> "DatasetConfig":

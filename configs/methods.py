@@ -43,18 +43,11 @@ class ChrMethodConfig(OneQueryConfig, ChrConfig):
     """`chr`: a target hypothesis minus a mimic."""
 
 
-class QuestionWeightConfig(OneQueryConfig):
-    """A method whose query can hold the question beside what was written."""
+class PassageConfig(OneQueryConfig):
+    """`query2doc`: the question and a generated passage."""
 
     keep_question_weight: PositiveWeight | None = None
     """Weight of the question in the query; None: the rewriter's default (docs/rewriters.md)."""
-
-
-class PassageConfig(QuestionWeightConfig):
-    """`query2doc`: the question and a generated passage."""
-
-    options: bool = False
-    """Show the question's answer options, if it has any."""
 
 
 class HydeConfig(PassageConfig):
@@ -64,15 +57,6 @@ class HydeConfig(PassageConfig):
     """Passages sampled per question."""
     temperature: Annotated[float, Field(ge=0)] = 0.7
     """Sampling temperature; above 0, so that the passages differ. 0 with one passage is greedy."""
-
-
-class TaggedConfig(QuestionWeightConfig):
-    """`general`, `explore`, `direct`, `small`: tagged rewrites."""
-
-    rewrite_weight: Weight = 1.0
-    """Weight of a rewrite in its probe."""
-    prompt: str = "hpo"
-    """`small` only: the few-shot prompt, a packaged name or the path of a YAML file."""
 
 
 class CsqeConfig(OneQueryConfig):
@@ -137,9 +121,6 @@ class StdRagConfig(SourcesConfig):
 class MigresConfig(SourcesConfig):
     """`migres`: iterative search for missing information, with one prompt per step."""
 
-    rounds: Annotated[int, Field(ge=1)] = 3
-    """Maximum searches, including the first."""
-
 
 class MisknowConfig(ReadingConfig):
     """`misknow`: judge which knowledge is missing, and search for it."""
@@ -199,14 +180,7 @@ class MainRagConfig(Section):
     """Maximum tokens of a predicted answer."""
 
 
-class TrainingFreeConfig(Section):
-    """Settings that the training-free baselines share."""
-
-    k: Annotated[int, Field(ge=1)] = 15
-    """Documents of the context; an evaluation uses its own `depth`."""
-
-
-class FirstTitlesConfig(TrainingFreeConfig):
+class FirstTitlesConfig(Section):
     """`first_titles`: the question and the titles of its top documents."""
 
     n: Annotated[int, Field(ge=1, le=32)] = 1
@@ -215,7 +189,7 @@ class FirstTitlesConfig(TrainingFreeConfig):
     """Weight of each title; the question's is 1."""
 
 
-class Rm3Config(TrainingFreeConfig):
+class Rm3Config(Section):
     """`rm3`: the question and the most likely terms of its top documents."""
 
     fb_docs: Annotated[int, Field(ge=1, le=1000)] = 10
@@ -226,7 +200,7 @@ class Rm3Config(TrainingFreeConfig):
     """Weight of the question; the expansion terms share the rest."""
 
 
-class WeightedWordsConfig(TrainingFreeConfig):
+class WeightedWordsConfig(Section):
     """`weighted_words`: the question, with its first content words repeated."""
 
     n: Annotated[int, Field(ge=1)] = 3
@@ -236,12 +210,12 @@ class WeightedWordsConfig(TrainingFreeConfig):
 
 
 TrainingFreeName = Literal["first_titles", "rm3", "weighted_words"]
-TRAINING_FREE: Mapping[TrainingFreeName, type[TrainingFreeConfig]] = {
+TRAINING_FREE: Mapping[TrainingFreeName, type[Section]] = {
     "first_titles": FirstTitlesConfig,
     "rm3": Rm3Config,
     "weighted_words": WeightedWordsConfig,
 }
-"""The training-free baselines of every evaluation: rewriters without a model."""
+"""The training-free baselines of every evaluation: rewriters without a model, with their weights."""
 
 
 def _check_sources(k: str, count: int, setting: str, sources: Sequence[str]) -> None:

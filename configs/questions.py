@@ -29,10 +29,7 @@ class QuestionsConfig(Section):
     judge_tokens: Annotated[int, Field(ge=1)] = 256
     """structured: maximum tokens of the judge's answer."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """Write questions for this many contents, drawn with `seed`; None: all. The others cannot be retrieved."""
-    dates: str | None = None
-    """JSON-lines file with `_id` and `date` (YYYY-MM-DD): newer contents win ties. May be corpus.jsonl itself."""
+    """Write questions for this many contents, drawn at random; None: all. The others cannot be retrieved."""
     mean: Annotated[float, Field(gt=0)] | None = None
-    """Down-sample all questions to this mean number per content (m̄); None: keep all."""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Random seed of `limit` and of the down-sampling; a smaller sample is a subset of a larger one."""
+    """Down-sample all questions to this mean number per content (m̄); None: keep all. A smaller sample is a subset of a
+    larger one."""

@@ -51,7 +51,7 @@ class RewriterConfig(Section):
     prompt: str = "hpo"
     """`small` only: the few-shot prompt, a packaged name or the path of a YAML file."""
     options: bool = False
-    """`hyde`, `query2doc` and `multi_query` only: show the question's answer options, if it has any."""
+    """`multi_query` only: show the question's answer options, if it has any."""
     stop: bool | Literal["answer"] = False
     """Let the policy answer `<stop/>` instead of a rewrite: it keeps the ranking of the turns before and has no further
     turn (docs/stop.md). Without such a ranking, as in turn 1, true searches the question as it stands, and answer
@@ -68,8 +68,6 @@ class RewriterConfig(Section):
         """Sections of other rewriters, and `stop` where it is off: what this one answers does not depend on them."""
         relevant = {
             "hcqr": {"hcqr", "llm", "form"},
-            "hyde": {"options"},
-            "query2doc": {"options"},
             "multi_query": {"options"},
         }.get(self.name, {self.name})
         switched_off = set() if self.stop else {"stop"}

@@ -23,8 +23,5 @@ class SyntheticConfig(Section):
     judge: bool = True
     """Keep only questions that their passages answer, according to the judge. False: keep every question, with its own
     passages as the only relevant ones; for writers that cannot judge."""
-    widen: Annotated[int, Field(ge=0)] = 4
-    """Number of other passages, the most similar by the retriever of `env`, that the judge reads for each question;
-    those that answer it are relevant too."""
     min_words: Annotated[int, Field(ge=1)] = 20
     """Passages with fewer words get no question."""

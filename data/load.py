@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from ..configs.schema import DatasetConfig
 from ..errors import DataError
@@ -15,8 +14,6 @@ from .leakage import read_left_out, without, without_leaks
 from .types import Dataset, Document, Split
 from .wordnet import load_wordnet
 from .wordnet_conversations import load_wordnet_conversations
-
-Judged = TypeVar("Judged", Dataset, Benchmark)
 
 
 def load_dataset(config: DatasetConfig) -> Dataset:
@@ -44,7 +41,7 @@ def read_dataset(config: DatasetConfig) -> Dataset:
 
 
 def open_benchmark(config: DatasetConfig) -> Benchmark:
-    """The configured benchmark, with leaked questions removed (`without_leaks`), and properties that settings override.
+    """The configured benchmark, with leaked questions removed (`without_leaks`).
 
     Raises DataError if it is missing, incomplete or inconsistent.
     """
@@ -76,13 +73,13 @@ def open_benchmark(config: DatasetConfig) -> Benchmark:
         benchmark = open_tables(config.path, config.subset)
     splits, left_out = _leave_out(benchmark.name, benchmark.splits, config)
     splits, notes = without_leaks(benchmark.name, splits)
-    return _with_properties(replace(benchmark, splits=splits, notes=(*benchmark.notes, *left_out, *notes)), config)
+    return replace(benchmark, splits=splits, notes=(*benchmark.notes, *left_out, *notes))
 
 
 def as_configured(dataset: Dataset, config: DatasetConfig) -> Dataset:
-    """The dataset with the properties that the settings override, without the questions that they leave out."""
+    """The dataset without the questions that the settings leave out."""
     splits, notes = _leave_out(dataset.name, dataset.splits, config)
-    return _with_properties(replace(dataset, splits=splits, notes=(*dataset.notes, *notes)), config)
+    return replace(dataset, splits=splits, notes=(*dataset.notes, *notes))
 
 
 def _leave_out(name: str, splits: Mapping[str, Split], config: DatasetConfig) -> tuple[Mapping[str, Split], list[str]]:
@@ -102,14 +99,6 @@ def _leave_out(name: str, splits: Mapping[str, Split], config: DatasetConfig) ->
         )
     counts = ", ".join(f"{count} of {counted[key]} questions of {key}" for key, count in removed.items())
     return remaining, [f"{name}: {counts} are left out, as {path} says."] if removed else []
-
-
-def _with_properties(dataset: Judged, config: DatasetConfig) -> Judged:
-    if config.ignore_identical_ids is not None:
-        dataset = replace(dataset, ignore_identical_ids=config.ignore_identical_ids)
-    if config.relevance_level is not None:
-        dataset = replace(dataset, relevance_level=config.relevance_level)
-    return dataset
 
 
 def held_out(dataset: Dataset) -> Dataset:

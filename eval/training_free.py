@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from ..configs.methods import TRAINING_FREE, TrainingFreeConfig
+from ..configs.methods import TRAINING_FREE
 from ..data.leakage import words
 from ..data.sampling import draw, in_batches
 from ..data.types import Question
@@ -122,7 +122,7 @@ def validation_questions(
 def default_weights(name: str) -> dict[str, float]:
     """The default weights of a baseline."""
     kind = TRAINING_FREE[name]  # type: ignore[index]
-    return {key: value for key, value in kind().model_dump().items() if key not in TrainingFreeConfig.model_fields}
+    return kind().model_dump()
 
 
 def make(name: str, weights: Weights, card: RetrieverCard) -> TrainingFree:

@@ -26,7 +26,6 @@ from .qa_rag import QaRag
 from .rerank import Rerank
 from .rewritten import Rewritten, version_of
 from .thinkqe import ThinkQe
-from .training_free import TrainingFreeMethod, training_free
 
 Settings = TypeVar("Settings", bound=Section)
 
@@ -81,19 +80,10 @@ def _rewriter_config(name: str, config: Section) -> RewriterConfig:
     )
 
 
-def _training_free(settings: type[settings_of.TrainingFreeConfig]) -> KnownMethod:
-    """A baseline without a model (methods/training_free.py)."""
-    return KnownMethod(settings, lambda config, card: TrainingFreeMethod(training_free(config, card)))
-
-
 METHODS: Mapping[str, KnownMethod] = {
     "direct_gen": _plain(settings_of.DirectGenConfig, DirectGen, searches=False),
     "cot": _plain(settings_of.CotConfig, Cot, searches=False),
     "std_rag": _plain(settings_of.StdRagConfig, StdRag),
-    **{name: _rewriter(name, settings_of.TaggedConfig) for name in ("general", "explore", "direct", "small")},
-    "first_titles": _training_free(settings_of.FirstTitlesConfig),
-    "rm3": _training_free(settings_of.Rm3Config),
-    "weighted_words": _training_free(settings_of.WeightedWordsConfig),
     "hyde": _rewriter("hyde", settings_of.HydeConfig),
     "query2doc": _rewriter("query2doc", settings_of.PassageConfig),
     "multi_query": _rewriter("multi_query", settings_of.MultiQueryMethodConfig),

@@ -3,7 +3,7 @@
 The pipeline that Misknow-RAG replaces by one judgement. A round has four steps: *filter* the new passages for those
 that can help; *extract* their information, each piece with the passage that supports it; *judge* whether all
 information answers the question, and what is missing; write *queries* for what is missing, and search with them. A
-later search drops passages already retrieved. The method stops when nothing is missing, after `rounds` searches, or
+later search drops passages already retrieved. The method stops when nothing is missing, after three searches, or
 when there is no new query; then the reader answers from the gathered information and its source passages.
 
 The Misknow-RAG paper (section 3.2) runs it with the backbone of the other methods and specifies only these steps; the
@@ -26,6 +26,8 @@ from .method import NO_RANKING, Outcome, Steps
 from .reading import READER_VERSION, Further, Notes, answered, numbered, pull, reader_prompt, usable
 
 VERSION = "migres-1"
+ROUNDS = 3
+"""Maximum searches, including the first."""
 QUERIES = 4
 """Maximum queries per round."""
 FORM_TOKENS = 512
@@ -125,7 +127,7 @@ class Migres:
         notes, information, previous_queries = Notes(), list[str](), list[str]()
         visited, context = tuple[Document, ...](), tuple[Document, ...]()
         queries, missing = [question.text], list[str]()
-        for remaining in reversed(range(self.settings.rounds)):
+        for remaining in reversed(range(ROUNDS)):
             previous_queries += queries
             notes.add("queries", queries)
             pulled = yield from pull(queries, self.settings.sources, self.settings.k)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..configs.methods import FirstTitlesConfig, Rm3Config, TrainingFreeConfig, WeightedWordsConfig
-from ..data.types import Document, Question
+from ..configs.methods import FirstTitlesConfig, Rm3Config, WeightedWordsConfig
+from ..configs.section import Section
+from ..data.types import Document
 from ..envs.plan import Probe, SearchPlan, Term
 from ..rewriters.card import RetrieverCard
-from .method import NO_RANKING, Outcome, SearchResults, SearchStep, Steps
-from .rewritten import searched
+from .method import SearchResults
 from .rm3 import Rm3, analyse
 
 TITLE_WORDS = 12
@@ -26,10 +26,6 @@ class TrainingFree(Protocol):
     @property
     def name(self) -> str:
         """The name under which a configuration asks for it."""
-
-    @property
-    def settings(self) -> TrainingFreeConfig:
-        """Its weights."""
 
     @property
     def feedback(self) -> int:
@@ -71,38 +67,14 @@ class WeightedWords:
         return added(question, [" ".join(words)] if words else [], self.settings.weight, k)
 
 
-@dataclass(frozen=True)
-class TrainingFreeMethod:
-    """A training-free baseline as a method (methods/method.py)."""
-
-    rewriter: TrainingFree
-    versions = ()
-
-    @property
-    def name(self) -> str:
-        """The name of the rewriter."""
-        return self.rewriter.name
-
-    def steps(self, question: Question) -> Steps:
-        """Search with the question if the rewriter reads its ranking, then with the plan."""
-        settings, depth = self.rewriter.settings, self.rewriter.feedback
-        ranking: SearchResults | None = None
-        if depth:
-            ranking = yield SearchStep(SearchPlan.of(question.text, k=depth))
-            if ranking is None:
-                return Outcome(failure=NO_RANKING)
-        plan = self.rewriter.plan(question.text, ranking, settings.k)
-        return (yield from searched(plan, {"rewrites": list(additions(plan))}))
-
-
-def training_free(settings: TrainingFreeConfig, card: RetrieverCard | None) -> TrainingFree:
+def training_free(settings: Section, card: RetrieverCard) -> TrainingFree:
     """Build the rewriter of these settings for the retriever of `card`."""
     if isinstance(settings, FirstTitlesConfig):
         return FirstTitles(settings)
     if isinstance(settings, WeightedWordsConfig):
         return WeightedWords(settings)
     assert isinstance(settings, Rm3Config), f"{type(settings).__name__} belongs to no training-free baseline"
-    return Rm3(settings, card.kind if card is not None else "", card.frequent_terms if card is not None else ())
+    return Rm3(settings, card.kind, card.frequent_terms)
 
 
 def additions(plan: SearchPlan) -> tuple[str, ...]:

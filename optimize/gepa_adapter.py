@@ -19,7 +19,7 @@ from ..rollouts.checkpoints import PROMPT_FILE
 from ..rollouts.turns import winning_turn
 from ..storage import KeyedJournal, atomic_folder, json_object
 from ..train.run_folder import RunFolder
-from .prompts import digest_of, prompt_of, prompt_yaml
+from .prompts import COMPONENT, digest_of, prompt_yaml, with_system
 from .reflection import ReflectionModel, feedback
 from .scoring import RAW, ScoredAnswer, Scorer, evaluation_key
 
@@ -113,7 +113,7 @@ class EnvironmentAdapter:
 
     def _usable(self, candidate: dict[str, str]) -> FewShotPrompt | None:
         try:
-            prompt = prompt_of(self._scorer.start, candidate)
+            prompt = with_system(self._scorer.start, candidate[COMPONENT])
             reason = self._scorer.refusal(prompt, self._questions)
         except ConfigError as error:
             reason = str(error)

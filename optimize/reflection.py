@@ -3,10 +3,9 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..configs.optimize import PromptComponent
 from ..data.history import lines_of
 from ..data.types import Question
 from ..errors import EngineUnavailableError, QuerylectError
@@ -18,25 +17,7 @@ from .scoring import ScoredAnswer
 
 log = logging.getLogger(__name__)
 
-RULES: Mapping[PromptComponent, str] = {
-    "system": "It is the system message, shown as it stands before every question: it has no placeholders.",
-    "question": (
-        "It is the template of the user's message: {question} must stand in it once, where the question goes, and "
-        "{history} may stand in it once, where the conversation before the question goes, else it is shown in front."
-    ),
-    "documents": (
-        "It is the template of the message that shows the titles of retrieved documents and asks for a better query: "
-        "{documents} must stand in it once, where the titles go."
-    ),
-    "examples": (
-        "It is a YAML list of example conversations, each with a `question`, where it has one a `history` before it (a "
-        "list of `role` and `text`), and a list of `turns`; a turn has a `rewrite` and, from the second turn on, the "
-        "titles of `documents` that it sees."
-    ),
-}
-"""What each component is and has to keep."""
-
-_REQUEST = """\
+REQUEST = """\
 A small language model rewrites questions into queries for a search engine. The better the engine ranks the relevant \
 documents for its query, the higher its reward, from 0 to 1. Part of its prompt is
 
@@ -44,7 +25,7 @@ documents for its query, the higher its reward, from 0 to 1. Part of its prompt 
 <curr_param>
 ```
 
-{rule}
+It is the system message, shown as it stands before every question: it has no placeholders.
 
 With that prompt it answered these questions:
 
@@ -53,9 +34,9 @@ With that prompt it answered these questions:
 Write a better version of this part of the prompt. Find out what the good queries have in common, what the relevant \
 documents are called and what the bad queries lack, and tell the model so, in general terms and briefly: it is a small \
 model, and the questions to come are others. Give the whole new version, and nothing else, between ``` and ```."""
-
-TEMPLATES: Mapping[str, str] = {name: _REQUEST.replace("{rule}", rule) for name, rule in RULES.items()}
-"""GEPA's template of the request for each component."""
+"""GEPA's template of the request for another system message."""
+REFLECTION_TOKENS = 1024
+"""Maximum tokens of a proposal, thinking included."""
 
 
 def feedback(question: Question, evaluation: ScoredAnswer, raw: float, relevant: Sequence[str]) -> dict[str, str]:
@@ -78,9 +59,9 @@ def feedback(question: Question, evaluation: ScoredAnswer, raw: float, relevant:
 class ReflectionModel:
     """GEPA's `reflection_lm`: a request in, a text out. Each reply is a line of proposals.jsonl."""
 
-    def __init__(self, path: Path, seed: int, max_tokens: int, open_model: Callable[[], Llm]) -> None:
+    def __init__(self, path: Path, seed: int, open_model: Callable[[], Llm]) -> None:
         """`open_model` is called before the first request."""
-        self._path, self._seed, self._max_tokens, self._open_model = path, seed, max_tokens, open_model
+        self._path, self._seed, self._open_model = path, seed, open_model
         self._model: Llm | None = None
         self.proposals = len(logged_objects(path))
         self.failure: QuerylectError | None = None
@@ -101,7 +82,7 @@ class ReflectionModel:
         started, reasons = time.perf_counter(), list[str]()
         seed = (self._seed * 1_000_003 + self.proposals) % 2**31
         prompt = Prompt((Message(role="user", content=request),))
-        draw = SamplingParams(1, 1.0, 1.0, self._max_tokens, seed)
+        draw = SamplingParams(1, 1.0, 1.0, REFLECTION_TOKENS, seed)
         (reply,) = model.ask([prompt], draw, missing=lambda _, reason: reasons.append(reason))
         if reply is None:
             raise EngineUnavailableError(

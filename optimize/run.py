@@ -14,13 +14,10 @@ from contextlib import ExitStack, suppress
 from math import prod
 from pathlib import Path
 
-from ..configs.llm import LlmConfig
 from ..configs.mix import only
-from ..configs.optimize import OptimizeConfig
 from ..configs.schema import (
     ClientConfig,
     EnvironmentConfig,
-    PolicyConfig,
     RewardConfig,
     RolloutConfig,
     RunConfig,
@@ -43,13 +40,15 @@ from ..train.questions import worth_training
 from ..train.run_folder import RunFolder
 from ..train.validation import draw_validation
 from .checks import refuse_unsupported
-from .prompts import components_of
-from .reflection import TEMPLATES, ReflectionModel
+from .prompts import COMPONENT
+from .reflection import REQUEST, ReflectionModel
 from .scoring import Scorer
 
 log = logging.getLogger(__name__)
 
 COMMAND = "optimize"
+_MINIBATCH = 8
+"""Training questions that a proposal is made from; it is validated only if it beats its parent on them."""
 _TITLES = 3
 """Titles of relevant documents that the reflection model is shown for each question."""
 
@@ -95,11 +94,10 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
             folder.same_base(config.policy.model, base, resume)
         folder.write(folder.path / "environment.json", json.dumps(environment, indent=2) + "\n")
         titles = relevant_titles(config.env, config.client, train)
-        settings, model = config.optimize, reflection_of(config.optimize, config.policy)
+        settings, model = config.optimize, config.optimize.reflection or policy_llm(config.policy)
         reflection = ReflectionModel(
             folder.path / "proposals.jsonl",
             config.seed,
-            settings.reflection_tokens,
             lambda: models.enter_context(open_llm(model)),
         )
         from .gepa_adapter import BudgetSpentError, EnvironmentAdapter
@@ -108,13 +106,13 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
         folder.note_start(this_start(reflection.proposals, environment))
         with suppress(BudgetSpentError):
             gepa_optimize(
-                seed_candidate=components_of(scorer.start, settings.components),
+                seed_candidate={COMPONENT: scorer.start.system},
                 trainset=[("train", question) for question in train],
                 valset=[("validation", question) for question in validation],
                 adapter=adapter,
                 reflection_lm=reflection,
-                reflection_prompt_template={name: TEMPLATES[name] for name in settings.components},
-                reflection_minibatch_size=min(settings.minibatch, len(train)),
+                reflection_prompt_template=REQUEST,
+                reflection_minibatch_size=min(_MINIBATCH, len(train)),
                 stop_callbacks=lambda state: bool(reflection.failure) or state.i + 1 >= settings.proposals,
                 logger=_Logger(),
                 run_dir=str(folder.path / "gepa"),
@@ -135,11 +133,6 @@ class _Logger:
 
     def log(self, message: str) -> None:
         log.debug("gepa: %s", message)
-
-
-def reflection_of(settings: OptimizeConfig, policy: PolicyConfig) -> LlmConfig:
-    """The reflection model; the policy's base model where none is named."""
-    return settings.reflection or policy_llm(policy)
 
 
 def searches_of_training(train: TrainConfig, rollout: RolloutConfig) -> int:

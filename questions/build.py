@@ -9,12 +9,10 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import date
 from pathlib import Path
 
 from ..configs.schema import EnvironmentConfig, QuestionsConfig
 from ..data.corpus import Corpus, open_corpus
-from ..data.jsonl import identifier_of, read_records
 from ..data.load import corpus_hash
 from ..data.sampling import draw
 from ..data.types import Document
@@ -100,7 +98,7 @@ class _Session:
     def __init__(self, config: QuestionsConfig, env: EnvironmentConfig, existing: _Existing) -> None:
         self.config, self.env, self.existing = config, env, existing
         self.corpus: Corpus = open_corpus(env.dataset)
-        self.documents = draw(documents_of(self.corpus), config.limit, config.seed)
+        self.documents = draw(documents_of(self.corpus), config.limit, 0)
         self.vetted: list[Vetted] = list(existing.vetted)
         self.records: list[LineAnswers] = []
         """The answers about the contents, in their order."""
@@ -154,7 +152,7 @@ class _Session:
         """Write the index; return its description."""
         config, documents = self.config, self.documents
         unsampled = written_pool(self.records)
-        pool = down_sampled(unsampled, config.mean, config.seed, len(documents))
+        pool = down_sampled(unsampled, config.mean, len(documents))
         pool = with_vetted(pool, self.vetted)
         if not pool.questions:
             failed = [record.text for record in self.records if record.failure]
@@ -177,7 +175,7 @@ class _Session:
                 questions_hash=questions_hash,
                 questions=len(pool.questions),
                 asked=self.models,
-                settings=config.model_dump(mode="json", include={"limit", "mean", "seed"}),
+                settings=config.model_dump(mode="json", include={"limit", "mean"}),
                 counts=counts,
                 costs=total_cost([record.spent for record in self.records]),
                 rounds=rounds,
@@ -188,7 +186,7 @@ class _Session:
 
     def _contents(self) -> tuple[list[Content], int]:
         """The contents, and the number of calls so far that added new ones."""
-        previous, dates = self.existing.contents, _dates(self.config.dates)
+        previous = self.existing.contents
         rounds = self.existing.description.rounds if self.existing.description is not None else 0
         contents, any_new = [], False
         for document in self.documents:
@@ -196,7 +194,7 @@ class _Session:
             unchanged = old is not None and old.hash == new_hash
             any_new |= not unchanged
             first_round = old.round if old is not None and unchanged else rounds
-            contents.append(Content(id=document.id, hash=new_hash, date=dates.get(document.id, ""), round=first_round))
+            contents.append(Content(id=document.id, hash=new_hash, round=first_round))
         return contents, rounds + any_new
 
 
@@ -254,18 +252,3 @@ def documents_of(corpus: Corpus) -> Iterator[Document]:
                 raise DataError(message)
             ids.add(document.id)
             yield document
-
-
-def _dates(file: str | None) -> dict[str, str]:
-    if file is None:
-        return {}
-    path, dates = Path(file).expanduser(), {}
-    for number, row in read_records(path, "dates of contents"):
-        if row.get("date") in (None, ""):
-            continue
-        try:
-            dates[identifier_of(row, path, number)] = date.fromisoformat(str(row["date"])[:10]).isoformat()
-        except ValueError:
-            message = f"{path}, line {number}: 'date' is {row['date']!r}; expected YYYY-MM-DD."
-            raise DataError(message) from None
-    return dates

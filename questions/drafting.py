@@ -30,6 +30,8 @@ from .styles import EXAMPLES, joined, style_prompt, with_typos
 log = logging.getLogger(__name__)
 
 _SEARCHED_AT_ONCE = 256
+WIDEN = 4
+"""Number of other passages, the most similar ones, that the judge reads for each question."""
 _SIMILAR = 20
 """Similar passages among which those of the same split are looked for."""
 
@@ -161,12 +163,12 @@ class DraftingSession:
 
     def _widened(self, rows: Sequence[AnsweredQuestion]) -> list[AnsweredQuestion]:
         """The rows with the similar passages that, says the judge, answer their questions too."""
-        count, passages = self._synthetic.widen, self._passages
+        passages = self._passages
         answerable = [number for number, row in enumerate(rows) if row.answerable]
-        if not count or not answerable:
+        if not answerable:
             return list(rows)
         # one search for all: passages of other splits are left out, and so are a question's own
-        rankings = nearest_passages([rows[number].draft.text for number in answerable], count + _SIMILAR, passages)
+        rankings = nearest_passages([rows[number].draft.text for number in answerable], WIDEN + _SIMILAR, passages)
         pairs: dict[tuple[int, str], Pair] = {}
         for number, names in zip(answerable, rankings, strict=True):
             planned = rows[number].planned
@@ -176,7 +178,7 @@ class DraftingSession:
                 for name in names
                 if name not in sources and self._partition.split_of.get(passages.document_of[name]) == planned.split
             )
-            for name in islice(others, count):
+            for name in islice(others, WIDEN):
                 pairs[number, name] = (
                     rows[number].draft.text,
                     joined([passages.by_id[name]], self._config.words),

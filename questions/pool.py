@@ -46,14 +46,14 @@ def written_pool(records: Iterable[LineAnswers]) -> Pool:
     )
 
 
-def down_sampled(pool: Pool, mean: float | None, seed: int, contents: int) -> Pool:
+def down_sampled(pool: Pool, mean: float | None, contents: int) -> Pool:
     """round(mean · `contents`) questions of the pool, where `contents` is how many were asked about.
 
-    With the same seed a smaller sample is a subset of a larger one.
+    A smaller sample is a subset of a larger one.
     """
     if mean is None:
         return pool
-    shuffled = sorted((question.id for question in pool.questions), key=lambda name: data_sha256([seed, name]))
+    shuffled = sorted((question.id for question in pool.questions), key=lambda name: data_sha256([0, name]))
     selected = set(shuffled[: round(mean * contents)])
     return Pool(
         [question for question in pool.questions if question.id in selected],

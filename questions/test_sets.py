@@ -70,7 +70,7 @@ def write_test_set(
 ) -> TestSet:
     """Write the test set as the BEIR folder `target`, with all contents as its corpus.
 
-    `limit` draws so many questions (rephrased) or contents (new) with `questions.seed`; None takes all. Raises
+    `limit` draws so many questions (rephrased) or contents (new); None takes all. Raises
     IndexFolderError for an unusable question index, DataError where no question is left or `target` exists,
     IncompleteError where replies are missing (nothing is written then, and replies are cached), and as `Llm.ask`.
     """
@@ -124,7 +124,6 @@ def write_test_set(
                 "writer": writer.identity["writer"],
                 "judge": writer.identity["judge"] if kind == "new" else None,
                 "prompt": version_in(VERSIONS[kind], config.form),
-                "seed": config.seed,
                 "counts": counts,
             },
         )
@@ -143,7 +142,7 @@ def _rephrased(writer: QuestionWriter, config: QuestionsConfig, index: QuestionI
     answers: dict[str, list[str]] = {}
     for answer in index.answers():
         answers.setdefault(answer.question, []).append(answer.content)
-    originals = draw(index.questions(), limit, config.seed)
+    originals = draw(index.questions(), limit, 0)
     texts, failed = _texts(writer, config, [_rephrase_prompt(question.text) for question in originals])
     pairs = zip(texts, originals, strict=True)
     return _Made([(text, answers[original.id]) for text, original in pairs if text], failed)
@@ -160,7 +159,7 @@ def _new(
     existing: dict[str, list[str]] = {}
     for answer in index.answers():
         existing.setdefault(answer.content, []).append(texts_by_id[answer.question])
-    chosen = draw(contents, limit, config.seed)
+    chosen = draw(contents, limit, 0)
     prompts = [_new_prompt(content, existing.get(content.id, []), config.words) for content in chosen]
     texts, failed = _texts(writer, config, prompts)
     pairs = [(text, content) for text, content in zip(texts, chosen, strict=True) if text]

@@ -29,4 +29,4 @@ def hyde(config: RewriterConfig, card: RetrieverCard, k: int) -> PassageRewriter
         terms = (*question_terms, *(Term(text=passage, weight=config.rewrite_weight) for passage in passages))
         return SearchPlan(probes=(Probe(terms=terms),), k=k)
 
-    return PassageRewriter("hyde", TASK, plan, max_passages=None, options=config.options)
+    return PassageRewriter("hyde", TASK, plan, max_passages=None)

@@ -33,18 +33,16 @@ class PassageRewriter:
     """The plan of a question and its passages."""
     max_passages: int | None = 1
     """Passages that a plan can hold; None is any number."""
-    options: bool = False
-    """Whether the prompts show the question's answer options."""
     opening: str = field(default="", init=False)
 
     def first(self, question: Question) -> list[Message]:
         """One user message: the task and the question."""
-        return [Message(role="user", content=f"{self.task}\n\n{case_text(question, self.options)}")]
+        return [Message(role="user", content=f"{self.task}\n\n{case_text(question, options=False)}")]
 
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         """The ranked documents and the request for a better passage."""
         feedback = [describe_results(documents), AGAIN] if documents else [NOTHING_FOUND]
-        return "\n\n".join([*feedback, case_text(question, self.options)])
+        return "\n\n".join([*feedback, case_text(question, options=False)])
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         """Parse the text sampled in one turn; it fails without a passage."""

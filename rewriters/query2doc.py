@@ -48,4 +48,4 @@ def query2doc(config: RewriterConfig, card: RetrieverCard, k: int) -> PassageRew
             terms = (Term(text=text, weight=config.rewrite_weight),)
         return SearchPlan(probes=(Probe(terms=terms),), k=k)
 
-    return PassageRewriter("query2doc", TASK, plan, options=config.options)
+    return PassageRewriter("query2doc", TASK, plan)

@@ -25,8 +25,7 @@ Integers = npt.NDArray[np.int64]
 def in_tie_order(answers: Iterable[AnswerabilityEntry], contents: Mapping[str, Content]) -> dict[str, list[str]]:
     """The contents of each question in the order of the tie rules, the preferred one first.
 
-    A content without a date is older than any with one; with equal dates, the content of a later call is newer. The
-    number of questions of a content is counted in `answers`.
+    The content of a later call is newer. The number of questions of a content is counted in `answers`.
     """
     pairs = {(answer.question, answer.content): None for answer in answers}
     questions = Counter(content for _, content in pairs)
@@ -37,7 +36,7 @@ def in_tie_order(answers: Iterable[AnswerabilityEntry], contents: Mapping[str, C
         if len(content_ids) > 1:
             content_ids.sort(key=lambda name, question=question: _tie_key(question, name))  # type: ignore[misc]
             content_ids.sort(key=lambda name: questions[name], reverse=True)  # stable: ties keep the previous order
-            content_ids.sort(key=lambda name: (contents[name].date, contents[name].round), reverse=True)
+            content_ids.sort(key=lambda name: contents[name].round, reverse=True)
     return by_question
 
 

@@ -45,10 +45,8 @@ class Content(Strict):
     id: str
     hash: str
     """sha256 of id, title and text."""
-    date: str = ""
-    """YYYY-MM-DD; "" where it has none."""
     round: int = 0
-    """The call that added it, from 0: a later one counts as newer if dates do not decide."""
+    """The call that added it, from 0: that of a later one is newer."""
 
 
 class Description(Strict):

@@ -67,9 +67,9 @@ def test_what_the_answers_of_a_place_depend_on_is_its_identity(small_environment
     """Judgements, gain, answer options and identical ids: each is part of a cell's identity; other settings are not."""
     data = Path(shutil.copytree(small_environment.dataset.path, tmp_path / "data"))
 
-    def opened(env=None, dataset=None, **changes):
+    def opened(env=None, **changes):
         settings = {"index": small_environment.index, **(env or {})}
-        source = {"kind": "beir", "path": str(data), **(dataset or {})}
+        source = {"kind": "beir", "path": str(data)}
         plan = {"datasets": {"one": source}, "environments": {"x": {"env": settings}}, **changes}
         return SpecEnvironments(SpecConfig.model_validate(plan)).open("one", "x")
 
@@ -79,7 +79,6 @@ def test_what_the_answers_of_a_place_depend_on_is_its_identity(small_environment
     same = identity()
     assert identity(limit=1, env={"port": 1, "host": "::1"}) == same
     assert identity(env={"gain": "exponential"}) != same
-    assert identity(dataset={"ignore_identical_ids": True}) != same
     qrels, queries, meta = data / "qrels" / "test.tsv", data / "queries.jsonl", data / "meta.json"
     for path, old, new in (
         (qrels, "triptan\t2", "triptan\t1"),

@@ -124,13 +124,13 @@ def test_migres_ends_after_its_rounds_or_without_a_new_query():
         )
 
     shelf, steps = Shelf(FOUND), model([["Ann's dog"], ["kennel"], ["more"]])
-    outcome, _ = run(migres(rounds=2, k=3), steps, wiki=shelf)
-    assert shelf.queries == [[QUERY], ["Ann's dog"]]
-    assert (outcome.documents, outcome.notes["missing"], outcome.answer) == ((), ["all"], "Ann")
-    assert len(steps.prompts) == 6, "filter, judge, queries, filter, judge, answer: no queries for a round never made"
-    shelf = Shelf(FOUND)
-    run(migres(rounds=9, k=3), model([["Ann's dog"], ["kennel"], [QUERY, " "]]), wiki=shelf)
+    outcome, _ = run(migres(k=3), steps, wiki=shelf)
     assert shelf.queries == [[QUERY], ["Ann's dog"], ["kennel"]]
+    assert (outcome.documents, outcome.notes["missing"], outcome.answer) == ((), ["all"], "Ann")
+    assert len(steps.prompts) == 8, "filter, judge and queries twice, judge (nothing new is found), answer"
+    shelf = Shelf(FOUND)
+    run(migres(k=3), model([["Ann's dog"], [QUERY, " "]]), wiki=shelf)
+    assert shelf.queries == [[QUERY], ["Ann's dog"]]
 
 
 def test_migres_records_what_is_wrong():
@@ -146,7 +146,7 @@ def test_migres_records_what_is_wrong():
         migres(answers=False), Steps(judge=[form(sufficient=True, missing=[])]), wiki=Shelf({}), pairs=Shelf({})
     )
     assert (outcome.answer, outcome.failure) == (None, "")
-    for wrong in ({"rounds": 0}, {"sources": ()}, {"k": 0}):
+    for wrong in ({"sources": ()}, {"k": 0}):
         with pytest.raises(ConfigError):
             migres(**wrong)
 

@@ -17,14 +17,14 @@ from ..method_doubles import Scripted, doc
 from ..obliging import obliging
 from ..scripted import Down
 
-FORMED = ("general", "explore", "direct", "small", "multi_query", "hcqr", "chr", "migres", "cot")
+FORMED = ("multi_query", "hcqr", "chr", "migres", "cot")
 """Methods that read a form: what is none is a failure, whatever it says."""
 WORDS = ("hyde", "query2doc", "csqe", "thinkqe", "qa_rag")
 """Methods that search with whatever was written, as long as something was."""
 ANSWERS = ("direct_gen", "std_rag", "misknow")
 """Methods whose answer is whatever was written, the empty text too; of misknow it is the draft."""
 SEARCH_FIRST = ("std_rag", "misknow", "migres", "main_rag", "rerank", "csqe", "thinkqe")
-WITHOUT_MODEL = ("rerank", "first_titles", "rm3", "weighted_words")
+WITHOUT_MODEL = ("rerank",)
 QUESTIONS = [
     Question("plain", "Who tamed the red dog?"),
     Question("two", "Is it red?", ("yes", "no")),
@@ -117,8 +117,6 @@ def test_whatever_a_method_writes_up_to_its_limit_is_counted(name):
 
 def well_behaved(prompt):
     """Keeps to the form that a prompt asks for."""
-    if prompt.startswith(tuple(question.text for question in QUESTIONS)):
-        return "statin</rewrite>"  # `small` has opened the tag
     if "exactly one word: Yes or No" in prompt:
         return Text("Yes", True, {"Yes": -0.1, "No": -2.0})
     return obliging(prompt)

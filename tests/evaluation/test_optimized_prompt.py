@@ -49,7 +49,7 @@ def test_python_and_an_export_rewrite_with_the_prompt(optimized, tmp_path):
     assert "GRPO" not in card.partition("## What was measured")[0]
     assert exported["lora"] is False
     assert exported["run"]["step"] == 1
-    assert exported["training"]["optimize"]["minibatch"] == 5
+    assert exported["training"]["optimize"]["proposals"] == 1
 
 
 @pytest.fixture(scope="module")

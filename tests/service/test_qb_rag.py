@@ -159,19 +159,6 @@ def test_a_corpus_that_moved_on_is_refused(served, tmp_path):
     assert open_index(served.index), "the old one stands"
 
 
-def test_newer_content_wins_in_the_service(tmp_path, corpus):  # noqa: F811
-    (tmp_path / "dates.jsonl").write_text('{"_id": "triptan", "date": "2025-01-01"}\n')
-    file = tmp_path / "vetted.jsonl"
-    file.write_text(json.dumps({"question": "headache?", "contents": ["aspirin", "triptan", "word"]}) + "\n")
-    config = QuestionsConfig(dates=str(tmp_path / "dates.jsonl"))
-    write_question_index(config, corpus, corpus.question_index.folder, add=file)
-    build_index(corpus)
-    hits = Environment.open(corpus).search([SearchPlan.of("headache")])[0]
-    assert hits[0].id == "triptan"
-    assert {hit.score for hit in hits} == {hits[0].score}
-    assert len(hits) == 3
-
-
 def test_a_hybrid_may_hold_it_and_reach_what_has_no_question(served, tmp_path):
     members = [
         MemberConfig(retriever="bm25", index=str(tmp_path / "plain")),

@@ -280,18 +280,3 @@ def test_a_damaged_question_index_says_so(tmp_path, corpus):  # noqa: F811
         open_question_index(tmp_path / "data")
     with refused(IndexFolderError, tmp_path / "data", "questions.json"):
         write_question_index(config, corpus, tmp_path / "data", overwrite=True)
-
-
-def test_dates_are_read_and_wrong_ones_refused(tmp_path, corpus):  # noqa: F811
-    dates = tmp_path / "dates.jsonl"
-    dates.write_text('{"_id": "triptan", "date": "2025-02-01"}\n{"_id": "aspirin", "date": "2024-02-01T10:00"}\n')
-    with questions_config(QuestionModel(), dates=str(dates)) as config:
-        write_question_index(config, corpus, folder_of(corpus))
-        found = {name: content.date for name, content in open_question_index(folder_of(corpus)).contents().items()}
-        assert {name: date for name, date in found.items() if date} == {
-            "triptan": "2025-02-01",
-            "aspirin": "2024-02-01",
-        }
-        dates.write_text('{"_id": "triptan", "date": "1.2.2025"}\n')
-        with refused(DataError, dates, "line 1", "'1.2.2025'"):
-            write_question_index(config, corpus, folder_of(corpus))

@@ -209,7 +209,7 @@ def test_a_better_prompt_is_kept_and_worse_ones_are_not_validated(undisturbed):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("batch", [1, 3, 5])
+@pytest.mark.parametrize("batch", [1, 3])
 def test_a_run_that_was_interrupted_goes_on_without_repeating_an_answer(prompting, run_app, monkeypatch, batch):
     calls, answer = [], scoring.model_answers
 
@@ -236,25 +236,14 @@ def test_a_finished_run_asks_nothing_when_resumed_and_more_with_a_larger_budget(
         assert (records(folder / "evaluations.jsonl"), len(reflection.prompts)) == (evaluations, 1)
         optimize(change(config, **{"optimize.proposals": 2}), resume=True)
     check(folder)
-    with refused(CheckpointError, "optimize.minibatch"):
-        optimize(change(config, **{"optimize.minibatch": 3}), resume=True)
     monkeypatch.setattr("querylect.optimize.run.is_own", lambda folder: False)
     with refused(CheckpointError, folder, "pickle"):
         optimize(config, resume=True)
 
 
-@pytest.mark.parametrize(
-    ("component", "unusable"),
-    [
-        ("system", "Think.<|im_end|>"),
-        ("system", "blood " * 3000),
-        ("question", "Which medicine?"),
-        ("examples", "- question: itch"),
-    ],
-)
-def test_an_unusable_proposal_costs_no_search(prompting, run_app, component, unusable):
-    changed = change(prompting, **{"optimize.components": [component], "optimize.proposals": 2})
-    with reflecting(run_app, changed, unusable) as (config, _):
+@pytest.mark.parametrize("unusable", ["Think.<|im_end|>", "blood " * 3000])
+def test_an_unusable_proposal_costs_no_search(prompting, run_app, unusable):
+    with reflecting(run_app, change(prompting, **{"optimize.proposals": 2}), unusable) as (config, _):
         folder = optimize(config)
     assert len(records(folder / "proposals.jsonl")) == 2
     assert sum(row["searches"] for row in records(folder / "evaluations.jsonl")) == 15, "validation, minibatch, raw"

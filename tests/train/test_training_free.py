@@ -16,11 +16,8 @@ from querylect.envs.retrievers.bm25 import tokenise
 from querylect.envs.server.app import create_app
 from querylect.eval.training_free import Tuned, answer
 from querylect.methods.method import SearchResults
-from querylect.methods.methods import make_method
 from querylect.methods.rm3 import Rm3, analyse
-from querylect.methods.runner import Runner
 from querylect.methods.training_free import FirstTitles, WeightedWords, content_words
-from querylect.rewriters.card import RetrieverCard
 
 METRICS = ("ndcg@10", "recall@10", "mrr@10")
 FILLER = [Document(f"f{number}", f"Filler{number}", f"padding{number} common") for number in range(21)]
@@ -166,13 +163,3 @@ def test_rm3_over_a_service_scores_what_lucene_would(served):
     assert set(got) == {name for name, score in expected.items() if score}
     assert all(math.isclose(score, expected[name], rel_tol=1e-5) for name, score in got.items())
     assert record.searches == 2
-
-
-@pytest.mark.parametrize("name", ["first_titles", "rm3", "weighted_words"])
-def test_as_methods_they_search_the_same_plan(served, name):
-    card = RetrieverCard.from_service(served.environment().retriever)
-    ran = Runner(None, {"": served}).run(make_method(name, {"k": 5}, card), QUESTIONS)
-    default = make_method(name, {"k": 5}, card).rewriter.settings.model_dump(exclude={"k", "source"})
-    records = answer(name, served, Tuned(name, default), QUESTIONS, METRICS, depth=5)
-    assert [run.outcome.plan.model_dump(mode="json") for run in ran] == [record.plan for record in records]
-    assert [tuple(document.id for document in run.outcome.documents) for run in ran] == [r.ranking for r in records]

@@ -34,10 +34,11 @@ def test_misknow_searches_for_what_the_lines_name():
 
 def test_migres_goes_its_rounds_in_lines():
     replies = ["Passages: 2", "Passage: 1\nInformation: It says: so", "Passages: 1", "Passage: 1\nInformation: And so"]
+    queries = ["dog tamers", "dog tamers"]
 
     def answer(prompt):
         if "## Missing\n" in prompt:
-            return "Queries:\n1. dog tamers"
+            return f"Queries:\n1. {queries.pop(0)}"
         if "## Answer" in prompt:
             return "Ann"
         if "## Information" in prompt:
@@ -45,7 +46,7 @@ def test_migres_goes_its_rounds_in_lines():
         return replies.pop(0)
 
     wiki = Shelf(WIKI)
-    outcome, _ = run(migres(k=2, rounds=2), answer, lines=True, wiki=wiki)
+    outcome, _ = run(migres(k=2), answer, lines=True, wiki=wiki)
     assert wiki.queries == [[ASKED.text], ["dog tamers"]]
     assert outcome.notes["information"] == ["It says: so", "And so"]
     assert (ids(outcome), outcome.failure) == (["w2", "w9"], "")

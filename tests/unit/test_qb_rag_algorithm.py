@@ -22,11 +22,8 @@ def answers(**pairs):
     ]
 
 
-def contents(names, dates=None, rounds=None):
-    return {
-        name: Content(id=name, hash="", date=(dates or {}).get(name, ""), round=(rounds or {}).get(name, 0))
-        for name in names.split()
-    }
+def contents(names, rounds=None):
+    return {name: Content(id=name, hash="", round=(rounds or {}).get(name, 0)) for name in names.split()}
 
 
 def ranked(*questions):
@@ -67,13 +64,9 @@ def test_a_question_without_an_answer_brings_nothing():
 
 def test_newer_content_comes_first_then_more_questions():
     pairs = answers(q1="a b c d", q2="d", q3="d b", q4="b d")
-    dates = {"a": "2024-05-01", "c": "2025-01-31"}
-    assert in_tie_order(pairs, contents("a b c d", dates))["q1"] == ["c", "a", "d", "b"]
-    assert in_tie_order(pairs, contents("a b c d", dates))["q3"] == ["d", "b"], "4 questions against 3"
-    later = contents("a b c d", rounds={"b": 1})
-    assert in_tie_order(pairs, later)["q1"][:2] == ["b", "d"], "without dates, what came in later is newer"
-    both = contents("a b c d", dates, rounds={"b": 1})
-    assert in_tie_order(pairs, both)["q1"] == ["c", "a", "b", "d"], "a date says more than when it came in"
+    order = in_tie_order(pairs, contents("a b c d", {"a": 1, "c": 2}))
+    assert order["q1"] == ["c", "a", "d", "b"]
+    assert order["q3"] == ["d", "b"], "4 questions against 3"
 
 
 def test_chance_decides_last_and_evenly_and_the_same_way_again():
@@ -120,13 +113,13 @@ def test_equal_to_the_pseudocode_on_random_matrices(data):
     a = draw.random(size) < data.draw(st.sampled_from([0.02, 0.15, 0.6]))
     z = np.round(draw.normal(0.5, 1, size[1]), 1)
     names, columns = [f"c{i}" for i in range(size[0])], [f"q{j}" for j in range(size[1])]
-    dates = {name: str(draw.choice(["2024-01-01", "2025-01-01", ""])) for name in names}
+    rounds = {name: int(draw.integers(3)) for name in names}
     pairs = answers(**{columns[j]: " ".join(names[i] for i in np.flatnonzero(a[:, j])) for j in range(size[1])})
-    contents_by_name = contents(" ".join(names), dates)
+    contents_by_name = contents(" ".join(names), rounds)
     order = in_tie_order(pairs, contents_by_name)
     number = a.sum(axis=1)
     for j, column in enumerate(columns):
-        ranks = [(contents_by_name[name].date, number[names.index(name)]) for name in order.get(column, ())]
+        ranks = [(contents_by_name[name].round, number[names.index(name)]) for name in order.get(column, ())]
         assert ranks == sorted(ranks, reverse=True)
         assert set(order.get(column, ())) == {names[i] for i in np.flatnonzero(a[:, j])}
     by_place = [[names.index(name) for name in order.get(column, ())] for column in columns]

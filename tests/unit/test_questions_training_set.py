@@ -19,6 +19,7 @@ from querylect.envs.builder.build import build_index
 from querylect.errors import DataError
 from querylect.llms.access import Llm
 from querylect.llms.cache import ReplyCache
+from querylect.questions.drafting import WIDEN
 from querylect.questions.plan import divide, neighbours, plan_questions
 from querylect.questions.quality import WrittenQuestion, copied, quality_by_style, quality_lines
 from querylect.questions.styles import with_typos
@@ -126,11 +127,9 @@ class Generous(Author):
 
 
 def test_similar_passages_that_answer_a_question_are_relevant_too(tmp_path, corpus):
-    narrow = write(Generous(), corpus, tmp_path / "narrow", widen=0, styles=["question"])
-    wide = write(Generous(), corpus, tmp_path / "wide", widen=2, styles=["question"])
-    assert narrow.quality[-1].judgements == 1
-    assert 1 < wide.quality[-1].judgements <= 3
-    of_split = documents_of_splits(tmp_path / "wide", corpus).values()
+    training_set = write(Generous(), corpus, tmp_path / "set", styles=["question"])
+    assert 1 < training_set.quality[-1].judgements <= 1 + WIDEN
+    of_split = documents_of_splits(tmp_path / "set", corpus).values()
     assert sum(map(len, of_split)) == len(set.union(*of_split)), "only passages of the same split"
 
 

@@ -111,7 +111,7 @@ def test_hyde_as_a_method_samples_its_passages():
     assert outcome.plan.k == 15
 
 
-@pytest.mark.parametrize("name", ["general", "query2doc", "hyde", "multi_query"])
+@pytest.mark.parametrize("name", ["query2doc", "hyde", "multi_query"])
 def test_garbage_and_silence_end_a_method_with_a_reason(name):
     for answer, failure in (("", True), (None, True)):
         texts = [answer] * 8 if answer is not None and name == "hyde" else answer
