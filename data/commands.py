@@ -157,17 +157,13 @@ def check(
 
 def fetched_dataset(name: str, copy: Path | None, **options: object) -> DatasetConfig:
     """Dataset settings of a benchmark that was fetched, or of its local copy `copy`."""
-    from .benchmark import relevance_level_of
     from .fetched import source_of
     from .known import known
 
     folder = fetched_folder(name, copy)
     entry = known().get(name)
     kind = entry.kind if entry else source_of(folder.expanduser()).kind or "mteb"
-    properties: dict[str, object] = {"ignore_identical_ids": True} if entry and entry.ignore_identical_ids else {}
-    if (level := relevance_level_of(name)) > 1:
-        properties["relevance_level"] = level
-    return dataset_settings({"kind": kind, "path": str(folder), **options, **properties})
+    return dataset_settings({"kind": kind, "path": str(folder), **options})
 
 
 def fetched_folder(name: str, copy: Path | None) -> Path:

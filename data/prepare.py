@@ -18,7 +18,8 @@ from ..configs.schema import DatasetConfig
 from ..logs import Progress
 from ..storage import file_sha256, write_lines
 from .beir import document_line, new_beir_folder, question_line, write_meta, write_qrels
-from .benchmark import Benchmark, moved_judgements, unique, within_corpus
+from .benchmark import Benchmark, moved_judgements, relevance_level_of, unique, within_corpus
+from .known import known
 from .leakage import near_overlap, without_leaks
 from .load import open_benchmark
 from .types import Dataset, Document, Split
@@ -84,18 +85,25 @@ def prepare(
     encoder: Callable[[], DocumentEncoder] | None = None,
     duplicates: float = 0.99,
     near_leaks: bool = False,
+    published_as: str = "",
     stage: Stage = lambda _: nullcontext(),
 ) -> PreparedMeta:
     """Write a published benchmark as the new BEIR folder `target`; return its meta.json.
 
     `encoder` opens the encoder of the documents. Of documents with a cosine over `duplicates` the first stays and
     inherits the judgements of the others; the higher grade wins. Without an encoder no document is removed.
-    `near_leaks` also removes questions that nearly repeat one of a later split.
+    `near_leaks` also removes questions that nearly repeat one of a later split. `published_as` is its name in the
+    catalogue, which says what the files of a copy do not.
 
     Raises DataError as the reader does and if the target exists; StorageError if the files cannot be written.
     """
     with new_beir_folder(target, f"dataset {target}") as folder:
-        benchmark = open_benchmark(config)
+        benchmark, entry = open_benchmark(config), known().get(published_as)
+        benchmark = replace(
+            benchmark,
+            ignore_identical_ids=benchmark.ignore_identical_ids or (entry is not None and entry.ignore_identical_ids),
+            relevance_level=max(benchmark.relevance_level, relevance_level_of(published_as)),
+        )
         if near_leaks:
             splits, notes = without_leaks(benchmark.name, benchmark.splits, near=True)
             benchmark = replace(benchmark, splits=splits, notes=(*benchmark.notes, *notes))

@@ -66,7 +66,7 @@ def prepare(
     from .retrievers.encoder import open_corpus_encoder
 
     embedding = partial(open_corpus_encoder, EnvironmentConfig(retriever=encoder, model=model)) if encoder else None
-    meta = write(dataset, to, embedding, duplicates, leaks == "near", stage=progress_bar)
+    meta = write(dataset, to, embedding, duplicates, leaks == "near", name, stage=progress_bar)
     for line in summary(meta):
         typer.echo(line)
     typer.echo(f"next: querylect index build CONFIG env.dataset.kind=beir {shlex.quote(f'env.dataset.path={to}')}")

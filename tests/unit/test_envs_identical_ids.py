@@ -6,7 +6,7 @@ from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
-from querylect.envs.plan import PlanWithout, Probe, SearchPlan, Term
+from querylect.envs.plan import Probe, SearchPlan, Term
 
 TEXTS = {
     "a": "taxes should rise because taxes pay for schools",
@@ -24,10 +24,10 @@ def dataset(without=(), **options):
     return Dataset("arguments", corpus, {"test": test}, **options)
 
 
-def opened(folder, data, **settings):
+def opened(folder, data):
     save_beir(data, folder / "data")
     config = EnvironmentConfig(
-        dataset=DatasetConfig(kind="beir", path=str(folder / "data"), **settings), index=str(folder / "index")
+        dataset=DatasetConfig(kind="beir", path=str(folder / "data")), index=str(folder / "index")
     )
     build_index(config)
     return Environment.open(config)
@@ -72,15 +72,6 @@ def test_a_ranking_that_holds_it_is_scored_without_it(ignoring):
     assert [hit.id for hit in ranking] == ["a", "b"]
     assert ignoring.score("a", ranking, ["ndcg@10"])["ndcg@10"] == 1.0
     assert ignoring.score("x", ranking, ["ndcg@10"])["ndcg@10"] == 0.0
-
-
-def test_the_settings_stand_above_the_files(tmp_path):
-    keeping = opened(tmp_path / "kept", dataset(ignore_identical_ids=True), ignore_identical_ids=False)
-    plan = SearchPlan.of(TEXTS["a"], k=2)
-    assert keeping.plan_for("a", plan) is plan
-    ignoring = opened(tmp_path / "ignoring", dataset(), ignore_identical_ids=True)
-    assert isinstance(ignoring.plan_for("a", plan), PlanWithout)
-    assert ignoring.plan_for("x", plan) is plan
 
 
 def test_a_step_of_the_service_leaves_it_out_and_a_search_does_not(ignoring, tmp_path):
