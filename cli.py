@@ -50,8 +50,6 @@ app = typer.Typer(
 )
 index_app = typer.Typer(no_args_is_help=True, help="Build or check the index that the retriever searches.")
 app.add_typer(index_app, name="index")
-env_app = typer.Typer(no_args_is_help=True, help="Take an environment's data elsewhere.")
-app.add_typer(env_app, name="env")
 data_app.add_typer(prepare_app)
 data_app.add_typer(baselines_app)
 data_app.command("questions")(data_questions)
@@ -283,30 +281,6 @@ index_app.command("questions")(index_questions)
 index_app.command("test-questions")(index_test_questions)
 
 
-@env_app.command("export-trec")
-def env_export_trec(
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The new folder to write.")],
-    run: Annotated[str, typer.Argument(metavar="CONFIG", help="A config, or the folder of an evaluated run.")] = "demo",
-    overrides: Overrides = None,
-    split: Annotated[str, typer.Option("--split", help="Which questions.")] = "test",
-    depth: Annotated[int, typer.Option("--depth", min=1, help="Documents of each raw ranking.")] = 1000,
-    env: MixMember = None,
-    trust: Trust = False,
-    dry_run: DryRun = False,
-    verbose: Verbose = False,
-) -> None:
-    """Write a split of CONFIG as topics, qrels and runs that trec_eval reads; print nDCG@10 of each run."""
-    settings, folder = _resolve_run(run, overrides, verbose, dry_run, trust)
-    from .eval.export import export_trec
-    from .eval.run import report_folder
-
-    if folder is not None and env is not None:
-        folder = report_folder(folder, env)
-    settings = only(settings, env)
-    for name, value in export_trec(settings.env, folder, split, to, depth).items():
-        typer.echo(f"{to / name}.run: ndcg@10 {value:.4f}")
-
-
 @app.command()
 def serve(
     config: Config = "demo",
@@ -413,44 +387,13 @@ app.command("launch")(launch)
 @app.command("eval")
 def evaluate(
     run: Annotated[
-        str | None,
-        typer.Argument(metavar="[SPEC|RUN]", help="A spec, a run folder, or a config for the untrained policy."),
-    ] = None,
+        str, typer.Argument(metavar="SPEC|RUN", help="A spec, a run folder, or a config for the untrained policy.")
+    ],
     overrides: Overrides = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the results.")] = None,
     checkpoint: Annotated[
         str | None, typer.Option("--checkpoint", help="best, final or checkpoint-N of RUN; the first there is.")
     ] = None,
-    dataset: Annotated[
-        list[str] | None,
-        typer.Option("--dataset", metavar="[NAME=]…", help="Without SPEC: hpo, wordnet or a BEIR folder; repeat it."),
-    ] = None,
-    retriever: Annotated[
-        list[str] | None, typer.Option("--retriever", metavar="[NAME=]…", help="Without SPEC: a retriever; repeat it.")
-    ] = None,
-    rewriter: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--rewriter", metavar="[NAME=]…", help="Without SPEC: a rewriter of the untrained model; repeat it."
-        ),
-    ] = None,
-    trained: Annotated[
-        list[str] | None,
-        typer.Option("--run", metavar="[NAME=]…", help="Without SPEC: a run folder to compare; repeat it."),
-    ] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Without SPEC: the untrained model.")] = None,
-    endpoint: Annotated[
-        str | None,
-        typer.Option("--endpoint", metavar="URL", help="Without SPEC: where that model is served (OpenAI's protocol)."),
-    ] = None,
-    turns: Annotated[int, typer.Option("--turns", min=1, help="Without SPEC: turns of every system.")] = 1,
-    samples: Annotated[
-        int | None, typer.Option("--samples", min=1, help="Without SPEC: sampled answers, instead of a greedy one.")
-    ] = None,
-    checked: Annotated[
-        bool,
-        typer.Option("--check-baselines", help="First compare raw questions with published figures; stop where wrong."),
-    ] = False,
     overwrite: Annotated[
         bool,
         typer.Option(
@@ -468,36 +411,20 @@ def evaluate(
 
     A RUN is compared with its untrained policy and the raw question; a mix gets a report for each environment.
     """
-    from .configs.spec_files import is_spec, load_spec, spec_of_flags
+    from .configs.spec_files import is_spec, load_spec
 
-    flags = {
-        "datasets": dataset or [],
-        "retrievers": retriever or [],
-        "rewriters": rewriter or [],
-        "runs": trained or [],
-    }
     changes = list(overrides or ())
-    if run is not None and is_override(run):
-        changes = [run, *changes]
-        run = None
-    if run is None:
-        spec = spec_of_flags(**flags, model=model, turns=turns, samples=samples, endpoint=endpoint, overrides=changes)
-        _evaluate_spec(spec, output, checked, overwrite, trust, verbose, dry_run)
-        return
-    if any([*flags.values(), model, endpoint, turns > 1, samples]):
-        message = f"{run!r} says what is evaluated; leave out the flags of an evaluation without a spec."
-        raise ConfigError(message)
     if is_spec(run):
         if checkpoint is not None or env is not None:
             message = "--checkpoint and --env are for a run; in a spec say systems.NAME.checkpoint=…"
             raise ConfigError(message)
-        _evaluate_spec(load_spec(run, changes), output, checked, overwrite, trust, verbose, dry_run)
+        _evaluate_spec(load_spec(run, changes), output, overwrite, trust, verbose, dry_run)
         return
     settings, folder = _resolve_run(run, changes, verbose, dry_run, trust)
     if checkpoint is not None and folder is None:
         message = f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config."
         raise ConfigError(message)
-    _evaluate_run(settings, folder, output, env, checkpoint, checked, overwrite)
+    _evaluate_run(settings, folder, output, env, checkpoint, overwrite)
 
 
 def _evaluate_run(
@@ -506,7 +433,6 @@ def _evaluate_run(
     output: Path | None,
     env: str | None,
     checkpoint: str | None,
-    checked: bool,
     overwrite: bool,
 ) -> None:
     """Evaluate a run folder, or without one the untrained policy of a config, and print the paths of the reports."""
@@ -516,16 +442,15 @@ def _evaluate_run(
     check_run(settings, env)
     if folder is not None:
         find_checkpoint(folder, checkpoint)
-    from .eval.results import summary
     from .eval.run import evaluate_each
 
-    for path in evaluate_each(settings, folder, output, env, checkpoint, _print_stderr if checked else None, overwrite):
-        _print_stderr(summary(path.with_name("results.json")))
+    for path in evaluate_each(settings, folder, output, env, checkpoint, overwrite):
+        _print_stderr(path.with_name("tables.md").read_text(encoding="utf-8"))
         typer.echo(path)
 
 
 def _evaluate_spec(
-    spec: SpecConfig, output: Path | None, checked: bool, overwrite: bool, trust: bool, verbose: bool, dry_run: bool
+    spec: SpecConfig, output: Path | None, overwrite: bool, trust: bool, verbose: bool, dry_run: bool
 ) -> None:
     set_up_logging(verbose)
     if dry_run:
@@ -537,12 +462,11 @@ def _evaluate_spec(
     from .rollouts.preflight import check_spec
 
     check_spec(spec)
-    from .eval.results import spec_summary
     from .eval.spec import evaluate_spec
 
     gc.set_threshold(100_000, 20, 20)  # millions of small objects and no cycles: a tenth of the time went to looking
-    path, failed = evaluate_spec(spec, output, _print_stderr if checked else None, overwrite, trust)
-    _print_stderr(spec_summary(path))
+    path, failed = evaluate_spec(spec, output, overwrite, trust)
+    _print_stderr(path.read_text(encoding="utf-8"))
     typer.echo(path)
     if failed is not None:
         raise failed

@@ -95,10 +95,6 @@ class CollapseError(QuerylectError):
     label = "collapsed"
 
 
-class BaselineError(QuerylectError):
-    """An environment does not reproduce the published baseline, so nothing was measured in it."""
-
-
 class IncompleteError(QuerylectError):
     """Some parts of an evaluation failed; the others are complete."""
 

@@ -203,12 +203,11 @@ def _train(config: RunConfig, progress: StageProgress) -> Sequence[str]:
 
 
 def _evaluate(config: RunConfig, progress: StageProgress) -> Sequence[str]:
-    from ..eval.results import summary
     from ..eval.run import evaluate_each
 
     # named, so that it is not put aside where the evaluation's settings were changed after the training
     (report,) = evaluate_each(config, config.run_folder, config.run_folder)
-    return [summary(report.with_name("results.json")), str(report)]
+    return [report.with_name("tables.md").read_text(encoding="utf-8"), str(report)]
 
 
 def _export(run: Path, target: Path, progress: StageProgress) -> Sequence[str]:

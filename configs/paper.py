@@ -42,8 +42,6 @@ class TaskConfig(Section):
     used."""
     about: str = ""
     """Source of the data, for the error message if it is missing."""
-    title: str = ""
-    """Name in tables; if empty, the task's name."""
     options: list[str] = []
     """choice: the options of every question, such as [yes, no], for files without options."""
     sources: list[str] = []
@@ -101,8 +99,6 @@ class PaperSystem(Section):
     """Name of the method (docs/methods.md)."""
     settings: dict[str, object] = {}
     """Settings of the method that differ from its defaults."""
-    label: str = ""
-    """Name in tables; if empty, the system's name."""
     sources: list[str] | None = None
     """Environments that it may search; None: those of the task."""
     tasks: list[str] | None = None
@@ -114,8 +110,6 @@ class PaperSystem(Section):
 class Sweep(Section):
     """A sweep of one setting of some systems over several values: a table and curves."""
 
-    title: str = ""
-    """Title; if empty, the systems and their settings."""
     systems: Annotated[dict[str, str | list[str]], Field(min_length=1)]
     """Systems to vary, each with the setting of its method that takes the values, such as k or penalty. Several
     settings share a value evenly, the first get the remainder: [first_k, second_k]."""
@@ -134,37 +128,11 @@ class Sweep(Section):
         return [settings] if isinstance(settings, str) else list(settings)
 
 
-class TableColumn(Section):
-    """One column of a table."""
-
-    task: str
-    """A task, `average` for the mean of the other columns of the same metric, or `pooled` for the questions of all
-    tasks together."""
-    metric: str
-    """A metric or judge of that task."""
-
-
-class PaperTable(Section):
-    """One table of the paper."""
-
-    title: str
-    """Title."""
-    published: str = ""
-    """Name in data/papers of the paper's corresponding table."""
-    rows: list[str] = []
-    """Systems in the order of the paper; if empty, all."""
-    columns: Annotated[list[TableColumn], Field(min_length=1)]
-    unit: Literal["percent", "share", "number"] = "percent"
-    """Number format. percent: 0.374 is printed as 37.4. share: as 0.37. number: one decimal, for other quantities."""
-
-
 class PaperConfig(Section):
     """A paper: its methods, tasks, environments, models and tables."""
 
     name: Name
     """Name of the paper; results are written to `papers/name-READER`."""
-    title: str = ""
-    """Title of the paper, for the report."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Random seed of sampled answers, of the sample that `limit` draws, and of the tests."""
     limit: Annotated[int, Field(ge=1)] | None = None
@@ -188,8 +156,6 @@ class PaperConfig(Section):
     """The model that judges; None: the reader."""
     reranker: RerankConfig | None = None
     """Cross-encoder for the methods that need one."""
-    judging: bool = True
-    """Run the judges; false: skip all of them."""
     tasks: Annotated[dict[Name, TaskConfig], Field(min_length=1)]
     environments: dict[Name, PaperEnvironment] = {}
     systems: Annotated[dict[Name, PaperSystem], Field(min_length=1)]
@@ -200,7 +166,6 @@ class PaperConfig(Section):
     shifts: list[Annotated[list[str], Field(min_length=2, max_length=2)]] = []
     """Pairs of systems whose retrieved documents are compared (retrieval shift)."""
     sweeps: list[Sweep] = []
-    tables: list[PaperTable] = []
 
     @field_validator("tasks", "environments", "systems")
     @classmethod
@@ -234,9 +199,6 @@ class PaperConfig(Section):
         for sweep in self.sweeps:
             yield "sweeps", [*sweep.systems, *sweep.beside], systems
             yield "sweeps", [sweep.task], tasks
-        for table in self.tables:
-            yield f"the table {table.title!r}", table.rows, systems
-            yield f"the table {table.title!r}", [column.task for column in table.columns], [*tasks, AVERAGE, POOLED]
 
 
 def known_papers() -> list[str]:
@@ -296,14 +258,6 @@ def chosen_parts(paper: PaperConfig, tasks: Sequence[str], systems: Sequence[str
             )
             for sweep in paper.sweeps
             if set(sweep.systems) & set(chosen_systems) and sweep.task in chosen_tasks
-        ],
-        "tables": [
-            table.model_copy(
-                update={"rows": [name for name in table.rows if name in chosen_systems], "columns": columns}
-            )
-            for table in paper.tables
-            if (columns := [column for column in table.columns if column.task in {*chosen_tasks, AVERAGE, POOLED}])
-            and (not table.rows or set(table.rows) & set(chosen_systems))
         ],
     }
     return paper.model_copy(update=changes)

@@ -1,6 +1,6 @@
-"""The spec of an evaluation from a YAML file or from flags; unknown keys are refused as in the settings of a run."""
+"""The spec of an evaluation from a YAML file; unknown keys are refused as in the settings of a run."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..errors import ConfigError
@@ -125,69 +125,3 @@ def prompted_by(spec: SpecConfig, model: str | None, base_url: str | None) -> Sp
         for name, system in spec.systems.items()
     }
     return spec.model_copy(update={"systems": systems})
-
-
-def spec_of_flags(
-    *,
-    datasets: Iterable[str],
-    retrievers: Iterable[str],
-    rewriters: Iterable[str],
-    runs: Iterable[str],
-    model: str | None,
-    turns: int,
-    samples: int | None,
-    endpoint: str | None = None,
-    overrides: Sequence[str] = (),
-) -> SpecConfig:
-    """The spec that command-line flags describe. Raises ConfigError where they describe none.
-
-    A dataset is `hpo`, `wordnet` or a BEIR folder, a retriever as in `env.retriever`, a rewriter as in `rewriter.name`,
-    a run a folder; each may be given as NAME=…, and is else called by its last part. With `endpoint` the rewriters ask
-    `model` there.
-    """
-    datasets, retrievers = list(datasets), list(retrievers)
-    if not datasets or not retrievers:
-        raise ConfigError(
-            "nothing to evaluate: give a spec, a run folder or a config, or at least one --dataset and one --retriever."
-        )
-    sources = {
-        name: {"kind": dataset} if dataset in ("hpo", "wordnet") else {"kind": "beir", "path": dataset}
-        for name, dataset in _by_name("--dataset", datasets).items()
-    }
-    environments = {
-        name: {"env": {"retriever": retriever}} for name, retriever in _by_name("--retriever", retrievers).items()
-    }
-    system: dict[str, object] = {"turns": turns}
-    if samples is not None:
-        system["samples"] = samples
-    if endpoint is not None and model is None:
-        message = f"--endpoint {endpoint} serves models by name; name one with --model."
-        raise ConfigError(message)
-    served = {"llm": {"model": model, "base_url": endpoint}} if endpoint is not None else {}
-    systems: dict[str, Mapping[str, object]] = {
-        name: {**system, **served, "rewriter": {"name": kind}}
-        for name, kind in _by_name("--rewriter", rewriters).items()
-    }
-    for name, folder in _by_name("--run", runs).items():
-        if name in systems:
-            message = f"two systems are called {name!r}; give the run another name: --run NAME={folder}."
-            raise ConfigError(message)
-        systems[name] = {**system, "run": folder}
-    values: dict[str, object] = {"datasets": sources, "environments": environments, "systems": systems}
-    if model is not None and endpoint is None:
-        values["policy"] = {"model": model}
-    return validated(SpecConfig, values, "the command line", overrides)
-
-
-def _by_name(flag: str, texts: Iterable[str]) -> dict[str, str]:
-    """The values of a flag by name: NAME=VALUE, or VALUE named by its last part."""
-    by_name: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        value = value if equals else text
-        name = name if equals else Path(value).name.partition(":")[2] or Path(value).name
-        if name in by_name:
-            message = f"{flag} has two that are called {name!r}; give one of them another name: NAME={value}."
-            raise ConfigError(message)
-        by_name[name] = value
-    return by_name

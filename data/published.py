@@ -28,6 +28,8 @@ class PublishedFigure:
     """As printed: percent, a share in [0, 1] or a number, as `unit` says."""
     unit: str
     setting: str
+    of: Sequence[str] = ()
+    """Tasks that the average of is over; without any, all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ def published(name: str) -> Published:
                     generator=str(generator),
                     value=float(value),
                     setting=group.get("setting", ""),
+                    of=tuple(group.get("of", ())),
                 )
                 for generator, value in zip(group["generators"], values, strict=True)
                 if value is not None

@@ -21,7 +21,7 @@ from ..rollouts.memory import give_back_freed_memory
 from ..rollouts.random_streams import stream
 from ..rollouts.tree import Tree
 from .journal import AnswerKey
-from .records import METRICS, EvalRecord, raw_record
+from .records import METRICS, EvalRecord, record_of_search
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def run_raw(
     results = client.step(steps, metrics=metrics)
     seconds = (time.perf_counter() - started) / max(1, len(questions))
     return [
-        raw_record(question, plan, result, metrics, seconds, system)
+        record_of_search(system, question, plan.texts, plan, result, metrics, seconds=seconds)
         for question, plan, result in zip(questions, plans, results, strict=True)
     ]
 

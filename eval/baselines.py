@@ -1,71 +1,63 @@
-"""Measure raw questions (not rewritten) in an environment and compare the scores with published ones."""
+"""Measure raw questions (not rewritten) in an environment, to compare the scores with published ones."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 
+from ..configs.evaluation import SpecConfig
 from ..configs.schema import EnvironmentConfig
 from ..data.ragbench import PARTS, part_of
-from ..data.references import METRIC, BaselineCheck, Measured, check_baselines
-from ..errors import BaselineError, EnvironmentUnavailableError
-from .cells import answer_in_environment, make_cell
-from .environments import EvalEnvironment, retriever_name
-from .export import open_split, raw_rankings
-from .journal import RERUN
-from .systems import RawSystem
+from ..data.references import METRIC, Measured
+from ..data.sampling import in_batches
+from ..envs.environment import Environment
+from ..envs.plan import SearchPlan
+from ..errors import ConfigError, EnvironmentUnavailableError
+from ..logs import progress_bar
+from .answering import run_raw
+from .environments import SpecEnvironments, chosen_environments, retriever_name
 
-_MIN_DEPTH = 10
-"""Documents that the published metric looks at."""
+_AT_ONCE = 256
+"""Questions per search call and per step of the progress bar."""
 
 
 def measure_raw(env: EnvironmentConfig, split: str) -> list[Measured]:
     """Mean nDCG@10 of a split's raw questions; for RAGBench also per part, and the mean over parts.
 
-    Raises as `open_split`.
+    Raises ConfigError for an unknown split, and whatever opening the environment raises.
     """
-    environment, questions = open_split(env, split)
-    rankings = raw_rankings(environment, questions, _MIN_DEPTH)
-    values = {question: environment.score(question, hits, [METRIC])[METRIC] for question, hits in rankings.items()}
+    environment = Environment.open(env)
+    if split not in environment.splits:
+        message = f"--split {split!r} is unknown; {environment.name} has {', '.join(environment.splits)}."
+        raise ConfigError(message)
+    questions = environment.questions(split)
+    values: dict[str, float] = {}
+    with progress_bar("searching") as progress:
+        for part in in_batches(questions, _AT_ONCE):
+            plans = [environment.plan_for(question.id, SearchPlan.of(question.text)) for question in part]
+            for question, hits in zip(part, environment.search(plans), strict=True):
+                values[question.id] = environment.score(question.id, hits, [METRIC])[METRIC]
+            progress(len(values), len(questions))
     return figures(environment.name, environment.dataset, retriever_name(environment.card), split, values)
 
 
-def compare_with_published(
-    environment: EvalEnvironment,
-    folder: Path,
-    split: str,
-    metrics: Sequence[str],
-    depth: int,
-) -> list[BaselineCheck]:
-    """Compare the raw questions of an environment with published figures.
+def measure_spec(spec: SpecConfig) -> Iterator[Measured]:
+    """The same of every dataset in every environment of a spec, all questions whatever its `limit`.
 
-    The full split is measured, whatever the limit, because published figures are for the full split. The answers are
-    stored in the cell of the raw questions in `folder`, so nothing is searched twice.
-    Raises EnvironmentUnavailableError if a question has no score.
+    Raises EnvironmentUnavailableError where a question has no score, and whatever opening an environment raises.
     """
-    metrics = metrics if METRIC in metrics else [METRIC]
-    everything = replace(environment, questions=environment.everything)
-    raw = make_cell(folder, everything, RawSystem(metrics, max(depth, _MIN_DEPTH)), split)
-    if raw.pending():
-        answer_in_environment([raw], None, continues=False)
-    values = {record.question_id: value for record in raw.records() if (value := record.metrics[METRIC]) is not None}
-    unscored = len(everything.questions) - len(values)
-    if unscored:
-        raise EnvironmentUnavailableError(
-            f"{unscored} of {len(everything.questions)} raw questions have no score, so they cannot be compared with "
-            f"what is published. Fix the cause and {RERUN}"
-        )
-    return check_baselines(figures(environment.title, *environment.published_as, split, values))
-
-
-def refuse_wrong(verdicts: Sequence[BaselineCheck]) -> None:
-    """Raise BaselineError where the environment does not reproduce a published figure."""
-    wrong = [verdict for verdict in verdicts if verdict.status == "wrong"]
-    if wrong:
-        raise BaselineError(
-            "nothing was rewritten, for raw questions are not worth here what is published. "
-            + " ".join(verdict.sentence for verdict in wrong)
-        )
+    opened = SpecEnvironments(spec)
+    for dataset, name in chosen_environments(spec):
+        environment = opened.open(dataset, name)
+        values: dict[str, float | None] = {}
+        with environment.connect(served=False) as client:
+            for part in in_batches(environment.everything, _AT_ONCE):
+                values |= {record.question_id: record.metrics[METRIC] for record in run_raw(client, part, [METRIC])}
+        scored = {question: value for question, value in values.items() if value is not None}
+        if len(scored) < len(values):
+            raise EnvironmentUnavailableError(
+                f"{environment.title}: {len(values) - len(scored)} of {len(values)} raw questions have no score, so "
+                "they cannot be compared with what is published."
+            )
+        yield from figures(environment.title, *environment.published_as, spec.split, scored)
 
 
 def figures(label: str, dataset: str, retriever: str, split: str, values: Mapping[str, float]) -> list[Measured]:

@@ -23,7 +23,7 @@ from ..rollouts.grow import ANSWERED_AT_ONCE
 from .environments import EvalEnvironment
 from .identity import answering_versions
 from .journal import RERUN, Journal, finished
-from .records import METRICS, EvalRecord
+from .records import EvalRecord
 from .systems import Pending, System, TrainingFreeSystem
 from .training_free import Tuned
 
@@ -118,17 +118,12 @@ def make_cell(folder: Path, environment: EvalEnvironment, system: System, split:
     identity: dict[str, object] = {
         "place": environment.identity,
         "depth": system.depth,
-        "metrics": sorted(system.asking.metrics, key=_metric_order),
+        "metrics": sorted(system.asking.metrics),
         "split": split,
         "system": system.identity(environment),
         "versions": answering_versions(),
     }
     return Cell(environment, system, Journal(folder / CELLS, identity))
-
-
-def _metric_order(name: str) -> tuple[int, str]:
-    """Sort metrics, the usual ones first: the order in which a spec names them does not change a cell's identity."""
-    return METRICS.index(name) if name in METRICS else len(METRICS), name
 
 
 def fail(cells: Sequence[Cell], error: Exception, continues: bool) -> None:
@@ -167,7 +162,6 @@ def answer_cells(cells: Sequence[Cell], continues: bool) -> None:
                 answer_in_environment(of_environment, engine, continues)
         finally:
             if isinstance(engine, Llm):
-                _log_costs(system.name, engine)
                 engine.close()
             del engine
             _free_memory()
@@ -231,15 +225,6 @@ def _by_environment(cells: Sequence[Cell]) -> list[list[Cell]]:
     for cell in cells:
         groups.setdefault(id(cell.environment), []).append(cell)
     return list(groups.values())
-
-
-def _log_costs(name: str, llm: Llm) -> None:
-    costs = llm.costs
-    reasons = ", ".join(f"{count} × {reason}" for reason, count in costs.missing.items())
-    log.info(
-        "%s: %d replies, %d known before, %d requests made again, missing: %s",
-        name, costs.calls, costs.cached, costs.retries, reasons or "none",
-    )  # fmt: skip
 
 
 def _free_memory() -> None:

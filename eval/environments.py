@@ -101,7 +101,7 @@ def described_by_service(
     info: EnvironmentInfo,
     questions: Sequence[Question],
     everything: Sequence[Question],
-    published_dataset: str,
+    published_dataset: str = "",
     split: Split | None = None,
     sample: QuestionSample | None = None,
 ) -> EvalEnvironment:

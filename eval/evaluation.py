@@ -1,19 +1,16 @@
 """One evaluation: systems in environments, answered cell by cell.
 
 eval/run.py assembles the systems of a run, eval/spec.py those of a spec, and each writes its own files. What happens
-between is here: cells are created, raw questions are compared with published figures, questions are asked, and the
-records that count are read.
+between is here: cells are created, questions are asked, and the records that count are read.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..data.references import BaselineCheck
 from ..errors import DataError, QuerylectError
 from .answering import unwritten_systems
-from .baselines import compare_with_published
-from .cells import Cell, FailedCell, answer_cells, fail, failed, make_cell
+from .cells import Cell, FailedCell, answer_cells, failed, make_cell
 from .environments import EvalEnvironment
 from .records import EvalRecord
 from .systems import RawSystem, System
@@ -36,18 +33,11 @@ class Evaluation:
     cells: list[Cell] = field(default_factory=list)
     refused: list[FailedCell] = field(default_factory=list)
     """Cells that could not be created."""
-    baselines: list[tuple[EvalEnvironment, BaselineCheck]] = field(default_factory=list)
-    """How raw questions compare with published figures, if that was requested."""
 
     @property
     def failures(self) -> list[FailedCell]:
         """Cells that could not be created, or not be answered."""
         return [*self.refused, *(cell.failure for cell in self.cells if cell.failure is not None)]
-
-    @property
-    def wrong(self) -> list[BaselineCheck]:
-        """The outcomes of environments that do not reproduce their published figures."""
-        return [check for _, check in self.baselines if check.status == "wrong"]
 
     def add(self, environment: EvalEnvironment, systems: Sequence[System]) -> None:
         """Create the cells of the raw question, also in its history, and of `systems` in an environment.
@@ -63,21 +53,6 @@ class Evaluation:
                 if not self.continues:
                     raise
                 self.refused.append(failed(system.name, environment.dataset, environment.name, error))
-
-    def check_baselines(self, environment: EvalEnvironment, report: Callable[[str], None]) -> None:
-        """Compare raw questions of an environment with published figures and `report` one sentence per figure.
-
-        Raises as `compare_with_published`; if the evaluation `continues`, the cells of the environment fail instead.
-        """
-        try:
-            checks = compare_with_published(environment, self.folder, self.split, self.metrics, self.depth)
-        except QuerylectError as error:
-            fail([cell for cell in self.cells if cell.environment is environment], error, self.continues)
-            report(f"{environment.title}: not measured; {error}")
-            return
-        self.baselines += [(environment, check) for check in checks]
-        for check in checks:
-            report(check.sentence)
 
     def answer(self) -> None:
         """Ask everything that has no score yet. Raises the first error of a cell, unless the evaluation `continues`."""

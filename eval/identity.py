@@ -13,10 +13,10 @@ from ..configs.evaluation import SystemConfig
 from ..configs.llm import LlmConfig
 from ..configs.schema import PolicyConfig, RewriterConfig, RolloutConfig
 from ..data.history import lines_of
-from ..data.types import Document, Qrels, Question
+from ..data.types import Qrels, Question
 from ..errors import ModelError
 from ..provenance import installed_versions
-from ..rewriters.base import RewritingStrategy, Staged
+from ..rewriters.small import prompt_path
 from ..rollouts.local_model import resolved_dtype
 from ..sources import resolve_model
 from ..version import __version__
@@ -118,15 +118,9 @@ def system_identity(
     }  # fmt: skip
 
 
-def prompts_identity(rewriter: RewritingStrategy) -> str:
-    """A hash of a rewriter's prompts, as a made-up question and document stand in them."""
-    question, document = Question("", "{question}"), Document("", "{title}", "{text}")
-    stage = None
-    if isinstance(rewriter, Staged):
-        rewriter.learn_example(question)
-        stage = rewriter.stage(question)
-    first, later = rewriter.first(question), rewriter.follow_up(question, [document], 2)
-    return digest([repr(stage and stage.ask.prompt), rewriter.opening, *first, later])
+def prompts_identity(rewriter: RewriterConfig) -> str | None:
+    """A hash of the file with a rewriter's prompt; None where the prompt is part of this package's version."""
+    return digest([prompt_path(rewriter.prompt).read_text(encoding="utf-8")]) if rewriter.name == "small" else None
 
 
 def judgements_identity(qrels: Qrels | None) -> str | None:

@@ -50,12 +50,14 @@ class HeldOut:
         """A sentence for the results on what was left out; none without."""
         total = len(self.questions) + len({leak.question.id for leak in self.leaks})
         left_out = [describe_left_out(self.leaks, total, LEAKS)] if self.leaks else []
+        if not self.near:
+            return left_out
         near = len({leak.question.id for leak in self.near})
-        listed = f"{near} of {len(self.questions)} {self.near[0].split} questions are nearly" if near else ""
-        advice = (
-            f"the same as a training question; {LEAKS} lists them, and env.dataset.leave_out={LEAKS} leaves them out."
-        )
-        return [*left_out, *([f"{listed} {advice}"] if near else [])]
+        return [
+            *left_out,
+            f"{near} of {len(self.questions)} {self.near[0].split} questions are nearly the same as a training "
+            f"question; {LEAKS} lists them, and env.dataset.leave_out={LEAKS} leaves them out.",
+        ]
 
     def records(self) -> list[dict[str, object]]:
         """The lines of LEAKS."""

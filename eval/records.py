@@ -178,21 +178,6 @@ def with_first_stage(record: EvalRecord, replies: Sequence[LlmResponse]) -> Eval
     )
 
 
-def raw_record(
-    question: Question,
-    plan: SearchPlan,
-    result: StepResult | None,
-    metrics: Sequence[str] = METRICS,
-    seconds: float = 0.0,
-    system: str = RAW,
-) -> EvalRecord:
-    """The record of a text of a question, searched as it stands: the raw question, or that of `system`.
-
-    `result` is None where the environment did not answer.
-    """
-    return record_of_search(system, question, plan.texts, plan, result, metrics, seconds=seconds)
-
-
 def record_of_search(
     system: str,
     question: Question,

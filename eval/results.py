@@ -1,7 +1,7 @@
 """results.json: what an evaluation writes as plain data, and reads back for its reports and the terminal."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,69 +11,40 @@ from ..configs.load import dump_config
 from ..configs.schema import RunConfig
 from ..envs.schemas import EnvironmentInfo
 from ..provenance import versions
-from ..storage import parse_json
-from .behaviour import percent
-from .records import METRICS
-from .run_table import MAIN_METRIC, RunTable, explanation, headline
+from .run_table import MAIN_METRIC, RunTable, headline
 from .statistics import PairedComparison
-from .table import Arm, Comparison, Row, Table, TableScore, decimal
-
-
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """Where the numbers of a report come from."""
-
-    name: str
-    split: str
-    seed: int
-    permutations: int
-    bootstrap: int
-    policy: str
-    checkpoint: str
-    """Folder of the trained policy; "" where none was evaluated."""
-    environment: EnvironmentInfo
-    """The environment's description of itself: retriever card, sizes, hashes."""
-    versions: dict[str, str]
-    licence: str
-    """Licence and citation of the dataset; "" where unknown."""
-    config: str
-    """The whole configuration as YAML."""
-    checkpoint_hash: str = ""
-    """SHA-256 over the files of the checkpoint (eval/identity.py); "" where none was evaluated."""
-    dtype: str = ""
-    """The dtype in which the policies were loaded; "" where unknown."""
+from .table import Arm, Comparison, Row, Table, TableScore
 
 
 def provenance(
     config: RunConfig, environment: EnvironmentInfo, checkpoint: Path | None, checkpoint_hash: str, licence: str
-) -> Provenance:
-    """Collect the provenance of an evaluation on this machine."""
+) -> dict[str, Any]:
+    """Where the numbers of a run come from; "" where no checkpoint was evaluated, or the licence is unknown."""
     from ..rollouts.policy import torch_dtype
 
-    return Provenance(
-        name=config.name,
-        split=config.eval.split,
-        seed=config.seed,
-        permutations=config.eval.permutations,
-        bootstrap=config.eval.bootstrap,
-        policy=config.policy.model,
-        checkpoint=str(checkpoint) if checkpoint is not None else "",
-        environment=environment,
-        versions=versions(),
-        licence=licence,
-        config=dump_config(config),
-        checkpoint_hash=checkpoint_hash,
-        dtype=str(torch_dtype(config.policy)).removeprefix("torch."),
-    )
+    return {
+        "name": config.name,
+        "split": config.eval.split,
+        "seed": config.seed,
+        "permutations": config.eval.permutations,
+        "bootstrap": config.eval.bootstrap,
+        "policy": config.policy.model,
+        "checkpoint": str(checkpoint) if checkpoint is not None else "",
+        "environment": environment.model_dump(),
+        "versions": versions(),
+        "licence": licence,
+        "config": dump_config(config),
+        "checkpoint_hash": checkpoint_hash,
+        "dtype": str(torch_dtype(config.policy)).removeprefix("torch."),
+    }
 
 
-def run_json(results: RunTable, provenance: Provenance, created: str) -> dict[str, object]:
+def run_json(results: RunTable, provenance: Mapping[str, Any], created: str) -> dict[str, object]:
     """The results of a run: the table and everything needed to reproduce it."""
     return {
         "created": created,
         "headline": headline(results),
-        "explanation": explanation(results, provenance.split),
-        "split": provenance.split,
+        "split": provenance["split"],
         "questions": results.table.questions,
         "sample": asdict(results.sample) if results.sample is not None else None,
         "turn": results.turn,
@@ -82,7 +53,7 @@ def run_json(results: RunTable, provenance: Provenance, created: str) -> dict[st
         "best_training_free": results.best_free,
         "notes": results.notes,
         "comparisons": [{**comparison_json(row), "verdict": row.verdict} for row in results.table.comparisons],
-        "provenance": {**asdict(provenance), "environment": provenance.environment.model_dump()},
+        "provenance": provenance,
     }
 
 
@@ -134,40 +105,3 @@ def comparison_json(row: Comparison) -> dict[str, object]:
     """The systems, the test and whether it is significant."""
     systems = {**row.arm._asdict(), "against": row.baseline._asdict()}
     return {**systems, **asdict(row.test), "p_holm": row.p_holm, "significant": row.significant}
-
-
-_SUMMARY_HEAD = ("system", METRICS[0], "with fall-back", "repeats question", "cut at limit", "in format")
-
-
-def summary(results: Path) -> str:
-    """The headline, a table of all systems, and notes on the weights of the training-free baselines."""
-    content = parse_json(results.read_text(encoding="utf-8"))
-    best = content["best_training_free"]
-    rows = [list(_SUMMARY_HEAD), *(_summary_row(row, best) for row in content["systems"])]
-    return "\n".join([content["headline"], "", *_aligned(rows), "", *content["notes"]]).rstrip()
-
-
-def _summary_row(row: Mapping[str, Any], best: str | None) -> list[str]:
-    name = Arm(row["system"], row["turn"]).label + (" (best training-free)" if row["system"] == best else "")
-    cells = [name, decimal(row["metrics"][METRICS[0]])]
-    if not row["turn"]:
-        return cells + ["–"] * 4
-    shares = [percent(row[key]) for key in ("repeats", "cut", "format_ok")]
-    return [*cells, decimal(row["with_fall_back"]), *shares]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows padded to aligned columns; the first column is left-aligned, the others right-aligned."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if not position else cell.rjust(width)
-            for position, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-
-
-def spec_summary(tables: Path) -> str:
-    """The tables of an evaluated spec."""
-    return tables.read_text(encoding="utf-8")

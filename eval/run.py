@@ -10,10 +10,11 @@ report.html      the same on one page, with every comparison, training curves an
 cells/           the answers by fingerprint (eval/journal.py)
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ..configs.differences import flat
 from ..configs.evaluation import SystemConfig
@@ -21,7 +22,6 @@ from ..configs.mix import chosen, environments
 from ..configs.run_settings import load_run_config
 from ..configs.schema import EvalConfig, RewriterConfig, RunConfig
 from ..data.corpus import open_corpus
-from ..data.references import BaselineCheck
 from ..data.sampling import sampled
 from ..data.types import AllDocuments, Dataset, Question
 from ..envs.client.base import EnvironmentApi
@@ -32,7 +32,6 @@ from ..errors import CheckpointError
 from ..rollouts.checkpoints import find_checkpoint, find_warm_start, task_model, with_prompt
 from ..rollouts.turns import used_turn
 from ..storage import is_command_at_work, only_command
-from .baselines import refuse_wrong
 from .cells import CELLS
 from .environments import EvalEnvironment, described_by_service
 from .evaluation import Evaluation
@@ -62,9 +61,9 @@ from .records import (
 from .report.curves import draw_run
 from .report.examples import Examples, choose_examples
 from .report.figures import Drawing
-from .results import Provenance, provenance, run_json
+from .results import provenance, run_json
 from .run_baselines import hyde_rollout
-from .run_table import LEGEND, RUN_FAMILY, RunTable, explanation, headline, tabulate_run
+from .run_table import LEGEND, RUN_FAMILY, RunTable, headline, tabulate_run
 from .systems import RewritingSystem, System, TrainingFreeSystem
 from .table import Answers, Arm
 from .tabulate import answers_of
@@ -118,21 +117,19 @@ def evaluate_each(
     output: Path | None,
     name: str | None = None,
     checkpoint_name: str | None = None,
-    check: Callable[[str], None] | None = None,
     overwrite: bool = False,
 ) -> Iterator[Path]:
     """Evaluate a run, or the untrained policy alone where `run` is None; yields the path of each written report.html.
 
     In a mix, each environment (only `name`, if given) has a report, in the subfolder `eval-NAME`. `checkpoint_name`
-    selects a checkpoint of the run instead of the one that `find_checkpoint` prefers. With `check`, raw questions are
-    compared with published figures before a model is loaded, and `check` gets the outcome.
+    selects a checkpoint of the run instead of the one that `find_checkpoint` prefers.
 
     The default of `output` is the run folder, or OUTPUT/NAME-untrained where `run` is None: an untrained report never
     replaces that of a trained run. Another evaluation in the folder is only replaced with `overwrite`
     (eval/placement.py). Raises ConfigError for the training split or an unknown name, DataError where test questions
     were trained on, also in another environment of the mix, CheckpointError where the run has no policy,
-    EnvironmentUnavailableError where the environment answers no question, BaselineError where `check` fails,
-    StorageError where another command, such as the training of the run, is at work in the folder of the results.
+    EnvironmentUnavailableError where the environment answers no question, StorageError where another command, such as
+    the training of the run, is at work in the folder of the results.
     """
     members = chosen(config, name)
     refuse_training_split(config.eval)
@@ -151,18 +148,12 @@ def evaluate_each(
             trained = load_run_config(run, trust=True)
             for key, environment in opened.items() if trained.mix is None else ():
                 environment.held_out = without_trained_by_run(trained, members[key], key, environment.held_out)
-        folders = {
-            key: report_folder(placement.folder, key) if config.mix is not None else placement.folder for key in members
-        }
-        checked = {
-            key: _check_baselines(environment.described, config.eval, folders[key], check) if check is not None else []
-            for key, environment in opened.items()
-        }
         for key, member in members.items():
             systems = systems_of_run(member, checkpoint, warm_start)
-            target = replace(placement, folder=folders[key])
+            folder = report_folder(placement.folder, key) if config.mix is not None else placement.folder
+            target = replace(placement, folder=folder)
             environment = opened.pop(key)  # so that the dataset of the one before is freed
-            yield evaluate_systems(environment, systems, target, run=run, checkpoint=checkpoint, baselines=checked[key])
+            yield evaluate_systems(environment, systems, target, run=run, checkpoint=checkpoint)
 
 
 def _refuse_changing(run: Path, checkpoint: Path, output: Path) -> None:
@@ -239,7 +230,6 @@ class RunEnvironment:
             self.info,
             self.questions,
             everything,
-            published_dataset=self.dataset.name if self.dataset is not None else name.rpartition("/")[0] or name,
             sample=sampled(len(self.questions), len(everything), settings.limit, SAMPLE_SEED),
         )
         return replace(described, client=self.client)
@@ -252,18 +242,16 @@ def evaluate_systems(
     *,
     run: Path | None = None,
     checkpoint: Path | None = None,
-    baselines: Sequence[BaselineCheck] = (),
 ) -> Path:
     """`evaluate_each` with given systems in one open environment; `run` only adds training curves to the report.
 
-    `baselines` (raw questions against published figures) goes into results.json. Raises ConfigError where `destination`
-    is a folder that holds another evaluation.
+    Raises ConfigError where `destination` is a folder that holds another evaluation.
     """
     config = evaluated.config
     refuse_training_split(config.eval)
     info, environment = evaluated.info, evaluated.described
     settings, dataset = config.eval, evaluated.dataset
-    checkpoint_hash = _checkpoint_hash(checkpoint, systems)
+    checkpoint_hash = folder_identity(checkpoint) if checkpoint is not None else ""
     run_provenance = provenance(config, info, checkpoint, checkpoint_hash, dataset.licence if dataset else "")
     placement = destination if isinstance(destination, Placement) else Placement(destination)
     questions = environment.questions
@@ -279,7 +267,7 @@ def evaluate_systems(
     title = f"{settings.split}-{len(questions)}-{checkpoint.name if checkpoint is not None else 'untrained'}"
     folder = placement.settle(identity, title)
     with only_command(folder / CELLS):
-        evaluation = _evaluation(settings, folder)
+        evaluation = Evaluation(folder=folder, split=settings.split, metrics=METRICS, depth=DEPTH)
         evaluation.add(environment, [*systems, *_training_free(settings, config.seed)])
         evaluation.answer()
         records = [record for of_cell in evaluation.records().values() for record in of_cell]
@@ -287,13 +275,7 @@ def evaluate_systems(
         used = used_turn(config.rollout, config.reward, config.train, run, checkpoint)
         results = _tabulate(evaluated, evaluation, records, used.turn if checkpoint is not None else None)
         write_leaks_file(folder, evaluated.held_out.records())
-        created = now()
-        content = {
-            **run_json(results, run_provenance, created),
-            "identity": identity,
-            "baselines": [asdict(verdict) for verdict in baselines],
-        }
-        write_json(folder / "results.json", content)
+        write_json(folder / "results.json", {**run_json(results, run_provenance, now()), "identity": identity})
         drawings = draw_run(config, run) if run is not None else []
         page = page_of_run(config, results, run_provenance, info.name, drawings, [examples_of_run(records)])
         write_pages(folder, page)
@@ -321,7 +303,7 @@ def _tabulate(
 def page_of_run(
     config: RunConfig,
     results: RunTable,
-    source: Provenance,
+    source: Mapping[str, Any],
     dataset: str,
     drawings: Sequence[Drawing],
     examples: Sequence[Examples],
@@ -330,17 +312,16 @@ def page_of_run(
     settings = config.eval
     samples = {dataset: results.sample} if results.sample is not None else None
     facts = [
-        ("Policy", source.policy),
-        ("Checkpoint", source.checkpoint),
-        ("Seed", str(source.seed)),
-        ("Data licence", source.licence),
-        *((name, str(value)) for name, value in flat(source.environment.model_dump())),
-        ("Versions", ", ".join(f"{name} {version}" for name, version in source.versions.items())),
+        ("Policy", source["policy"]),
+        ("Checkpoint", source["checkpoint"]),
+        ("Seed", str(source["seed"])),
+        ("Data licence", source["licence"]),
+        *((name, str(value)) for name, value in flat(source["environment"])),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in source["versions"].items())),
     ]
     return Page(
         title=config.name,
         headline=headline(results),
-        explanation=explanation(results, settings.split),
         family=RUN_FAMILY.format(permutations=settings.permutations),
         metrics=METRICS,
         tables=[results.table],
@@ -351,7 +332,7 @@ def page_of_run(
         drawings=drawings,
         examples=[one for one in examples if one.rows],
         facts=facts,
-        config=source.config,
+        config=source["config"],
     )
 
 
@@ -366,41 +347,7 @@ def examples_of_run(records: Sequence[EvalRecord]) -> Examples:
     return choose_examples(sides, METRICS[0])
 
 
-def _checkpoint_hash(checkpoint: Path | None, systems: Sequence[System]) -> str:
-    """The identity of the evaluated checkpoint; its files are not read again where a system has it."""
-    for system in systems:
-        if checkpoint is not None and isinstance(system, RewritingSystem) and system.checkpoint == checkpoint:
-            return str(system.weights["checkpoint"])
-    return folder_identity(checkpoint) if checkpoint is not None else ""
-
-
 def _training_free(settings: EvalConfig, seed: int) -> list[TrainingFreeSystem]:
     """The training-free baselines of `eval.training_free`, whose weights are chosen on validation questions."""
     tuning = Tuning(settings.split, settings.tuning_questions, METRICS, seed, DEPTH)
     return [TrainingFreeSystem(name, name, tuning, METRICS, DEPTH) for name in settings.training_free]
-
-
-def _check_baselines(
-    environment: EvalEnvironment, settings: EvalConfig, folder: Path, report: Callable[[str], None]
-) -> list[BaselineCheck]:
-    """Compare raw questions with published figures and `report` one sentence per figure.
-
-    The answers are stored in the cells of `folder`. Raises BaselineError where a score differs from the published one,
-    and as `Evaluation.check_baselines`.
-    """
-    evaluation = _evaluation(settings, folder)
-    with only_command(folder / CELLS):
-        evaluation.check_baselines(environment, report)
-    checks = [check for _, check in evaluation.baselines]
-    refuse_wrong(checks)
-    return checks
-
-
-def _evaluation(settings: EvalConfig, folder: Path) -> Evaluation:
-    """The evaluation of a run in a folder, with nothing in it yet."""
-    return Evaluation(
-        folder=folder,
-        split=settings.split,
-        metrics=METRICS,
-        depth=DEPTH,
-    )

@@ -156,7 +156,10 @@ def final_comparisons(results: RunTable) -> list[Comparison]:
 def headline(results: RunTable) -> str:
     """One sentence on what the policy beats and what it does not."""
     if not results.judged:
-        return "The questions have no relevant documents, so every figure of this table is 0 and says nothing."
+        return (
+            "The questions have no relevant documents, so every figure of this table is 0 and says nothing. "
+            "`querylect answers RUN` lets a reader answer from the rankings, and scores its answers."
+        )
     comparisons = final_comparisons(results)
     if not comparisons:
         only = [row for row in results.rows if row.arm.system == RAW]
@@ -173,27 +176,3 @@ def headline(results: RunTable) -> str:
         for verdict, names in by_verdict.items()
     )
     return f"At turn {arm.turn}, the {arm.system} policy {outcome}."
-
-
-def explanation(results: RunTable, split: str) -> str:
-    """The numbers behind the headline."""
-    if not results.judged:
-        return (
-            "The rankings are recorded: `querylect answers RUN` lets a reader answer from them, and scores its answers."
-        )
-    comparisons = final_comparisons(results)
-    if not comparisons and len(results.rows) == 1:
-        return (
-            f"Mean over {results.score(results.rows[0]).n} {split} questions; there is no other system to compare with."
-        )
-    if not comparisons:
-        return f"None of the {results.table.questions} {split} questions has a score for two systems."
-    clauses = [row.figures(row.baseline.name) for row in comparisons]
-    text = f"Mean nDCG@10 over {comparisons[0].test.n} {split} questions: {'; '.join(clauses)}."
-    if results.sample is not None:
-        text += f" The questions are a random sample: {results.sample}."
-    left_out = max(row.test.left_out for row in comparisons)
-    if left_out:
-        reason = "an answer or a score is missing" if results.missing else "the environment did not answer"
-        text += f" Left out because {reason}: {left_out}."
-    return text

@@ -16,16 +16,15 @@ cells/                        the answers by fingerprint (eval/journal.py)
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from ..configs.evaluation import RAW, SpecConfig
 from ..configs.spec_files import dump_spec
-from ..errors import BaselineError, DataError, IncompleteError, QuerylectError
+from ..errors import DataError, IncompleteError, QuerylectError
 from ..provenance import versions
 from ..storage import only_command
-from .baselines import refuse_wrong
 from .cells import Cell, FailedCell, failed
 from .environments import EvalEnvironment, SpecEnvironments, chosen_environments
 from .evaluation import Evaluation
@@ -36,7 +35,7 @@ from .placement import question_set, refuse_other
 from .records import EvalRecord, now, write_json, write_records, write_text
 from .results import table_json
 from .run_baselines import is_warm_start, with_run_baselines
-from .spec_tables import build_tables, examples_of, family, headline, wide_table_of
+from .spec_tables import build_tables, examples_of, family, wide_table_of
 from .systems import RewritingSystem, System, system_of_spec
 from .text import Page, write_pages
 from .transfer import trained_in, transfer
@@ -53,18 +52,6 @@ class SpecEvaluation(Evaluation):
     leaks: list[dict[str, object]] = field(default_factory=list)
     """Records of the questions that a system was trained on, with the names of dataset and system."""
 
-    @classmethod
-    def empty(cls, spec: SpecConfig, folder: Path) -> "SpecEvaluation":
-        """The evaluation in a folder, with nothing in it yet."""
-        return cls(
-            spec=spec,
-            folder=folder,
-            split=spec.split,
-            metrics=spec.metrics,
-            depth=spec.depth,
-            continues=True,
-        )
-
     @property
     def identity(self) -> dict[str, object]:
         """The identity of the tables: the split and the questions of every dataset."""
@@ -75,32 +62,26 @@ class SpecEvaluation(Evaluation):
 def evaluate_spec(
     spec: SpecConfig,
     output: Path | None = None,
-    check: Callable[[str], None] | None = None,
     overwrite: bool = False,
     trust: bool = False,
 ) -> tuple[Path, QuerylectError | None]:
     """Evaluate a spec and write its folder: `output`, or OUTPUT/NAME of the spec.
 
     A system that is a run has its untrained policy and HyDE as rows, and one with a warm start its policy before GRPO
-    (eval/run_baselines.py).
-    If `check` is given, raw questions are first compared with published figures, and `check` is called with each
-    outcome; if one is wrong, no model runs. Returns the path of tables.md and the error to raise if cells failed or an
-    environment is wrong, else None. Raises ConfigError if the folder holds tables of other questions and `overwrite` is
-    false (answers in cells/ are never replaced), or a run folder from elsewhere reaches beyond its own data and `trust`
-    is false (configs/trust.py), StorageError if the folder cannot be written or another evaluation is
-    using it.
+    (eval/run_baselines.py). Returns the path of tables.md and the error to raise if cells failed, else None. Raises
+    ConfigError if the folder holds tables of other questions and `overwrite` is false (answers in cells/ are never
+    replaced), or a run folder from elsewhere reaches beyond its own data and `trust` is false (configs/trust.py),
+    StorageError if the folder cannot be written or another evaluation is using it.
     """
     folder = output or Path(spec.output).expanduser() / spec.name
     spec = with_run_baselines(spec)
     with only_command(folder):
-        evaluation = SpecEvaluation.empty(spec, folder)
+        evaluation = SpecEvaluation(
+            spec=spec, folder=folder, split=spec.split, metrics=spec.metrics, depth=spec.depth, continues=True
+        )
         _prepare(evaluation, trust)
         refuse_other(folder / "results.json", evaluation.identity, overwrite)
-        if check is not None:
-            for environment in evaluation.environments:
-                evaluation.check_baselines(environment, check)
-        if not evaluation.wrong:
-            evaluation.answer()
+        evaluation.answer()
         records = evaluation.records()
         write_results(evaluation, records)
     return folder / "tables.md", _incomplete(evaluation, records)
@@ -179,11 +160,7 @@ def _takes_part(spec: SpecConfig, name: str, dataset: str, environment: str) -> 
 
 
 def _incomplete(evaluation: SpecEvaluation, records: Mapping[Cell, Sequence[EvalRecord]]) -> QuerylectError | None:
-    """The error to raise if an environment is wrong or cells failed."""
-    try:
-        refuse_wrong([verdict for _, verdict in evaluation.baselines])
-    except BaselineError as error:
-        return error
+    """The error to raise if cells failed."""
     answered = [cell for cell in evaluation.cells if cell.failure is None]
     unscored = sum(len(cell.pending(records[cell])) for cell in answered)
     if unscored:
@@ -203,7 +180,6 @@ def write_results(evaluation: SpecEvaluation, records: Mapping[Cell, Sequence[Ev
     spec, folder, cells = evaluation.spec, evaluation.folder, evaluation.cells
     write_text(folder / "plan.yaml", dump_spec(spec))
     notes = list(dict.fromkeys(evaluation.notes))
-    notes += [f"Nothing was rewritten. {verdict.sentence}" for verdict in evaluation.wrong]
     notes += evaluation.missing_notes()
     notes += [_failure_sentence(failure, " failed") for failure in evaluation.failures]
     tables = build_tables(spec, cells, records)
@@ -228,8 +204,7 @@ def write_results(evaluation: SpecEvaluation, records: Mapping[Cell, Sequence[Ev
     }
     page = Page(
         title=spec.name,
-        headline=headline(spec, tables),
-        explanation="",
+        headline="",
         family=family(spec),
         metrics=spec.metrics,
         tables=tables,
@@ -275,7 +250,6 @@ def _provenance_lines(evaluation: SpecEvaluation) -> list[str]:
             "published figures are of 1,000."
         )
     lines += [f"{dataset}: {licence}" for dataset, licence in evaluation.licences.items() if licence]
-    lines += [verdict.sentence for _, verdict in evaluation.baselines if verdict.status != "wrong"]
     version_list = ", ".join(f"{name} {version}" for name, version in versions().items())
     return [*lines, f"To make it again: querylect eval plan.yaml. {version_list}."]
 
@@ -285,15 +259,10 @@ def _results_json(evaluation: SpecEvaluation, page: Page) -> dict[str, object]:
         "created": now(),
         "identity": evaluation.identity,
         "name": evaluation.spec.name,
-        "headline": page.headline,
         "family": page.family,
         "notes": page.notes,
         "tables": [table_json(table) for table in page.tables],
         "transfer": asdict(page.transfer) if page.transfer is not None else None,
-        "baselines": [
-            {"dataset": environment.dataset, "environment": environment.name, **asdict(verdict)}
-            for environment, verdict in evaluation.baselines
-        ],
         "cells": [
             {
                 "system": cell.system.name,
@@ -310,17 +279,6 @@ def _results_json(evaluation: SpecEvaluation, page: Page) -> dict[str, object]:
             for cell in evaluation.cells
         ],
         "failed": [asdict(failure) for failure in evaluation.failures],
-        "places": [
-            {
-                "dataset": evaluated.dataset,
-                "environment": evaluated.name,
-                "retriever": asdict(evaluated.card),
-                "identity": evaluated.identity,
-                "documents": evaluated.documents,
-                "corpus": evaluated.corpus_hash,
-            }
-            for evaluated in evaluation.environments
-        ],
         "versions": versions(),
         "plan": evaluation.spec.model_dump(mode="json"),
     }

@@ -59,27 +59,6 @@ def wide_table_of(
     return wide_table(tables, spec.metrics[0], spec.split, legend(spec), samples) if tables else None
 
 
-def headline(spec: SpecConfig, tables: Sequence[Table]) -> str:
-    """In how many combinations of dataset and environment something is significantly better than the raw question, or
-    than the first baseline if raw is not among them."""
-    main = RAW if RAW in spec.baselines else spec.baselines[0]
-    outcomes = [
-        (f"on {table.title} in {name}", any(row.outcome == "better" for row in rows))
-        for table in tables
-        if not table.average
-        for name in table.environments
-        if (rows := [row for row in table.comparisons if (row.environment, row.baseline.system) == (name, main)])
-    ]
-    if not outcomes:
-        return f"No system could be compared with {phrase(main)}."
-    beaten = sum(better for _, better in outcomes)
-    subject = "Something" if beaten else "Nothing"
-    if len(outcomes) == 1:
-        return f"{subject} beats {phrase(main)} {outcomes[0][0]}."
-    share = f"{beaten} of" if beaten else "any of"
-    return f"{subject} beats {phrase(main)} in {share} {len(outcomes)} combinations of dataset and environment."
-
-
 def examples_of(
     spec: SpecConfig, cells: Sequence[Cell], records: Mapping[Cell, Sequence[EvalRecord]]
 ) -> list[Examples]:

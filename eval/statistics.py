@@ -20,9 +20,6 @@ Strata = Sequence[tuple[float, Sequence[float]]]
 _LEVEL = 0.95
 _BLOCK_ELEMENTS = 1 << 21
 """Random draws per block: bounds the memory of a test for any number of questions and resamples."""
-_MANY, _PER_VALUE = 500, 12
-"""From _MANY questions on, and with at least _PER_VALUE of them for each distinct value, counts of values are drawn: a
-binomial number takes about as long as _PER_VALUE questions drawn one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,20 +118,13 @@ def mean_cis(strata: Mapping[str, Strata], resamples: int, seed: int) -> dict[st
     ValueError for a set without values, or a value that is not finite.
     """
     data = {name: [(weight, _finite(values)) for weight, values in sets] for name, sets in strata.items()}
-    by_draws: dict[tuple[tuple[int, bool], ...], list[str]] = {}
+    by_draws: dict[tuple[int, ...], list[str]] = {}
     for name, sets in data.items():
-        by_draws.setdefault(tuple((len(values), _has_few_values(values)) for _, values in sets), []).append(name)
+        by_draws.setdefault(tuple(len(values) for _, values in sets), []).append(name)
     intervals = {}
-    for kinds, names in by_draws.items():
+    for sizes, names in by_draws.items():
         rng = np.random.default_rng(seed)
-        resampled = []
-        for j, (_, few) in enumerate(kinds):
-            columns = [data[name][j][1] for name in names]
-            if few:
-                own = [_means_by_counts(column, np.random.default_rng([seed, j]), resamples) for column in columns]
-                resampled.append(own)
-            else:
-                resampled.append(_resampled_means(columns, resamples, rng))
+        resampled = [_resampled_means([data[name][j][1] for name in names], resamples, rng) for j in range(len(sizes))]
         for column, name in enumerate(names):
             weights = [weight for weight, _ in data[name]]
             means = np.sum([weight * part[column] for weight, part in zip(weights, resampled, strict=True)], axis=0)
@@ -192,18 +182,6 @@ def _resampled_means(
         drawn = rng.integers(0, size, size=(rows, size), dtype=np.int32)
         blocks.append([column.take(drawn).mean(axis=1) for column in columns])
     return [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
-
-
-def _has_few_values(values: NDArray[np.float64]) -> bool:
-    return len(values) >= _MANY and len(np.unique(values)) * _PER_VALUE <= len(values)
-
-
-def _means_by_counts(values: NDArray[np.float64], rng: np.random.Generator, resamples: int) -> NDArray[np.float64]:
-    """Means (resamples,) of samples drawn from `values` (n,) with replacement, as counts of each distinct value."""
-    distinct, counts = np.unique(values, return_counts=True)
-    shares = counts / len(values)
-    drawn = (rng.multinomial(len(values), shares, size=rows) for rows in _blocks(resamples, len(distinct)))
-    return np.concatenate([block @ distinct / len(values) for block in drawn])
 
 
 def _blocks(total: int, width: int) -> Iterator[int]:

@@ -196,10 +196,15 @@ class RewritingSystem(System):
 
     def identity(self, environment: EvalEnvironment) -> Mapping[str, object]:
         """As System.identity. Raises ConfigError if the rewriter does not fit."""
-        prompts = prompts_identity(self.rewriter(environment))
+        self.rewriter(environment)  # refuses what does not fit
         settings = self.rewriter_settings(environment.name)
         identity = system_identity(self.settings, self.config.policy, self.config.rollout, settings, self.seed)
-        return {**self.weights, **identity, "prompts": prompts, "retriever": asdict(environment.card)}
+        return {
+            **self.weights,
+            **identity,
+            "prompts": prompts_identity(settings),
+            "retriever": asdict(environment.card),
+        }
 
     def rewriter(self, environment: EvalEnvironment) -> RewritingStrategy:
         """The rewriter for an environment. Raises ConfigError if it does not fit the system's settings."""

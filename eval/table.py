@@ -93,15 +93,6 @@ class Comparison(Adjusted):
         """The outcome between the arm and its baseline in a sentence."""
         return {"better": "beats", "worse": "is worse than", "same": "does not beat"}[self.outcome]
 
-    def figures(self, baseline: str) -> str:
-        """The figures behind the verdict, with the name of the baseline."""
-        test = self.test
-        return (
-            f"{test.mean_a:.3f} against {test.mean_b:.3f} for {baseline} (difference {signed(test.difference)}, 95% "
-            f"interval {signed(test.low)} to {signed(test.high)}, p {format_p(test.p)}, Holm-adjusted p "
-            f"{format_p(self.p_holm)})"
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class MeanCosts:
@@ -276,11 +267,6 @@ class TableSpec:
     """Systems whose answers should have ended by themselves: models that were not trained to their token limit."""
 
 
-def format_p(p: float) -> str:
-    """A p-value with its relation: `= 0.031`, or `< 0.001`."""
-    return f"= {p:.3f}" if p >= 0.001 else "< 0.001"
-
-
 def signed(value: float, digits: int = 3) -> str:
     """So many decimals with + or a true minus sign; a value that rounds to zero has neither."""
     text = f"{value:+.{digits}f}".replace("-", "−")
@@ -294,7 +280,7 @@ def points(value: float | None) -> str:
 
 def p_cell(p: float) -> str:
     """A p-value as a cell: `0.031`, or `< 0.001`."""
-    return format_p(p).removeprefix("= ")
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
 def decimal(value: float | None, digits: int = 3) -> str:

@@ -57,7 +57,7 @@ class Page:
 
     title: str
     headline: str
-    explanation: str
+    """The verdict in a sentence; "" without one."""
     family: str
     metrics: Sequence[str]
     tables: Sequence[Table]
@@ -87,7 +87,7 @@ def write_pages(folder: Path, page: Page) -> None:
 
 def markdown(page: Page) -> str:
     """The wide table, what is written, and notes, for a README."""
-    lines = [f"# {page.title}", "", *_bullets(page.notes)]
+    lines = [f"# {page.title}", "", *([page.headline, ""] if page.headline else []), *_bullets(page.notes)]
     if page.wide is not None:
         lines += [*markdown_table(*_wide(page.wide, _bold_markdown)), "", page.wide.caption, ""]
         head, rows = written_table(whole_datasets(page.tables)[-1])

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 HELD_OUT = ("validation", "test")
 
-_SHOWN = ("created", "headline", "explanation", "split", "questions", "sample", "systems", "comparisons")
+_SHOWN = ("created", "headline", "split", "questions", "sample", "systems", "comparisons")
 """Entries of results.json that an export repeats."""
 _PROVENANCE = ("seed", "versions", "licence")
 """And of its `provenance`."""

@@ -14,7 +14,7 @@ from ...envs.client.base import EnvironmentApi, SearchClient, StepClient
 from ...envs.plan import SearchPlan
 from ...envs.schemas import HitBody, Step
 from ...errors import DataError, EnvironmentUnavailableError, in_one_line
-from ..records import METRICS, RAW, EvalRecord, raw_record, read_records
+from ..records import METRICS, RAW, EvalRecord, read_records, record_of_search
 from ..table import Arm
 
 Searches = Mapping[Arm, Mapping[str, EvalRecord]]
@@ -42,7 +42,10 @@ def recorded_searches(path: Path) -> Searches:
 def raw_searches(questions: Iterable[Question]) -> Searches:
     """A search with the raw text of every question."""
     return {
-        Arm(RAW, 0): {question.id: raw_record(question, SearchPlan.of(question.text), None) for question in questions}
+        Arm(RAW, 0): {
+            question.id: record_of_search(RAW, question, [question.text], SearchPlan.of(question.text), None, METRICS)
+            for question in questions
+        }
     }
 
 

@@ -42,16 +42,6 @@ def as_json(results: DriftResults, created: str) -> dict[str, object]:
     }
 
 
-def headline(results: DriftResults) -> str:
-    """One sentence: in how many pairs each kind of drift is significant."""
-    significant = {kind: sum(pair.p_holm[kind] < ALPHA for pair in results.pairs) for kind in KINDS}
-    if len(results.pairs) == 1:
-        summary = " and ".join(f"{kind} drift {'is' if significant[kind] else 'is not'} significant" for kind in KINDS)
-        return f"Between {results.systems[0].name} and {results.systems[1].name}, {summary}."
-    summary = ", ".join(f"{kind} drift in {significant[kind]}" for kind in KINDS)
-    return f"Significant among {len(results.pairs)} pairs of retrievers: {summary}."
-
-
 def counts_text(system: RetrieverQueries) -> str:
     """One line on how a system's queries were selected."""
     queries = f"{len(system.queries)} queries for {system.questions} questions"
@@ -104,7 +94,7 @@ def settings_rows(results: DriftResults) -> list[tuple[str, str]]:
         ("Estimator", ESTIMATORS[settings.estimator]),
         ("Questions", "those that both sides of a pair succeeded on" if settings.shared else "every side's own"),
         ("Semantic kernel", f"exp(−|x − y|² / 2σ²) over embeddings by {results.model}"),
-        ("σ", f"{results.sigma:.4f}, {results.sigma_said}"),
+        ("σ", f"{results.sigma:.4f}, the median distance between two queries"),
         (
             "Structural kernel",
             f"inner product of TF-IDF vectors of length 1; {results.vocabulary:,} words, of all queries",
@@ -118,7 +108,7 @@ def settings_rows(results: DriftResults) -> list[tuple[str, str]]:
 def as_markdown(results: DriftResults) -> str:
     """drift.md: the matrices of the paper's figure 3, every pair, and where the numbers come from."""
     names = [system.name for system in results.systems]
-    lines = [f"# Drift between {', '.join(names)}", "", headline(results), ""]
+    lines = [f"# Drift between {', '.join(names)}", ""]
     for kind in KINDS:
         lines += [f"## {TITLES[kind]}", "", f"RE-MMD² × 100. †: p < {ALPHA} after Holm's correction.", ""]
         cells = [[name, *(_value(pair_of(results.pairs, name, other), kind) for other in names)] for name in names]

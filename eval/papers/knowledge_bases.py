@@ -15,7 +15,6 @@ from ...errors import ConfigError, DataError
 from ...logs import progress_bar
 from ...methods.methods import METHODS, method_settings, named_sources
 from ...rewriters.card import RetrieverCard
-from ...sources import resolve_model
 
 
 def rows_of(paper: PaperConfig, systems: Mapping[str, PaperSystem]) -> Iterator[tuple[str, str, PaperSystem]]:
@@ -48,35 +47,23 @@ def naming(system: str) -> Iterator[None]:
 
 
 def check_systems(paper: PaperConfig, systems: Mapping[str, PaperSystem]) -> None:
-    """Raises ConfigError for a method that is unknown, settings that it does not take, a source that it names and may
-    not search, and a cross-encoder that it needs and the paper does not name; ModelError where that one does not exist.
-    """
-    settings = {}
-    for name, system in systems.items():
-        with naming(name):
-            settings[name] = method_settings(system.method, system.settings)
+    """Raises ConfigError, before an index is built, for a method that is unknown, settings that it does not take, a
+    source that it names and may not search, and a cross-encoder that it needs and the paper does not name."""
     for task, name, system in rows_of(paper, systems):
-        sources = sources_of(paper, task, system)
-        unknown = [source for source in named_sources(settings[name]) if source and source not in sources]
-        if unknown:
-            raise ConfigError(
-                f"the system {name!r}: the method {system.method!r} names the source {unknown[0]!r}; for the task "
-                f"{task!r} it may search {', '.join(map(repr, sources)) or 'nothing'}. Name one of them, or add it to "
-                f"systems.{name}.sources."
-            )
-        if METHODS[system.method].searches and not sources:
-            raise ConfigError(
-                f"the system {name!r}: the method {system.method!r} searches, and for the task {task!r} there is "
-                f"nothing to search. Name an environment in systems.{name}.sources."
-            )
-    scoring = [name for name, system in systems.items() if METHODS[system.method].scores]
-    if scoring and paper.reranker is None:
-        raise ConfigError(
-            f"the system {scoring[0]!r} puts documents in order with a cross-encoder, and the paper names none. Give "
-            "reranker.model=MODEL, or choose other systems with --system."
-        )
-    if scoring and paper.reranker is not None:
-        resolve_model(paper.reranker.model)
+        with naming(name):
+            settings, sources = method_settings(system.method, system.settings), sources_of(paper, task, system)
+            unknown = [source for source in named_sources(settings) if source and source not in sources]
+            if unknown or (METHODS[system.method].searches and not sources):
+                raise ConfigError(
+                    f"the method {system.method!r} searches {', '.join(map(repr, unknown)) or 'something'}; for the "
+                    f"task {task!r} it may search {', '.join(map(repr, sources)) or 'nothing'}. Name one of them, or "
+                    f"add it to systems.{name}.sources."
+                )
+            if METHODS[system.method].scores and paper.reranker is None:
+                raise ConfigError(
+                    "it puts documents in order with a cross-encoder, and the paper names none. Give "
+                    "reranker.model=MODEL, or choose other systems with --system."
+                )
 
 
 @dataclass(frozen=True, slots=True)

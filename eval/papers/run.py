@@ -59,7 +59,7 @@ def run_paper(paper: PaperConfig, output: Path | None = None, overwrite: bool = 
         journal = open_journal(folder / "questions.jsonl", PaperRecord)
         run = PaperRun(paper, tasks, bases, reader, writer, judge, cross_encoder, journal)
         records = all_records(run, systems)
-    judges = [name for task in paper.tasks.values() for name in task.judges if paper.judging]
+    judges = [name for task in paper.tasks.values() for name in task.judges]
     models = {"reader": reader, "writer": writer if paper.writer else None, "judge": judge if paper.judge else None}
     facts = {
         "identity": {"questions": questions},

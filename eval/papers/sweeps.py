@@ -29,7 +29,7 @@ def sweep_systems(paper: PaperConfig) -> dict[str, PaperSystem]:
                 values: dict[str, Any] = dict(system.settings)
                 for setting, share in zip(settings, _shares(value, len(settings)), strict=True):
                     values = _replaced(values, setting.split("."), share)
-                systems[name] = system.model_copy(update={"settings": values, "tasks": tasks, "label": ""})
+                systems[name] = system.model_copy(update={"settings": values, "tasks": tasks})
     return systems
 
 

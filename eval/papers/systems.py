@@ -6,7 +6,7 @@ Records are keyed by all their inputs, so a question is asked again only where s
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from ...configs.paper import JudgeName, PaperConfig, PaperSystem, Style, TaskConfig
+from ...configs.paper import PaperConfig, PaperSystem, Style, TaskConfig
 from ...data.history import lines_of
 from ...envs.retrievers.rerank import PairScorer
 from ...llms.access import Llm
@@ -175,20 +175,16 @@ class SystemRun:
         ]
         draw = SamplingParams(max_tokens=self._paper.judge_max_tokens, seed=self._paper.seed)
         runner = Runner(self._run.judge, {}, form=self._paper.form)
-        for name in self._judges:
+        for name in self._config.judges:
             scores = judged(runner, JUDGES[name], cases, Setting(self._paper.document_words, draw))
             for by_judge, score in zip(verdicts, scores, strict=True):
                 if score is not None:
                     by_judge[name] = score
         return verdicts
 
-    @property
-    def _judges(self) -> Sequence[JudgeName]:
-        return self._config.judges if self._paper.judging else ()
-
     def _key(self, item: Gold) -> str:
         """A sha256 over all inputs of a question's record, except those of its scores and its names."""
-        run, paper, config, judges = self._run, self._paper, self._config, self._judges
+        run, paper, config, judges = self._run, self._paper, self._config, self._config.judges
         history = [lines_of(item.question.history)] if item.question.history else []
         right = [item.right, list(item.answers), [document.id for document in item.contents]]
         return data_sha256(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ...configs.paper import AVERAGE, POOLED, PaperConfig, PaperSystem, PaperTable, Sweep, TableColumn
+from ...configs.paper import AVERAGE, POOLED, PaperConfig, PaperSystem, Sweep
 from ...data.published import PublishedFigure, published
 from ...data.sampling import sample_of
 from ...markdown_tables import markdown_table
@@ -36,19 +36,23 @@ NAMES = {
 }
 
 
+Unit = Callable[[float | None], str]
+"""Writes a figure."""
+_number: Unit = partial(decimal, digits=1)
+_UNITS: Mapping[str, Unit] = {"percent": percentage, "share": partial(decimal, digits=2), "number": _number}
+
+
 class PaperPage:
     """The sections of results.md."""
 
     def __init__(self, paper: PaperConfig, systems: Mapping[str, PaperSystem], results: PaperResults) -> None:
-        self.paper, self.results = paper, results
-        self.labels = {name: system.label or name for name, system in systems.items()}
+        self.paper, self.systems, self.results = paper, list(systems), results
         self.reference = published(paper.name)
 
     def text(self, facts: Mapping[str, Any], curves: Mapping[int, str]) -> str:
         """The whole page; `curves` has the file of each sweep's curve, by the number of the sweep."""
-        parts = [f"# {self.paper.title or self.paper.name}", self.reference.citation, CHECK, _models(facts), LEGEND]
-        for paper_table in self.paper.tables:
-            parts += [f"## {paper_table.title}", *self._table(paper_table)]
+        parts = [f"# {self.paper.name}", self.reference.citation, CHECK, _models(facts), LEGEND]
+        parts += self._tables()
         parts += self._missing()
         parts += self._shift()
         for i, sweep in enumerate(self.paper.sweeps, start=1):
@@ -58,46 +62,53 @@ class PaperPage:
         parts += [self._provenance(facts)]
         return "\n\n".join(part for part in parts if part) + "\n"
 
-    def _label(self, system: str) -> str:
-        return self.labels.get(system, system)
-
-    def _table(self, paper_table: PaperTable) -> list[str]:
-        figures = {
-            (figure.task, figure.metric, figure.generator, figure.system): figure
-            for figure in self.reference.figures
-            if figure.table == paper_table.published
-        }
-        settings = dict.fromkeys(figure.setting for figure in figures.values() if figure.setting)
-        source = [f"Paper: {paper_table.published}; {'; '.join(settings)}."] if settings else []
-        columns = [(column, _generators(figures, [column])) for column in paper_table.columns]
-        head = ["system"]
-        for column, generators in columns:
-            task = self.paper.tasks[column.task].title if column.task in self.paper.tasks else ""
-            head += [f"{task or column.task} {_name(column.metric)}: {HERE}", *generators]
-        lines = []
-        for row in paper_table.rows or list(self.paper.systems):
-            line = [self._label(row)]
-            for column, generators in columns:
-                line.append(self._measured(paper_table, row, column))
-                line += [_published(figures.get((column.task, column.metric, name, row))) for name in generators]
-            lines.append(line)
-        return [table(head, lines), *source]
-
-    def _measured(self, paper_table: PaperTable, system: str, column: TableColumn) -> str:
-        """Our figure; an average only where every task of it has one."""
-        if column.task == POOLED:
-            return _cell(self.results.pooled(system, column.metric), unit=_UNITS[paper_table.unit])
-        tasks = [column.task]
-        if column.task == AVERAGE:
-            same = [peer.task for peer in paper_table.columns if peer.metric == column.metric]
-            tasks = [task for task in same if task != AVERAGE] or list(
-                dict.fromkeys(row.task for row in self.results.rows)
+    def _tables(self) -> list[str]:
+        """The paper's tables, our figures beside its own; then all of our figures, task by task."""
+        tasks = {*self.paper.tasks, AVERAGE, POOLED}
+        by_table: dict[str, list[PublishedFigure]] = {}
+        for figure in self.reference.figures:
+            if figure.system in self.systems and figure.task in tasks and not figure.metric.startswith("sweep:"):
+                by_table.setdefault(figure.table, []).append(figure)
+        sections = [part for name, figures in by_table.items() for part in self._published_table(name, figures)]
+        for task in self.paper.tasks:
+            rows = [row for row in self.results.rows if row.task == task]
+            metrics = dict.fromkeys(
+                name
+                for row in rows
+                for name in row.means
+                if name not in (*COSTS, CUT_AT_LIMIT) and not name.endswith(f":{ALL}")
             )
+            cells = [[row.system, *(self._measured(row.system, task, name) for name in metrics)] for row in rows]
+            sections += [f"## Every figure of {task} (%)", table(["system", *map(_name, metrics)], cells)]
+        return sections
+
+    def _published_table(self, name: str, figures: Sequence[PublishedFigure]) -> list[str]:
+        values = {(figure.task, figure.metric, figure.system, figure.generator): figure for figure in figures}
+        columns = {(figure.task, figure.metric): figure for figure in figures}
+        head = ["system"]
+        lines = {system: [system] for system in self.systems if any(f.system == system for f in figures)}
+        for (task, metric), first in columns.items():
+            generators = dict.fromkeys(f.generator for f in figures if (f.task, f.metric) == (task, metric))
+            head += [f"{task} {_name(metric)}: {HERE}", *generators]
+            for system, line in lines.items():
+                line.append(self._measured(system, task, metric, _UNITS[first.unit], first.of))
+                line += [_published(values.get((task, metric, system, generator))) for generator in generators]
+        settings = dict.fromkeys(figure.setting for figure in figures if figure.setting)
+        source = [f"Paper: {'; '.join(settings)}."] if settings else []
+        return [f"## {name[0].upper()}{name[1:]}", table(head, lines.values()), *source]
+
+    def _measured(
+        self, system: str, task: str, metric: str, unit: Unit = percentage, averaged: Sequence[str] = ()
+    ) -> str:
+        """Our figure; an average only where every task of it has one."""
+        if task == POOLED:
+            return _cell(self.results.pooled(system, metric), unit=unit)
+        tasks = (averaged or self.paper.tasks) if task == AVERAGE else [task]
         figure, over_all = (
-            _average([self.results.figure(task, system, name) for task in tasks])
-            for name in (column.metric, f"{column.metric}:{ALL}")
+            _average([self.results.figure(of_task, system, name) for of_task in tasks])
+            for name in (metric, f"{metric}:{ALL}")
         )
-        return _cell(figure, over_all, _UNITS[paper_table.unit])
+        return _cell(figure, over_all, unit)
 
     def _missing(self) -> list[str]:
         judges = list(dict.fromkeys(name for row in self.results.rows for name in row.off_format))
@@ -107,7 +118,7 @@ class PaperPage:
         lines = []
         for row in self.results.rows:
             reasons = ", ".join(f"{reason}: {count}" for reason, count in row.reasons.items())
-            line = [row.task, self._label(row.system), str(row.questions), str(row.answered), reasons or "0"]
+            line = [row.task, row.system, str(row.questions), str(row.answered), reasons or "0"]
             counts = (row.cut, row.no_choice, row.draft_kept, row.truncated)
             line += [*map(str, counts), _cell(row.means.get(CUT_AT_LIMIT, NOTHING))]
             lines.append([*line, *(_judge_cell(row, judge) for judge in judges)])
@@ -123,7 +134,7 @@ class PaperPage:
         ]
 
     def _warning(self, row: PaperRow) -> list[str]:
-        share, label = row.means.get(CUT_AT_LIMIT, NOTHING).value, f"{self._label(row.system)} in {row.task}"
+        share, label = row.means.get(CUT_AT_LIMIT, NOTHING).value, f"{row.system} in {row.task}"
         remedy = "Raise the limits of tokens in its settings, method_max_tokens if set, or max_tokens of the reader."
         return cut_warning(label, share, remedy)
 
@@ -138,7 +149,7 @@ class PaperPage:
             lines.append(
                 [
                     row.task,
-                    f"{self._label(row.system)} / {self._label(row.against)}",
+                    f"{row.system} / {row.against}",
                     "first right, second wrong" if right else "all",
                     str(shift.n),
                     str(shift.empty),
@@ -172,23 +183,21 @@ class PaperPage:
             ]
             for value in sweep.values
         ]
-        labels = [self._label(system) for system in sweep.systems]
         setting = setting_label(sweep)
-        by_setting = f"{', '.join(labels)} by {setting}"
         head = [
             setting,
-            *(f"{label}: {HERE}" for label in labels),
-            *(f"{self._label(name)}: paper" for name in printed),
+            *(f"{system}: {HERE}" for system in sweep.systems),
+            *(f"{name}: paper" for name in printed),
         ]
         return [
-            f"## {sweep.title or by_setting}, {sweep.task}: {_name(sweep.metric)}",
+            f"## {', '.join(sweep.systems)} by {setting}, {sweep.task}: {_name(sweep.metric)}",
             table(head, rows),
             f"![{setting}]({curve})" if curve is not None else "",
         ]
 
     def _costs(self) -> list[str]:
         lines = [
-            [row.task, self._label(row.system), *(_cell(row.means[name], unit=_number) for name in COSTS)]
+            [row.task, row.system, *(_cell(row.means[name], unit=_number) for name in COSTS)]
             for row in self.results.rows
         ]
         return ["## Cost of a question", table(["task", "system", *map(_name, COSTS)], lines)]
@@ -200,7 +209,7 @@ class PaperPage:
             [
                 row.task,
                 _name(row.metric),
-                f"{self._label(row.system)} / {self._label(row.baseline)}",
+                f"{row.system} / {row.baseline}",
                 str(row.test.n),
                 f"{percentage(row.test.mean_a)} / {percentage(row.test.mean_b)}",
                 f"{row.test.higher} / {row.test.lower}",
@@ -246,26 +255,11 @@ def _models(facts: Mapping[str, Any]) -> str:
     )
 
 
-def _generators(
-    figures: Mapping[tuple[str, str, str, str], PublishedFigure], columns: Sequence[TableColumn]
-) -> list[str]:
-    """The generators that the paper has for these columns."""
-    return list(
-        dict.fromkeys(key[2] for column in columns for key in figures if key[:2] == (column.task, column.metric))
-    )
-
-
 def _average(figures: Sequence[Mean]) -> Mean:
     """The mean over tasks, of all their questions together; only where every task has one."""
     values = [figure.value for figure in figures]
     complete = None not in values
     return Mean(mean_of(values).value if complete else None, sum(figure.n for figure in figures) if complete else 0)
-
-
-Unit = Callable[[float | None], str]
-"""Writes a figure."""
-_number: Unit = partial(decimal, digits=1)
-_UNITS: Mapping[str, Unit] = {"percent": percentage, "share": partial(decimal, digits=2), "number": _number}
 
 
 def _cell(figure: Mean, over_all: Mean = NOTHING, unit: Unit = percentage) -> str:

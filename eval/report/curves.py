@@ -179,12 +179,5 @@ def _finite(value: object) -> bool:
 
 
 def _label(runs: Sequence[TrainingRun]) -> str:
-    """The run's name, or the common prefix of several names."""
-    names = [run.path.name for run in runs]
-    if len(names) == 1:
-        return names[0]
-    common = os.path.commonprefix(names)  # noqa: RUF071 (letters are meant)
-    common = common.rstrip("0123456789").rstrip("-_. ")
-    for ending in ("seed", "-s", "_s"):
-        common = common.removesuffix(ending).rstrip("-_. ")
-    return common or names[0]
+    """The first run's name, and how many other seeds there are."""
+    return runs[0].path.name + (f" and {len(runs) - 1} more" if len(runs) > 1 else "")

@@ -159,32 +159,6 @@ def test_an_answer_that_never_comes_is_told_with_its_reason_and_asked_for_again(
     assert row(results, "asked", 2)["scores"]["bm25"]["n"] == 5
 
 
-@pytest.mark.usefixtures("impatient")
-def test_what_was_said_before_an_answer_failed_to_come_stands(values, endpoint):
-    endpoint.always = lambda body: (
-        (500, {}) if "bleeding gums" in last_user(body) and len(body["messages"]) == 3 else None
-    )
-    folder, results, _ = carry_out(values)
-    assert [record.turn for record in rows_of(folder) if record.question_id == "t-gums"] == [1]
-    assert [row(results, "asked", turn)["scores"]["bm25"]["n"] for turn in (1, 2)] == [5, 4]
-
-
-def test_an_endpoint_that_refuses_everything_fails_its_cells_and_the_others_stand(values, endpoint):
-    endpoint.always = lambda body: (401, {}) if body["model"] == "locked" else None
-    systems = {**values["systems"], "locked": {"llm": {**values["systems"]["asked"]["llm"], "model": "locked"}}}
-    _, results, failed = carry_out(values, systems=systems)
-    assert [(failure["system"], failure["error"]) for failure in results["failed"]] == [("locked", "ConfigError")]
-    assert "HTTP 401" in str(failed)
-    assert row(results, "asked", 2)["scores"]["bm25"]["n"] == 5
-
-
-def test_requests_stand_side_by_side_as_far_as_concurrency_says(values, endpoint):
-    values["systems"]["asked"]["llm"]["concurrency"] = 3
-    endpoint.gather = 3
-    carry_out(values)
-    assert endpoint.most_together == 3
-
-
 def test_tokens_that_an_endpoint_does_not_say_are_not_called_zero(values, endpoint):
     endpoint.usage = False
     folder, results, _ = carry_out(values)
@@ -242,19 +216,6 @@ def test_a_rewriter_of_two_stages_asks_the_same_model_before(values, endpoint):
     cost = row(results, "asked", 1)["costs"]
     assert (cost["calls"], cost["tokens_in"], cost["tokens_out"]) == (1.5, 10.5, 4.5), "samples share a hypothesis"
     assert {(record.sample, record.calls, record.tokens) for record in rows_of(folder)} == {(0, 2, 6), (1, 1, 3)}
-
-
-def test_an_answer_that_is_sent_back_is_two_calls(values, endpoint):
-    def answer(body):
-        first, *repair = body["messages"]
-        return tagged({"messages": [first]}) if repair or "too much sugar" not in first["content"] else "no tags"
-
-    endpoint.answer = answer
-    folder, results, _ = carry_out(with_system(values, turns=1))
-    assert len(endpoint.bodies) == 6
-    repaired = [record for record in rows_of(folder) if record.calls > 1]
-    assert [(record.question_id, record.calls, record.tokens) for record in repaired] == [("t-sugar", 2, 6)]
-    assert row(results, "asked", 1)["costs"]["calls"] == 6 / 5
 
 
 def test_a_stop_keeps_the_first_ranking_in_later_turns_and_sends_no_search(values, endpoint):

@@ -86,12 +86,6 @@ def test_the_page_is_well_formed_and_shows_every_system():
     assert len(examples) == 1 + 4, "a third of twelve; there is no loss and nothing unchanged"
 
 
-def test_an_insignificant_difference_has_no_star():
-    rows = [row for row in records(n=4) if row.system != "trained"]
-    cells = [cell for row in Reader(page(rows)).tables[3][1:] for cell in row]
-    assert not any("*" in cell for cell in cells)
-
-
 def test_hostile_text_is_shown_and_never_becomes_markup():
     parsed = Reader(page())
     assert "script" not in parsed.tags

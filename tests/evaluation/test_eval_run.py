@@ -226,38 +226,10 @@ def test_answers_that_a_model_did_not_give_are_reported_as_such(tmp_path):
             yield Answered(1, [], {(lost.id, 1, 0): "no reply"})
             yield Answered(len(remaining), records_of_trees(self.name, self.grow(remaining)))
 
-    report = evaluate_systems(
-        RunEnvironment(remote(), environment), [Silent("trained", policy(environment, 3))], tmp_path
-    )
+    evaluate_systems(RunEnvironment(remote(), environment), [Silent("trained", policy(environment, 3))], tmp_path)
     results = json.loads((tmp_path / "results.json").read_text())
     (note,) = [note for note in results["notes"] if "never came" in note]
     assert note.startswith("trained in toy: 1 answers never came and are counted nowhere: no reply (1).")
-    assert "did not answer" not in results["explanation"]
-    assert "an answer or a score is missing: 1" in report.read_text()
-
-
-def test_a_model_is_closed_when_its_evaluation_stops(tmp_path, monkeypatch):
-    class Model:
-        closed = 0
-
-        def close(self):
-            self.closed += 1
-
-    class Modelled(Toy):
-        engine_key = "model"
-
-        def load(self):
-            return model
-
-    def stops(questions):
-        raise MemoryError("no room")
-
-    model = Model()
-    monkeypatch.setattr("querylect.eval.cells.Llm", Model)
-    monkeypatch.setattr("querylect.eval.cells._log_costs", lambda name, llm: None)
-    with pytest.raises(MemoryError):
-        evaluate_systems(RunEnvironment(remote(), Environment()), [Modelled("untrained", stops)], tmp_path)
-    assert model.closed == 1
 
 
 def test_an_outage_on_some_questions_is_counted_and_not_scored_zero(tmp_path):
@@ -267,7 +239,7 @@ def test_an_outage_on_some_questions_is_counted_and_not_scored_zero(tmp_path):
         last = results["systems"][-1]
         assert (last["n"], last["unscorable"]) == (18, 2)
     assert last["metrics"]["ndcg@10"] == pytest.approx(13 / 18)
-    assert "did not answer: 2" in report.read_text()
+    assert "has a score for 18 of 20 questions" in report.read_text()
 
 
 def test_an_outage_on_every_question_stops_and_writes_nothing(tmp_path):
@@ -336,8 +308,7 @@ def test_the_limit_draws_a_sample_and_every_page_says_so(tmp_path):
     assert {row.question_id for row in read_records(tmp_path / "eval.jsonl")} == {"t04", "t17", "t19"}
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["sample"] == {"size": 3, "of": 20, "seed": 0}
-    assert "3 of 20, drawn with seed 0" in results["explanation"]
-    assert page.count("3 of 20, drawn with seed 0") >= 2
+    assert "3 of 20, drawn with seed 0" in page
     assert "3 of 20, drawn with seed 0" in (tmp_path / "tables.tex").read_text()
 
 

@@ -1,7 +1,6 @@
 """Plans carried out with real models, indexes and services: killed, changed, cut, and with parts that fail."""
 
 import json
-import shlex
 import shutil
 from pathlib import Path
 
@@ -11,14 +10,13 @@ from querylect.configs.evaluation import SpecConfig
 from querylect.configs.yaml12 import write_yaml
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.errors import ConfigError, IncompleteError, ModelError
+from querylect.errors import ConfigError, IncompleteError
 from querylect.eval import cells
 from querylect.eval import environments as under_test
 from querylect.eval.records import read_records
 from querylect.eval.spec import evaluate_spec
 from querylect.rollouts.engines import open as engines
 
-from ..command import end
 from ..evaluated import carry_out, plan_values
 from ..forked import Forked
 from ..lessons import TEXTS
@@ -59,18 +57,6 @@ def engine_calls(monkeypatch):
 
     monkeypatch.setattr(engines, "load_engine", counting)
     return calls
-
-
-def untaught_run(values, env, tmp_path):
-    """A run folder whose policy cannot be loaded."""
-    run = tmp_path / "run"
-    (run / "final").mkdir(parents=True)
-    settings = {"env": env, "policy": values["policy"], "rewriter": values["rewriter"]}
-    (run / "config.yaml").write_text(write_yaml({**settings, "rollout": {**ROLLOUT, "branching": [1, 1]}}))
-    add_id(run)
-    (run / "final" / "config.json").write_text("{}")
-    (run / "final" / "model.safetensors").write_text("")
-    return run
 
 
 def score(results, system, turn, environment="bm25", table=0):
@@ -139,31 +125,6 @@ def test_metrics_by_name_are_those_of_pytrec_eval_on_the_exported_files(values, 
     page = (folder / "tables.md").read_text()
     assert "graded: binary metrics count grades of 2 or more." in page
     assert "map and r-precision: of rankings 10 deep" in page
-
-
-def test_the_documented_commands_give_another_metric_without_asking_again(
-    values, engine_calls, tmp_path, monkeypatch, capsys
-):
-    """The commands and the lines of Python in docs/evaluation.md, in the section Tables."""
-    page = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
-    section = page.partition("### Tables")[2].partition("**Averages.**")[0]
-    lines = [line for line in section.splitlines() if line.startswith("    querylect eval")]
-    commands = [shlex.split(line, comments=True)[1:] for line in lines]
-    assert len(commands) == 2
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "spec.yaml").write_text(write_yaml({**values, "name": "transfer", "output": "evaluations"}))
-    captions = []
-    for command in commands:
-        assert end(*command) == 0
-        table = (tmp_path / "evaluations" / "transfer" / "tables.md").read_text()
-        captions.append(next(line for line in table.splitlines() if "on the test split of" in line))
-    assert engine_calls == {"prompts": 10, "loads": 1}
-    assert [caption.partition(" ")[0] for caption in captions] == ["nDCG@10", "Recall@10"]
-    assert "LLM calls" in (tmp_path / "evaluations" / "transfer" / "tables.tex").read_text()
-    capsys.readouterr()
-    program = section.partition("    import pandas")[2].partition("\n\n")[0]
-    exec("import pandas" + program.replace("\n    ", "\n"), {})
-    assert "prompted, turn 2" in capsys.readouterr().out
 
 
 def test_a_changed_plan_asks_only_what_changed(values, engine_calls):
@@ -337,34 +298,6 @@ def test_questions_that_a_run_was_trained_on_are_left_out_for_all(values, lesson
         assert [listed[key] for key in ("dataset", "system", "split", "text")] == [
             "lessons", "trained", "test", "please: my head hurts",
         ]  # fmt: skip
-
-
-def test_questions_that_are_nearly_those_of_the_training_are_told(values, tmp_path, monkeypatch):
-    def no_model(*_):
-        raise ModelError("not needed")
-
-    monkeypatch.setattr(engines, "load_engine", no_model)
-    corpus = [Document(name, "", text) for name, text in TEXTS.items()]
-    train, test = ({"t": {"aspirin": 1}}, "Please, my head hurtss"), ({"x": {"aspirin": 1}}, "another")
-    splits = {
-        name: Split([Question(next(iter(qrels)), text)], qrels)
-        for name, (qrels, text) in {"train": train, "test": test}.items()
-    }
-    save_beir(Dataset("taught", corpus, splits), tmp_path / "taught")
-    run = untaught_run(values, {"dataset": {"kind": "beir", "path": str(tmp_path / "taught")}}, tmp_path)
-    systems = {"trained": {"run": str(run)}, "twin": {"run": str(run)}}
-    systems["before"] = {"run": str(run), "checkpoint": "untrained"}
-    folder, results, _ = carry_out(values, systems=systems)
-    near = "1 of 5 questions of test are nearly the same as one of train"
-    notes = [note for note in results["notes"] if near in note]
-    assert [note.split()[0] for note in notes] == ["trained", "twin"]
-    assert "(for instance 'please: my head hurts' and 'Please, my head hurtss')" in notes[0]
-    assert notes[0] in (folder / "tables.md").read_text()
-    listed = [json.loads(line) for line in (folder / "leaks.jsonl").read_text().splitlines()]
-    assert [(entry["system"], entry["criterion"], entry["left_out"]) for entry in listed] == [
-        ("trained", "letters", False),
-        ("twin", "letters", False),
-    ]
 
 
 @pytest.mark.slow

@@ -9,20 +9,18 @@ from io import StringIO
 import pytest
 from querylect.configs.evaluation import BEST_FREE, SpecConfig
 from querylect.configs.schema import RunConfig
-from querylect.configs.spec_files import dump_spec, load_spec
+from querylect.configs.spec_files import load_spec
 from querylect.configs.yaml12 import write_yaml
 from querylect.data.types import Question
 from querylect.envs.schemas import HitBody, StepResult
 from querylect.errors import EnvironmentUnavailableError
 from querylect.eval.behaviour import behaviour, with_fall_back
 from querylect.eval.records import EvalRecord, read_records
-from querylect.eval.results import summary
 from querylect.eval.run import hyde_config, systems_of_run
 from querylect.eval.run_baselines import with_run_baselines
-from querylect.eval.run_table import explanation, headline, tabulate_run
-from querylect.eval.statistics import holm
+from querylect.eval.run_table import headline, tabulate_run
 from querylect.eval.table import Arm
-from querylect.eval.training_free import GRIDS, Tuned, Tuning, best_by_validation, default_weights, tune
+from querylect.eval.training_free import GRIDS, Tuned, Tuning, best_by_validation, tune
 from querylect.rollouts.checkpoints import find_warm_start
 from querylect.rollouts.engines import open as engines
 from safetensors.torch import load_file, save_file
@@ -155,7 +153,6 @@ def test_the_headline_names_what_is_beaten_the_best_baseline_and_the_warm_start_
         "At turn 1, the trained policy beats the untrained policy, the raw question, the training-free baseline "
         "Weighted question words and HyDE at equal cost, but does not beat its warm start."
     )
-    assert "for HyDE at equal cost" in explanation(results, "test")
     against = {row.baseline for row in results.table.comparisons if row.arm.system == "trained"}
     baselines = {("raw", 0), ("untrained", 1), ("warm start", 1), ("weighted_words", 0), ("hyde", 1)}
     assert against == {Arm(*key) for key in baselines}
@@ -185,7 +182,7 @@ def run(settings, speaking, tmp_path):
     return config, tmp_path / "run"
 
 
-def test_a_run_is_compared_with_its_warm_start_hyde_and_the_baselines(run, capsys):
+def test_a_run_is_compared_with_its_warm_start_hyde_and_the_baselines(run):
     config, folder = run
     assert find_warm_start(folder) == folder / "warm_start"
     report = evaluate(config, folder, None)
@@ -211,15 +208,9 @@ def test_a_run_is_compared_with_its_warm_start_hyde_and_the_baselines(run, capsy
         assert phrase in page
     compared = {row["against"]["system"] for row in results["comparisons"] if row["system"] == "trained"}
     assert compared == {"raw", "untrained", "warm start", "hyde", results["best_training_free"]}
-    summary_text = summary(folder / "results.json")
-    for phrase in (
-        "Warm start, turn 1",
-        "(best training-free)",
-        "repeats question",
-        "with fall-back",
-        results["headline"],
-    ):
-        assert phrase in summary_text
+    tables = (folder / "tables.md").read_text()
+    assert results["headline"] in tables
+    assert "| Warm start, turn 1 |" in tables
     (folder / "warm_start" / "model.safetensors").unlink()
     assert find_warm_start(folder) is None
 
@@ -343,46 +334,9 @@ def test_a_run_in_a_plan_has_its_untrained_policy_and_hyde_as_rows(run, plan):
         spec = SpecConfig.model_validate({**plan, "training_free": [], **changes})
         return with_run_baselines(spec).systems.keys() - spec.systems.keys()
 
-    once = {"run": str(folder)}
-    assert added(systems={"mine": run_system, "once": once}) == {
-        "mine-untrained", "mine-hyde", "once-untrained", "once-hyde"
-    }, "other turns"  # fmt: skip
-    assert added(systems={"mine": run_system, "before": {**run_system, "checkpoint": "untrained"}}) == {"mine-hyde"}
     prompted = {"turns": 2, "rollout": config.rollout.model_dump()}
     assert added(systems={"prompted": prompted, "mine": run_system}) == {"mine-hyde"}
     assert added(systems={"mine": {**run_system, "rewriter": {"name": "hyde"}}}) == {"mine-untrained"}
     assert added(systems={"mine": run_system}, run_baselines=["hyde"]) == {"mine-hyde"}
     assert added(systems={"mine": run_system}, run_baselines=[]) == set()
     assert added(systems={"mine": {"run": str(folder / "nowhere")}}) == set()
-
-
-def test_rows_of_warm_starts_can_be_left_out_and_else_count_in_holm_s_correction(run, plan):
-    config, folder = run
-    configure(folder, config)
-    systems = {"mine": {"run": str(folder)}, "prompted": {}}
-    for run_baselines, rows in ((["warm_start"], ["mine-warm-start", "mine", "prompted"]), ([], ["mine", "prompted"])):
-        _, table = carry_out(plan, training_free=[], systems=systems, run_baselines=run_baselines)
-        assert [row["system"] for row in table["rows"]] == ["raw", *rows]
-        tested = table["comparisons"]
-        assert sorted(row["system"] for row in tested) == sorted(rows)
-        assert [row["p_holm"] for row in tested] == holm([row["p"] for row in tested])
-
-
-def test_a_plan_asks_a_baseline_once_and_keeps_its_weights(plan):
-    folder, table = carry_out(plan, limit=2)
-    weights = {path: path.read_text() for path in folder.glob("cells/*/weights.json")}
-    assert len(weights) == 3
-    again, wider = carry_out(plan)
-    assert {path: path.read_text() for path in again.glob("cells/*/weights.json")} == weights
-    assert [row["system"] for row in wider["rows"]] == [row["system"] for row in table["rows"]]
-
-
-def test_a_plan_is_written_without_the_systems_that_every_plan_has(plan, tmp_path):
-    parsed = SpecConfig.model_validate(plan)
-    (tmp_path / "plan.yaml").write_text(dump_spec(parsed))
-    assert load_spec(str(tmp_path / "plan.yaml")) == parsed
-    assert list(load_spec(str(tmp_path / "plan.yaml"), ["training_free=[]"]).systems) == ["prompted"]
-
-
-def test_the_defaults_are_the_published_ones():
-    assert default_weights("rm3") == {"fb_docs": 10, "fb_terms": 10, "original_query_weight": 0.5}

@@ -13,7 +13,6 @@ import pytest
 from querylect.configs.load import dump_config, load_config
 from querylect.data.types import Question
 from querylect.errors import CheckpointError, ConfigError, DataError, ModelError, StorageError
-from querylect.eval import identity
 from querylect.export.base import BaseModelSource, Licence, base_of, licence_of_card
 from querylect.export.card import fenced
 from querylect.export.describe import _without_folders, portable
@@ -225,12 +224,8 @@ def test_of_several_evaluations_that_of_the_most_questions_leaves(copied, tmp_pa
     """A quick look at some questions, made later, is not what the card shows; alone, it says that it is a sample."""
     config = load_config(str(copied / "config.yaml"))
     quick = config.model_copy(update={"eval": config.eval.model_copy(update={"limit": 2})})
-    hashed, real = [], identity.folder_identity
-    monkeypatch.setattr(identity, "folder_identity", lambda folder: hashed.append(folder.name) or real(folder))
-    monkeypatch.setattr("querylect.eval.run.folder_identity", identity.folder_identity)
     monkeypatch.setattr("querylect.eval.run.draw_run", lambda *_: [])
     page = evaluate(quick, copied, None)
-    assert hashed.count("final") == 1, "for the cells, and not again for the report"
     assert page.parent.parent == copied / "evaluations"
     assert page.parent.name.startswith("test-2-final-")
     assert evaluate(config, copied, None).parent == copied

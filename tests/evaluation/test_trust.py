@@ -77,20 +77,24 @@ def stranger(request, trained_run, speaking, lessons, tmp_path):
     return folder, NAMED[request.param]
 
 
-@pytest.mark.parametrize("name", ["rewrite", "eval", "eval --run", "answers", "export", "export-trec", "serve"])
+@pytest.mark.parametrize("name", ["rewrite", "eval", "eval of a spec", "answers", "export", "serve"])
 def test_without_trust_no_command_runs_code_of_another_user(name, stranger, lessons, tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder, setting = stranger
     (tmp_path / "mine.yaml").write_text(json.dumps({"env": lessons.model_dump(mode="json")}))
     out = str(tmp_path / "out")
-    spec = ["--dataset", lessons.dataset.path, "--retriever", "bm25", f"output={out}"]
+    spec = {
+        "datasets": {"lessons": lessons.dataset.model_dump(mode="json")},
+        "environments": {"bm25": {}},
+        "systems": {"run": {"run": str(folder)}},
+    }
+    (tmp_path / "spec.yaml").write_text(json.dumps(spec))
     command = {
         "rewrite": ["rewrite", str(folder), *ASKING],
         "eval": ["eval", str(folder)],
-        "eval --run": ["eval", "--run", str(folder), *spec, "training_free=[]"],
+        "eval of a spec": ["eval", str(tmp_path / "spec.yaml"), "training_free=[]", "-o", out],
         "answers": ["answers", str(folder)],
         "export": ["export", str(folder), "--to", out, "--merge-lora", "--without-evaluation"],
-        "export-trec": ["env", "export-trec", str(folder), "--to", out],
         "serve": ["serve", str(tmp_path / "mine.yaml"), "--rewriter", str(folder)],
     }[name]
     with pytest.raises(SystemExit) as stop:

@@ -77,14 +77,12 @@ def test_no_service_is_started_for_an_index_of_this_machine(small_environment, m
 RAW = """
 import sys
 from querylect.configs.evaluation import SpecConfig
-from querylect.eval.results import spec_summary
 from querylect.eval.spec import evaluate_spec
 
 folder, data = sys.argv[1:]
 plan = {"output": folder, "bootstrap": 50, "permutations": 50}
 plan |= {"datasets": {"small": {"kind": "beir", "path": data}}, "environments": {"bm25": {}}}
 path, failed = evaluate_spec(SpecConfig.model_validate(plan))
-spec_summary(path)
 assert failed is None and "rm3" in path.read_text()
 print(sorted({"torch", "transformers", "matplotlib", "uvicorn"} & sys.modules.keys()))
 """

@@ -210,7 +210,7 @@ def test_a_run_without_judgements_is_evaluated_by_answers(run):
     report = evaluate(config, folder, None)
     results = json.loads(report.with_name("results.json").read_text())
     assert "no relevant documents" in results["headline"], "no verdict from scores that are all 0"
-    assert "querylect answers" in results["explanation"]
+    assert "querylect answers" in results["headline"]
     (records_of_rankings,) = folder.rglob("eval.jsonl")
     table = answer_questions(config, records_of_rankings).with_suffix(".json")
     systems = {row["system"]: row for row in json.loads(table.read_text())["systems"]}

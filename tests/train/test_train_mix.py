@@ -315,9 +315,7 @@ def test_a_run_is_evaluated_on_each_environment(straight, small_environment, her
         members = {"bm25": served(small_environment, url), "dense": served(herbs, herbs_url)}
         plain = {**config.model_dump(), "mix": {"environments": members}, "eval": quick}
         config = RunConfig.model_validate(plain)
-        messages: list[str] = []
-        reports = list(evaluate_each(config, folder, tmp_path / "out", check=messages.append))
-        assert ["no figure is published" in sentence for sentence in messages] == [True, True]
+        reports = list(evaluate_each(config, folder, tmp_path / "out"))
         assert reports == [tmp_path / "out" / f"eval-{name}" / "report.html" for name in ("bm25", "dense")]
         held_out = {"q-head", "q-sugar", "q-hidden"}, {f"t-{name}" for name in ANSWERS}
         for report, expected_ids in zip(reports, held_out, strict=True):
@@ -325,8 +323,6 @@ def test_a_run_is_evaluated_on_each_environment(straight, small_environment, her
             assert {row.question_id for row in rows} == expected_ids
             assert {row.system for row in rows} == {"raw", "untrained", "trained", "rm3"}
             assert report.is_file()
-            (compared,) = json.loads((report.parent / "results.json").read_text())["baselines"]
-            assert (compared["status"], compared["measured"]["questions"]) == ("unknown", len(expected_ids))
         assert list(evaluate_each(config, folder, tmp_path / "one", "dense")) == [
             tmp_path / "one" / "eval-dense" / "report.html"
         ]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from querylect.configs.spec_files import load_spec
-from querylect.errors import BaselineError, IncompleteError
+from querylect.errors import IncompleteError
 from querylect.eval.spec_tables import label
 from querylect.eval.table import Arm
 
@@ -14,12 +14,11 @@ from ..service.test_cli import replace_function  # noqa: F401 (a fixture)
 SPEC = "datasets: {hpo: {kind: hpo}}\nenvironments: {bm25: {}}\n"
 
 
-@pytest.fixture(autouse=True)
-def _summaries(monkeypatch):
-    """What is printed of results, which no evaluation of this file writes; and the index of `tiny` is there."""
-    monkeypatch.setattr("querylect.rollouts.preflight.check_run", lambda config, name=None: None)
-    monkeypatch.setattr("querylect.eval.results.summary", lambda path: "the table of a run")
-    monkeypatch.setattr("querylect.eval.results.spec_summary", lambda path: "the tables of a spec")
+@pytest.fixture
+def tables(tmp_path):
+    """The tables that an evaluation has written."""
+    (tmp_path / "tables.md").write_text("the tables")
+    return tmp_path / "tables.md"
 
 
 @pytest.fixture
@@ -28,71 +27,41 @@ def path(tmp_path):
     return str(tmp_path / "spec.yaml")
 
 
-def test_a_spec_is_carried_out_and_a_run_is_not_taken_for_one(replace_function, path, capsys):  # noqa: F811
-    spec_calls = replace_function("eval.spec", "evaluate_spec", (Path("out/tables.md"), None))
-    run_calls = replace_function("eval.run", "evaluate_each", [Path("report.html")])
+def test_a_spec_is_carried_out_and_a_run_is_not_taken_for_one(
+    replace_function,  # noqa: F811
+    path,
+    tables,
+    monkeypatch,
+    capsys,
+):
+    monkeypatch.setattr("querylect.rollouts.preflight.check_run", lambda config, name=None: None)
+    spec_calls = replace_function("eval.spec", "evaluate_spec", (tables, None))
+    run_calls = replace_function("eval.run", "evaluate_each", [tables.with_name("report.html")])
     assert end("eval", path, "limit=3", "-o", "out") == 0
     assert end("eval", "grid", "--trust") == 0
     assert end("eval", "tiny", "--overwrite") == 0
     assert run_calls[0][0][-1] is True
     assert spec_calls == [
-        ((load_spec(path, ["limit=3"]), Path("out"), None, False, False), {}),
-        ((load_spec("grid"), None, None, False, True), {}),
+        ((load_spec(path, ["limit=3"]), Path("out"), False, False), {}),
+        ((load_spec("grid"), None, False, True), {}),
     ]
     assert len(run_calls) == 1
-    assert capsys.readouterr().out == "out/tables.md\nout/tables.md\nreport.html\n"
+    captured = capsys.readouterr()
+    assert captured.out.split() == [str(tables), str(tables), str(tables.with_name("report.html"))]
+    assert captured.err.count("the tables") == 3
 
 
-def test_failed_cells_make_the_exit_code_one_after_the_tables_are_told(replace_function, path, capsys):  # noqa: F811
-    replace_function("eval.spec", "evaluate_spec", (Path("tables.md"), IncompleteError("2 of 3 cells failed")))
+def test_failed_cells_make_the_exit_code_one_after_the_tables_are_told(replace_function, path, tables, capsys):  # noqa: F811
+    replace_function("eval.spec", "evaluate_spec", (tables, IncompleteError("2 of 3 cells failed")))
     assert end("eval", path) == 1
     captured = capsys.readouterr()
-    assert captured.out == "tables.md\n"
+    assert captured.out == f"{tables}\n"
     assert "incomplete: 2 of 3 cells failed" in captured.err
-
-
-def test_flags_stand_for_a_spec(replace_function):  # noqa: F811
-    spec_calls = replace_function("eval.spec", "evaluate_spec", (Path("tables.md"), None))
-    flags = ["--dataset", "hpo", "--retriever", "bm25", "--rewriter", "small", "--run", "mine=runs/demo"]
-    assert end("eval", "limit=4", *flags, "--turns", "2", "--model", "m") == 0
-    (((spec, output, check, overwrite, trust), _),) = spec_calls
-    assert (output, check, overwrite, trust) == (None, None, False, False)
-    assert list(spec.systems) == ["first_titles", "rm3", "weighted_words", "small", "mine"]
-    assert (spec.limit, spec.systems["mine"].turns) == (4, 2)
-
-
-def test_baselines_are_told_on_the_standard_error_and_a_wrong_one_is_exit_code_one(replace_function, path, capsys):  # noqa: F811
-    spec_calls = replace_function(
-        "eval.spec", "evaluate_spec", (Path("tables.md"), BaselineError("bm25 on hpo is wrong"))
-    )
-    run_calls = replace_function("eval.run", "evaluate_each", [Path("report.html")])
-    assert end("eval", path, "--check-baselines") == 1
-    assert end("eval", "tiny", "--check-baselines") == 0
-    for check in (spec_calls[0][0][2], run_calls[0][0][-2]):
-        check("bm25: right")
-    captured = capsys.readouterr()
-    assert captured.out == "tables.md\nreport.html\n"
-    assert "error: bm25 on hpo is wrong" in captured.err
-    assert captured.err.count("bm25: right") == 2
-    assert "the table of a run" in captured.err
-    assert "the tables of a spec" in captured.err
-
-
-def test_an_endpoint_stands_for_the_model_of_all_rewriters(replace_function):  # noqa: F811
-    spec_calls = replace_function("eval.spec", "evaluate_spec", (Path("tables.md"), None))
-    flags = ["--rewriter", "hyde", "--model", "m", "--endpoint", "http://h/v1"]
-    assert end("eval", "--dataset", "hpo", "--retriever", "bm25", *flags) == 0
-    llm = spec_calls[0][0][0].systems["hyde"].llm
-    assert (llm.model, llm.base_url) == ("m", "http://h/v1")
 
 
 @pytest.mark.parametrize(
     ("arguments", "facts"),
     [
-        ([], ["--dataset", "--retriever"]),
-        (["SPEC", "--dataset", "hpo"], ["SPEC"]),
-        (["SPEC", "--endpoint", "http://h"], ["SPEC"]),
-        (["tiny", "--turns", "3"], ["'tiny'"]),
         (["SPEC", "--checkpoint", "best"], ["--checkpoint", "systems.NAME.checkpoint"]),
         (["SPEC", "limt=3"], ["'limt=3'", "limit"]),
     ],

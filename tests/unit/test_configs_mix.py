@@ -140,7 +140,7 @@ def test_a_wrong_shared_setting_is_told_once(path):
         assert str(caught.value).count(" is 5") == 1
 
 
-@pytest.mark.parametrize("command", ["serve", "rewrite", "index merge", "env export-trec --to=x"])
+@pytest.mark.parametrize("command", ["serve", "rewrite", "index merge"])
 def test_commands_on_one_environment_ask_for_its_name(command, path, capsys):
     assert end(*command.split(), path) == 2
     stderr = capsys.readouterr().err

@@ -1,8 +1,8 @@
-"""Evaluation specs from files, overrides and flags, and the messages for invalid ones."""
+"""Evaluation specs from files and overrides, and the messages for invalid ones."""
 
 import pytest
 from querylect.configs.evaluation import SpecConfig
-from querylect.configs.spec_files import dump_spec, is_spec, known_specs, load_spec, spec_of_flags
+from querylect.configs.spec_files import dump_spec, is_spec, known_specs, load_spec
 from querylect.configs.yaml12 import parse_yaml
 from querylect.errors import ConfigError
 from querylect.methods.methods import method_settings
@@ -29,11 +29,6 @@ systems:
 def path(tmp_path):
     (tmp_path / "spec.yaml").write_text(SPEC)
     return str(tmp_path / "spec.yaml")
-
-
-def flags(**changes):
-    values = {"datasets": ["hpo"], "retrievers": ["bm25"], "rewriters": [], "runs": []}
-    return spec_of_flags(**{**values, "model": None, "turns": 1, "samples": None, **changes})
 
 
 @pytest.mark.parametrize("name", [*known_specs(), None])
@@ -76,7 +71,6 @@ URLS = [f"environments.bm25.{setting}" for setting in ("client.urls", "urls", "d
         ("bootstrp=1", ["bootstrap?"]),
         ("metrics=[ndcg@100]", ["100 documents", "depth is 10"]),
         ("metrics=[err@10]", ["metric 'err@10'", "r-precision"]),
-        ("metrics=[mrr, mrr]", ["metrics ['mrr', 'mrr']"]),
         ("baselines=[nobody]", ["baselines", "'nobody'", "raw, first_titles, rm3, weighted_words"]),
         ("parts=[three]", ["parts", "'three'", "one, two"]),
         ("systems.sampled.environments=[served, bm52]", ["systems.sampled.environments", "'bm52'"]),
@@ -93,30 +87,6 @@ URLS = [f"environments.bm25.{setting}" for setting in ("client.urls", "urls", "d
 def test_a_mistake_is_told_with_what_to_do(path, override, facts):
     with refused(ConfigError, *facts):
         load_spec(path, [override])
-
-
-def test_flags_make_a_spec():
-    models = {"rewriters": ["small", "long=explore"], "runs": ["runs/demo"], "model": "/models/policy"}
-    searched = {"datasets": ["hpo", "folder/scifact"], "retrievers": ["bm25", "mini=/models/all-minilm"]}
-    spec = flags(**searched, **models, turns=2, samples=3, overrides=["limit=7"])
-    assert {name: source.path for name, source in spec.datasets.items()} == {"hpo": None, "scifact": "folder/scifact"}
-    assert [environment.env.retriever for environment in spec.environments.values()] == ["bm25", "/models/all-minilm"]
-    assert list(spec.systems)[:3] == spec.free_systems == ["first_titles", "rm3", "weighted_words"]
-    with_model = {name: system for name, system in spec.systems.items() if system.training_free is None}
-    runs = {name: (system.run, system.turns, system.samples) for name, system in with_model.items()}
-    assert runs == {"small": (None, 2, 3), "long": (None, 2, 3), "demo": ("runs/demo", 2, 3)}
-    assert spec.systems["long"].rewriter.name == "explore"
-    assert (spec.policy.model, spec.limit) == ("/models/policy", 7)
-
-
-def test_flags_that_make_no_spec_are_told():
-    with refused(ConfigError, "--dataset", "'x'", "NAME=b/x"):
-        flags(datasets=["a/x", "b/x"])
-    with refused(ConfigError, "'small'", "--run NAME=runs/small"):
-        flags(rewriters=["small"], runs=["runs/small"])
-    for nothing in ({"datasets": []}, {"retrievers": []}):
-        with refused(ConfigError, "--dataset", "--retriever"):
-            flags(**nothing)
 
 
 def test_writers_of_passages_or_several_queries_have_room_by_default():

@@ -1,11 +1,9 @@
 """`querylect data …` on the command line."""
 
-import json
-
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.data.types import Split
 from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment, RankedHit
-from querylect.eval.export import export_trec
 
 from ..command import end
 from ..jsonl import write_jsonl
@@ -47,8 +45,9 @@ def test_beirs_msmarco_is_measured_from_grade_2_in_trec_dl_and_from_1_in_clicks(
     assert recall == [0, 1, 1]
     levels = {}
     for split in ("test", "validation"):
-        export_trec(config, None, split, tmp_path / split)
-        levels[split] = json.loads((tmp_path / split / "export.json").read_text())["relevance_level"]
+        questions = environment.questions(split)
+        judged = Split(questions, {question.id: environment.judgements(question.id) for question in questions})
+        levels[split] = judged.relevance_level(environment.relevance_level)
     assert levels == {"test": 2, "validation": 1}
 
 

@@ -9,7 +9,7 @@ from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import HitBody, StepResult
 from querylect.errors import DataError
 from querylect.eval.journal import Journal, fingerprint, finished
-from querylect.eval.records import raw_record, record_line
+from querylect.eval.records import METRICS, RAW, record_line, record_of_search
 
 from ..raising import refused
 
@@ -21,7 +21,9 @@ def row(question, value=0.5, turn=0, sample=0, text=None):
     if value is not None:
         metrics = dict.fromkeys(("ndcg@10", "recall@10", "mrr@10"), value)
         result = StepResult(question_id=question, ranking=[HitBody(id="d", score=1.0)], reward=value, metrics=metrics)
-    record = raw_record(Question(question, text or f"question {question[1:]}"), SearchPlan.of("x"), result)
+    record = record_of_search(
+        RAW, Question(question, text or f"question {question[1:]}"), ["x"], SearchPlan.of("x"), result, METRICS
+    )
     return replace(record, turn=turn, sample=sample)
 
 

@@ -8,8 +8,8 @@ from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import HitBody, StepResult
 from querylect.eval.records import (
     EvalRecord,
-    raw_record,
     read_records,
+    record_of_search,
     records_of_trees,
     write_records,
 )
@@ -54,7 +54,8 @@ def test_a_failed_format_scores_zero_and_costs_tokens_but_no_search():
 def test_an_outage_is_none_and_never_zero():
     (record,) = records_of_trees("untrained", [Tree(QUESTION, [node(1, 10, 4, metrics={}, reward=None)])])
     assert set(record.metrics.values()) == {None}
-    assert set(raw_record(QUESTION, SearchPlan.of("weak grip"), None).metrics.values()) == {None}
+    lost = record_of_search("raw", QUESTION, ["weak grip"], SearchPlan.of("weak grip"), None, list(SCORES))
+    assert set(lost.metrics.values()) == {None}
     assert record.searches == 1
 
 
@@ -75,7 +76,8 @@ def test_the_search_is_recorded_as_it_was_sent_with_the_scores_of_its_documents(
     first, second = (records_of_trees("trained", [Tree(QUESTION, [root])])[0] for root in (fine, failed))
     assert (SearchPlan.model_validate(first.plan), first.scores) == (SearchPlan.of("grip"), (2.0, 1.0))
     assert (second.plan, second.scores) == (None, ())
-    raw = raw_record(QUESTION, SearchPlan.of("weak grip", k=7), step_result(SCORES))
+    plan = SearchPlan.of("weak grip", k=7)
+    raw = record_of_search("raw", QUESTION, plan.texts, plan, step_result(SCORES), list(SCORES))
     assert (SearchPlan.model_validate(raw.plan).k, raw.scores) == (7, (2.5,))
 
 

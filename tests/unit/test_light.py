@@ -122,7 +122,6 @@ COMMANDS = {
     "adapt {docs} --to none": "cpu",
     "report runs/none": "eval",
     "paper hcqr": "eval",
-    "env export-trec --to none": "eval",
     "rewrite owner/name -q x": "local",
 }
 
