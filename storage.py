@@ -123,10 +123,6 @@ def new_folder(target: Path, label: str) -> Iterator[Path]:
         yield folder
 
 
-_LOCKED: dict[Path, os.stat_result] = {}
-"""The lock files that this process holds."""
-
-
 @contextmanager
 def only_writer(folder: Path, name: str, remedy: str, taken: str) -> Iterator[None]:
     """Lock a folder for this process through its file `name`; the lock ends with the process, however that ends.
@@ -145,11 +141,10 @@ def only_writer(folder: Path, name: str, remedy: str, taken: str) -> Iterator[No
             lock.acquire()
         except Timeout as error:
             raise StorageError(taken) from error
-        _LOCKED[path] = path.stat()
+        held = path.stat()
     try:
         yield
     finally:
-        held = _LOCKED.pop(path)
         with suppress(OSError):
             if os.path.samestat(path.stat(), held):
                 path.unlink()  # while it is locked: filelock opens a new file where the opened one was removed
@@ -182,22 +177,6 @@ def is_command_at_work(folder: Path) -> bool:
         return True
     except OSError:
         return False
-
-
-def refuse_lost_lock(folder: Path) -> None:
-    """Raise StorageError where this process held `only_command` of a folder that was since removed or made anew."""
-    path = folder / COMMAND_LOCK
-    if path not in _LOCKED:
-        return
-    try:
-        lost = not os.path.samestat(path.stat(), _LOCKED[path])
-    except FileNotFoundError:
-        lost = True
-    if lost:
-        raise StorageError(
-            f"{folder} was removed or emptied while this command was writing to it. Put it back and continue with "
-            "--resume, or start anew under another name."
-        )
 
 
 def parse_json(text: str | bytes) -> Any:

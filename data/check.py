@@ -16,7 +16,6 @@ from .leakage import (
     near_leaks,
     near_overlap,
     overlap,
-    shared_documents,
     write_leaks,
 )
 from .load import open_benchmark
@@ -28,7 +27,7 @@ def check(
     config: DatasetConfig | None = None,
     leaks_file: Path | None = None,
 ) -> Iterator[str]:
-    """Yield the lines of the report: files, counts, duplicate texts, overlap of splits, notes.
+    """Yield the lines of the report: files, counts, overlap of splits, notes.
 
     `path` is a BEIR folder or one that `data get` wrote; for any other folder `config` says how to read it.
     `leaks_file` gets one line for each leaking question.
@@ -59,12 +58,10 @@ def check(
         config = DatasetConfig.model_validate({"kind": source.kind, "path": str(folder)})
     dataset = load_beir(folder) if config is None else load_benchmark(open_benchmark(config))
     yield from _counts(dataset)
-    yield from _repeated(dataset)
     yield from _expected(dataset, folder)
     yield from overlap(dataset) or [f"{dataset.name}: no question stands in two splits, by id or by words"]
     leaks = [*exact_leaks(dataset.splits), *(near := near_leaks(dataset.splits))]
     yield from near_overlap(dataset, near)
-    yield from shared_documents(dataset)
     yield from dataset.notes
     if leaks_file is not None:
         with writing(leaks_file, "Name a file in a folder that can be written."):
@@ -83,15 +80,6 @@ def _counts(dataset: Dataset) -> Iterator[str]:
             f"({split.relevant / len(split.questions):.2f} a question; grades {', '.join(map(str, grades))})"
             + (f", {irrelevant:,} others" if irrelevant else "")
         )
-
-
-def _repeated(dataset: Dataset) -> Iterator[str]:
-    distinct = {(document.title, document.text) for document in dataset.corpus}
-    if len(distinct) < len(dataset.corpus):
-        yield f"{len(dataset.corpus) - len(distinct):,} documents have the title and text of another one"
-    empty = sum(not document.contents for document in dataset.corpus)
-    if empty:
-        yield f"{empty:,} documents are empty"
 
 
 def _expected(dataset: Dataset, folder: Path) -> Iterator[str]:

@@ -20,7 +20,7 @@ from ..storage import write_lines
 from .folding import folded
 from .jsonl import read_records
 from .near_texts import near_duplicates
-from .types import SPLITS, Dataset, Document, Question, Split, relevant
+from .types import SPLITS, Dataset, Document, Question, Split
 
 _WORD = re.compile(r"\w+")
 
@@ -101,19 +101,6 @@ def near_overlap(dataset: Dataset, leaks: Iterable[Leak] | None = None) -> list[
     return [
         describe_near(dataset.name, near, len(dataset.splits[split].questions))
         for (split, _), near in _by_pair(swapped)
-    ]
-
-
-def shared_documents(dataset: Dataset) -> list[str]:
-    """One sentence for each pair of splits: how many relevant documents of the later one the earlier one has too."""
-    documents = {
-        name: {document for grades in split.qrels.values() for document in relevant(grades)}
-        for name, split in dataset.splits.items()
-    }
-    return [
-        f"{dataset.name}: {len(documents[first] & documents[second])} of {len(documents[second])} relevant documents "
-        f"of {second} are relevant to a question of {first} too."
-        for first, second in _pairs(dataset.splits)
     ]
 
 

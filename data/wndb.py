@@ -4,7 +4,6 @@ It reads nouns, verbs and adjectives: data.noun, data.verb and data.adj have one
 sense (a word in a synset) per line with its tag count in WordNet's annotated texts.
 """
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -46,37 +45,24 @@ class WordNet:
     """Synset id → how often its senses are tagged in annotated texts; synsets without a tag are absent."""
     notice: str
     """Licence and copyright notice from the head of the data files, on one line."""
-    digest: str
-    """sha256 of the four files, line ends as LF."""
 
 
 def read_wordnet(folder: Path) -> WordNet:
-    """Read the folder with data.noun, data.verb, data.adj and index.sense.
-
-    Raises DataError for a missing or unreadable file, for a line that is no complete synset or
-    sense, and if a synset is missing.
-    """
-    digest = hashlib.sha256()
+    """Read the folder with data.noun, data.verb, data.adj and index.sense. Raises DataError for a missing file."""
     synsets: dict[str, Synset] = {}
-    notice = ""
+    notice: list[str] = []
     for part_of_speech, name in _FILES.items():
-        contents = _read(folder / name)
-        digest.update(hashlib.sha256(contents).digest())
-        header = _read_synsets(folder / name, part_of_speech, contents, synsets)
-        notice = notice or header
-    senses = _read(folder / _SENSES)
-    digest.update(hashlib.sha256(senses).digest())
-    tagged = _tag_counts(folder / _SENSES, senses)
-    targets = {target for synset in synsets.values() for _, target in synset.pointers}
-    for target in sorted((targets | tagged.keys()) - synsets.keys()):
-        raise _damaged(folder / _FILES.get(target[0], "data.*"), f"it lacks synset {target}")
-    return WordNet(synsets, tagged, notice, digest.hexdigest())
+        header, lines = list[str](), list[str]()
+        for line in _lines(folder / name):
+            (header if line.startswith("  ") else lines).append(line)
+        notice = notice or [word for line in header for word in line.split()[1:]]
+        synsets |= {synset.id: synset for synset in (_parse(line, part_of_speech) for line in lines)}
+    return WordNet(synsets, _tag_counts(folder / _SENSES), _HYPHENATED.sub("", " ".join(notice)))
 
 
-def _read(file: Path) -> bytes:
-    """The bytes of a file, with LF line ends."""
+def _lines(file: Path) -> list[str]:
     try:
-        return file.read_bytes().replace(b"\r\n", b"\n")
+        return file.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise DataError(
             f"{file} cannot be read ({error}); expected a database file of WordNet 3.0. Give the folder that holds "
@@ -84,38 +70,17 @@ def _read(file: Path) -> bytes:
         ) from error
 
 
-def _read_synsets(file: Path, part_of_speech: str, contents: bytes, synsets: dict[str, Synset]) -> str:
-    """Add the synsets of a data file to `synsets`; return the notice of its first lines."""
-    notice: list[str] = []
-    for number, raw in enumerate(contents.splitlines(), start=1):
-        if raw.startswith(b"  "):
-            notice += raw.decode("utf-8", "replace").split()[1:]
-            continue
-        try:
-            synset = _parse(raw.decode("utf-8"), part_of_speech)
-        except (ValueError, IndexError) as error:
-            raise _damaged(file, f"line {number} is no complete synset") from error
-        synsets[synset.id] = synset
-    return _HYPHENATED.sub("", " ".join(notice))
-
-
 def _parse(line: str, part_of_speech: str) -> Synset:
-    """Parse a synset line. Raises ValueError or IndexError if the counts of the line do not fit."""
-    data, separator, gloss = line.partition(" | ")
+    data, _, gloss = line.partition(" | ")
     fields = data.split()
     pointers_at = 4 + 2 * int(fields[3], 16)
-    count = int(fields[pointers_at])
-    pointer_fields = fields[pointers_at + 1 : pointers_at + 1 + 4 * count]
-    if not separator or len(fields[0]) != 8 or len(pointer_fields) != 4 * count:
-        raise ValueError(line)
+    pointers = fields[pointers_at + 1 : pointers_at + 1 + 4 * int(fields[pointers_at])]
     return Synset(
         id=part_of_speech + fields[0],
         words=tuple(_word(field) for field in fields[4:pointers_at:2]),
         pointers=tuple(
             (symbol, ("a" if kind == "s" else kind) + offset)
-            for symbol, offset, kind in zip(
-                pointer_fields[::4], pointer_fields[1::4], pointer_fields[2::4], strict=True
-            )
+            for symbol, offset, kind in zip(pointers[::4], pointers[1::4], pointers[2::4], strict=True)
             if kind != "r"
         ),
         gloss=gloss.strip(),
@@ -126,20 +91,12 @@ def _word(field: str) -> str:
     return _SYNTACTIC_MARKER.sub("", field).replace("_", " ")
 
 
-def _tag_counts(file: Path, contents: bytes) -> dict[str, int]:
+def _tag_counts(file: Path) -> dict[str, int]:
     """Tag counts by synset."""
     tagged: Counter[str] = Counter()
-    for number, line in enumerate(contents.decode("utf-8", "replace").splitlines(), start=1):
-        try:
-            key, offset, _, count = line.split()
-            sense_type = key.rpartition("%")[2][0]
-            times = int(count)
-        except (ValueError, IndexError) as error:
-            raise _damaged(file, f"line {number} is no complete sense") from error
-        if times > 0 and sense_type in _SENSE_TYPES:
-            tagged[_SENSE_TYPES[sense_type] + offset] += times
+    for line in _lines(file):
+        key, offset, _, count = line.split()
+        sense_type = key.rpartition("%")[2][0]
+        if int(count) and sense_type in _SENSE_TYPES:
+            tagged[_SENSE_TYPES[sense_type] + offset] += int(count)
     return dict(tagged)
-
-
-def _damaged(file: Path, problem: str) -> DataError:
-    return DataError(f"{file} is cut off or damaged: {problem}. Install the files again: {INSTALL} --force-reinstall")

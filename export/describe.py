@@ -36,7 +36,7 @@ from .exported import (
     ExportedRollout,
     ExportedRun,
 )
-from .source import CheckpointSource, example_question, git_commits, run_identity
+from .source import CheckpointSource, example_question, run_identity
 from .weights import Loaded
 
 
@@ -77,7 +77,6 @@ def describe(
             checkpoint=source.checkpoint.name,
             step=source.step,
             checkpoint_hash=source.checkpoint_hash,
-            git=git_commits(source.run),
         ),
     )
 

@@ -135,8 +135,6 @@ class ExportedRun(_Entry):
     """Training steps of these weights, if known."""
     checkpoint_hash: str
     """sha256 over the files of the checkpoint (eval/identity.py)."""
-    git: dict[str, str] = {}
-    """Commits of the training code and of the directory it was started in, as far as the run recorded them."""
 
 
 class Exported(_Entry):

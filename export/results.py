@@ -17,14 +17,11 @@ from ..configs.load import validated
 from ..configs.mix import environments
 from ..configs.schema import RunConfig
 from ..configs.yaml12 import parse_yaml
-from ..data.history import parse_history
-from ..data.leakage import words
 from ..data.sampling import QuestionSample
-from ..data.types import Question
 from ..errors import CheckpointError, ConfigError, DataError
 from ..eval.placement import EVALUATIONS
 from ..eval.records import METRICS, TRAINED
-from ..storage import json_object, logged_objects
+from ..storage import json_object
 from .exported import ExportedEnvironment
 from .source import CheckpointSource
 
@@ -157,7 +154,6 @@ def _results(path: Path, values: dict[str, Any], source: CheckpointSource) -> di
             f"{source.used.turn} is what its users get ({source.used.reason}). Evaluate again with "
             f"eval.turns={source.used.turn}."
         )
-    _refuse_trained_questions(path, source)
     return results
 
 
@@ -177,24 +173,3 @@ def _refuse_other_settings(path: Path, provenance: dict[str, Any], config: RunCo
             f"{path} was measured with other settings than those of the run: {', '.join(differing)}. Evaluate again "
             "without overriding them."
         )
-
-
-def _refuse_trained_questions(path: Path, source: CheckpointSource) -> None:
-    """Raise DataError if the evaluation log shares a question with the training log.
-
-    `querylect eval` compares its questions with the training split of the environment that it searches, which need not
-    be the one of the run.
-    """
-    trained = set(map(words, _questions(source.run / "rollouts.jsonl")))
-    shared = [text for text in _questions(path.with_name("eval.jsonl")) if words(text) in trained]
-    if shared:
-        raise DataError(
-            f"{len(set(shared))} questions of {path.with_name('eval.jsonl')} were trained on ({shared[0]!r}), so its "
-            "figures are not held out. Take them out of one of the two splits and evaluate again."
-        )
-
-
-def _questions(path: Path) -> Iterator[str]:
-    """The questions in a log, each with its history."""
-    for record in logged_objects(path):
-        yield Question("", record["question"], history=parse_history(record.get("history"))).in_context

@@ -92,15 +92,6 @@ def run_identity(run: Path) -> str:
     return ""
 
 
-def git_commits(run: Path) -> dict[str, str]:
-    """Commits of the sources at the last start of the run, as far as it recorded them; no branch, no state beyond."""
-    starts = (json_object(run / "provenance.json") or {}).get("starts") or [{}]
-    sources = starts[-1].get("git") or {}
-    return {
-        name: str(state["commit"]) for name, state in sources.items() if isinstance(state, dict) and state.get("commit")
-    }
-
-
 def example_question(run: Path, environment: str) -> Question:
     """The first evaluation question of the run, else its first training question, else EXAMPLE."""
     folder = run / f"eval-{environment}" if environment else run

@@ -2,7 +2,7 @@
 
 A trained policy, served as its export (`vllm serve exports/demo`), gets the messages of training and the prefilled
 beginning of its answer, and its answers are parsed as strictly as in training. Any other model is prompted as in
-`querylect eval --endpoint`: its answers are read leniently, and one that cannot be read is sent back once.
+`querylect eval` of a spec: its answers are read leniently, and one that cannot be read is sent back once.
 """
 
 from collections.abc import Sequence

@@ -30,7 +30,7 @@ from ..errors import CheckpointError, ConfigError
 from ..provenance import Start
 from ..rollouts.checkpoints import WARM_START_FOLDER
 from ..sources import portable
-from ..storage import append, atomic_folder, parse_json, refuse_lost_lock, restore_folder, write_text, writing
+from ..storage import append, atomic_folder, parse_json, restore_folder, write_text, writing
 from ..version import __version__
 from .zero import OPTIMIZER_PARTS, uses_deepspeed
 
@@ -191,7 +191,6 @@ class RunFolder:
 
     def write(self, path: Path, text: str) -> None:
         """Write a file of the folder atomically. Raises StorageError."""
-        refuse_lost_lock(self.path)
         write_text(path, text, REMEDY)
 
     def forget_after(self, step: int) -> None:
@@ -211,7 +210,6 @@ class RunFolder:
     def append(self, path: Path, *records: Mapping[str, JsonValue]) -> None:
         """Append lines of JSON. Raises StorageError if they cannot be written, and then leaves the file as it was."""
         size = path.stat().st_size if path.exists() else 0
-        refuse_lost_lock(self.path)
         with writing(path, REMEDY):
             try:
                 append(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
@@ -256,8 +254,6 @@ def _logged_step(line: bytes) -> int:
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
     """A temporary folder that replaces `target`, in a run folder, at the end. Raises StorageError."""
-    for folder in target.parents[:2]:
-        refuse_lost_lock(folder)
     with writing(target, REMEDY):
         target.parent.mkdir(exist_ok=True)  # checkpoints/, never a run folder that was removed
         with atomic_folder(target) as partial:

@@ -189,12 +189,6 @@ def of_the_split_that_chose(run):
     rewrite_results(run, lambda values: values.update(split="validation"))
 
 
-def of_trained_questions(run):
-    trained = json.loads((run / "rollouts.jsonl").read_text().splitlines()[0])["question"]
-    line = json.loads((run / "eval.jsonl").read_text().splitlines()[0])
-    (run / "eval.jsonl").write_text(json.dumps({**line, "question": f"{trained.upper()} ?"}), encoding="utf-8")
-
-
 def of_other_settings(run):
     def shown_more(values):
         values["provenance"]["config"] = values["provenance"]["config"].replace("documents: 2\n", "documents: 9\n")
@@ -210,7 +204,6 @@ def of_other_settings(run):
         (of_the_training_split, DataError, ["results.json", "'train'"]),
         (of_the_split_that_chose, DataError, ["results.json", "`best`", "eval.split=test"]),
         (of_other_settings, CheckpointError, ["rollout.documents"]),
-        (of_trained_questions, DataError, [1, "eval.jsonl"]),
     ],
 )
 def test_results_of_other_weights_or_not_held_out_are_refused(copied, tmp_path, spoil, error, facts):

@@ -9,7 +9,6 @@ import pytest
 from querylect.configs.schema import DatasetConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.corpus import BeirCorpus, load_questions
-from querylect.data.load import load_dataset
 from querylect.data.types import AllDocuments, Dataset, Document, Question, Split
 from querylect.errors import DataError, StorageError
 
@@ -98,7 +97,6 @@ def test_the_relevance_level_is_kept_in_meta_json(folder, tmp_path):
     assert load_beir(folder).relevance_level == 1
     save_beir(replace(load_beir(folder), relevance_level=2), tmp_path / "again")
     assert load_beir(tmp_path / "again").relevance_level == 2
-    assert load_dataset(DatasetConfig(kind="beir", path=str(folder), relevance_level=3)).relevance_level == 3
 
 
 def test_grades_as_floats_titles_that_are_null_and_gzipped_files_are_read(folder):

@@ -7,7 +7,6 @@ from querylect.data.leakage import (
     near_overlap,
     overlap,
     read_left_out,
-    shared_documents,
     without,
     without_leaks,
     words,
@@ -96,14 +95,3 @@ def test_leaks_are_listed_in_a_file_whose_lines_are_left_out(tmp_path):
     (tmp_path / "leaks.jsonl").write_text('{"split": "learn", "_id": "a"}\n')
     with refused(DataError, "leaks.jsonl, line 1", "'learn'", "train, validation, test"):
         read_left_out(tmp_path / "leaks.jsonl")
-
-
-def test_relevant_documents_of_two_splits_are_counted():
-    questions = [Question("a", "x"), Question("b", "y")]
-    splits = {
-        "train": Split(questions, {"a": {"d1": 1, "d2": 0}, "b": {"d3": 2}}),
-        "test": Split([Question("t", "z")], {"t": {"d1": 1, "d2": 1, "d3": 1, "d4": 0}}),
-    }
-    assert shared_documents(Dataset("set", (), splits)) == [
-        "set: 2 of 3 relevant documents of test are relevant to a question of train too."
-    ]

@@ -11,10 +11,7 @@ from querylect.data.leakage import near_overlap
 from querylect.data.wordnet import Gloss, load_wordnet, read_gloss
 from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
-from querylect.errors import DataError
 from querylect.eval.tasks.gold import gold_answers
-
-from ..raising import refused
 
 NOTICE = ("This software is pro-  ", "vided to you.  ", "  ", "WordNet 3.0 Copyright 2006  ")
 TYPES = {"n": "1", "v": "2", "a": "3", "s": "5", "r": "4"}
@@ -122,15 +119,6 @@ def test_a_definition_needs_five_words_and_none_of_its_own_terms(load, terms, gl
     assert list(answers_by_question(load(("it", "n", terms, gloss, 1, {})))) == [gloss] * is_question
 
 
-def test_a_definition_of_two_synsets_is_left_out_counted_and_said(load):
-    dataset = load(
-        ("one", "n", ["alpha"], "the first of them all", 1, {}),
-        ("two", "a", ["primary"], "The first of them, all", 1, {}),
-    )
-    assert answers_by_question(dataset) == {}
-    assert dataset.notes[0] == "wordnet: 2 definitions that belong to more than one synset are left out."
-
-
 @pytest.mark.parametrize(
     ("gloss", "parts"),
     [
@@ -147,12 +135,6 @@ def test_a_definition_of_two_synsets_is_left_out_counted_and_said(load):
 )  # fmt: skip
 def test_a_gloss_is_parted_at_its_quotation_marks(gloss, parts):
     assert read_gloss(gloss) == parts
-
-
-def test_a_gloss_with_irregular_quotation_marks_gives_neither_question_nor_examples(load):
-    dataset = load(("stride", "n", ["leap"], 'much progress (as in "make strides"); "they made it"', 1, {}))
-    assert (answers_by_question(dataset), document(dataset, "leap").text) == ({}, "")
-    assert dataset.notes[0] == "wordnet: 1 synsets whose gloss has irregular quotation marks give no question."
 
 
 def test_no_word_of_a_held_out_answer_is_a_word_of_an_answer_before(tmp_path):
@@ -186,34 +168,6 @@ def test_the_set_depends_neither_on_line_ends_nor_on_the_order_of_synsets(tmp_pa
     assert {name: split.questions for name, split in turned.splits.items()} == {
         name: split.questions for name, split in lf.splits.items()
     }
-
-
-def cut(file: Path, keep: float) -> None:
-    contents = file.read_bytes()
-    file.write_bytes(contents[: int(len(contents) * keep)])
-
-
-def replace(file: Path, old: bytes, new: bytes) -> None:
-    assert old in file.read_bytes()
-    file.write_bytes(file.read_bytes().replace(old, new))
-
-
-@pytest.mark.parametrize(
-    ("damage", "facts"),
-    [
-        (lambda d: cut(d / "data.noun", 0.5), ["data.noun"]),
-        (lambda d: cut(d / "index.sense", 0.99), ["index.sense", "line "]),
-        (lambda d: replace(d / "data.noun", b" 02 dump", b" 03 dump"), ["data.noun", "line 5 "]),
-        (lambda d: (d / "data.adj").unlink(), ["data.adj", "data.noun, data.verb, data.adj, index"]),
-    ],
-)  # fmt: skip
-def test_files_that_are_missing_cut_off_or_edited_are_refused(tmp_path, damage, facts):
-    folder = write(tmp_path / "dict", TRUCK, VEHICLE, EMPTY, FULL, *FILLERS)
-    load_wordnet(folder, 1, 1)
-    damage(folder)
-    with refused(DataError, folder, *facts) as caught:
-        load_wordnet(folder, 1, 1)
-    assert "\n" not in str(caught.value)
 
 
 def test_the_words_of_a_definition_are_its_right_answers(tmp_path, monkeypatch):

@@ -2,13 +2,12 @@
 
 import multiprocessing
 import os
-import shutil
 import signal
 from pathlib import Path
 
 import pytest
 from querylect.errors import StorageError
-from querylect.storage import is_command_at_work, only_command, refuse_lost_lock
+from querylect.storage import is_command_at_work, only_command
 
 from ..raising import refused
 from ..waiting import until
@@ -81,17 +80,3 @@ def test_a_lock_leaves_neither_its_file_nor_a_folder_that_stayed_empty(tmp_path)
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["log"]
     assert not is_command_at_work(tmp_path / "run")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["log"]
-
-
-def test_a_folder_that_was_made_anew_by_another_command_is_lost(tmp_path, holder):
-    folder = tmp_path / "run"
-    with only_command(folder):
-        refuse_lost_lock(folder)
-        shutil.rmtree(folder)
-        with refused(StorageError, folder):
-            refuse_lost_lock(folder)
-        holder(folder)
-        with refused(StorageError, folder):
-            refuse_lost_lock(folder)
-    refuse_lost_lock(folder)  # holds no lock, and so has lost none
-    assert is_command_at_work(folder)
