@@ -136,6 +136,7 @@ def _run(asked: dict[str, Any]) -> None:
     for module in [name for name in sys.modules if name.split(".")[0] == "trackio"]:
         del sys.modules[module]  # it reads its folder's variable when it is imported
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup would have it ignore
     import torch
     from querylect.cli import main
 

@@ -94,24 +94,3 @@ def test_a_folder_in_which_nothing_can_be_written_is_a_storage_error():
         run.append(run.metrics, {"step": 1})
     with refused(StorageError, run.final, "writable"), staged(run.final):
         pass
-
-
-@pytest.mark.parametrize("left", [[".lock"], []])
-def test_a_run_stops_when_somebody_empties_its_folder(settings, monkeypatch, left):
-    """While a file is being written into it, or to begin anew in it: the steps of two runs must not mix."""
-    from querylect.train.metrics_callback import MetricsCallback
-
-    record = MetricsCallback.record
-
-    def emptied(self, losses):
-        if self.trainer.state.global_step == 2:
-            shutil.rmtree(self.folder.path)
-            self.folder.path.mkdir()
-            for name in left:
-                (self.folder.path / name).touch()
-        return record(self, losses)
-
-    monkeypatch.setattr(MetricsCallback, "record", emptied)
-    with refused(StorageError, settings.run_folder, "--resume"):
-        train(settings)
-    assert [path.name for path in settings.run_folder.glob("*")] == left
