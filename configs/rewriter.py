@@ -62,13 +62,3 @@ class RewriterConfig(Section):
     """`hcqr` only: the frozen model that writes the hypotheses; None: the policy's base model."""
     form: AnswerForm = "json"
     """`hcqr` only: format of the hypotheses: the paper's JSON, or labelled lines, which small models follow better."""
-
-    @property
-    def unread(self) -> set[str]:
-        """Sections of other rewriters, and `stop` where it is off: what this one answers does not depend on them."""
-        relevant = {
-            "hcqr": {"hcqr", "llm", "form"},
-            "multi_query": {"options"},
-        }.get(self.name, {self.name})
-        switched_off = set() if self.stop else {"stop"}
-        return ({"hcqr", "chr", "llm", "form", "options"} - relevant) | switched_off

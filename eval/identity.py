@@ -108,7 +108,7 @@ def system_identity(
         }
     return {
         **model,
-        "rewriter": rewriter.model_dump(mode="json", exclude=rewriter.unread),
+        "rewriter": rewriter.model_dump(mode="json"),
         "turns": system.turns,
         "new_tokens": [rollout.max_new_tokens] * system.turns,
         "shown": [

@@ -11,8 +11,6 @@ from ..rollouts.checkpoints import WARM_START_FOLDER, has_warm_start, task_model
 from .records import HYDE, UNTRAINED
 
 _WARM_START = "warm-start"
-_LABELS = {UNTRAINED: "untrained", HYDE: "HyDE at equal cost", _WARM_START: "warm start"}
-"""The kinds of rows, as their names end."""
 
 
 def with_run_baselines(spec: SpecConfig) -> SpecConfig:
@@ -46,15 +44,6 @@ def hyde_rollout(rollout: RolloutConfig, turns: int) -> RolloutConfig:
 def is_warm_start(system: SystemConfig) -> bool:
     """Whether a system is the policy of its run before GRPO."""
     return system.checkpoint == WARM_START_FOLDER
-
-
-def baseline_label(name: str, system: SystemConfig) -> str:
-    """The display name of a system of a spec, without its turn; that of a row that was added names its run."""
-    kinds = [_WARM_START] if is_warm_start(system) else [UNTRAINED] if _untrained(system) else []
-    if _untrained(system) and system.rewriter is not None and system.rewriter.name == HYDE:
-        kinds.append(HYDE)
-    kind = next((kind for kind in kinds if name.endswith(f"-{kind}")), None)
-    return name if kind is None else f"{name.removesuffix(f'-{kind}')}, {_LABELS[kind]}"
 
 
 def _baselines(spec: SpecConfig, system: SystemConfig, config: RunConfig | None) -> dict[str, SystemConfig]:

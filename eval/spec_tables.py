@@ -8,7 +8,6 @@ from ..data.sampling import QuestionSample
 from .cells import Cell
 from .records import UNTRAINED, EvalRecord
 from .report.examples import Examples, choose_examples
-from .run_baselines import baseline_label
 from .table import ALPHA, NAMES, Answers, Arm, Legend, QuestionSet, Table, TableSpec, listed
 from .tabulate import answers_of, split_by_part, tabulate
 from .training_free import Tuned, best_baseline
@@ -126,8 +125,7 @@ def label(spec: SpecConfig, arm: Arm) -> str:
     if arm.system in UNWRITTEN:
         return arm.label.lower()
     system = spec.systems[arm.system]
-    name = baseline_label(arm.system, system)
-    return f"{name}, turn {arm.turn}" if system.turns > 1 else name
+    return f"{arm.system}, turn {arm.turn}" if system.turns > 1 else arm.system
 
 
 def family(spec: SpecConfig) -> str:

@@ -80,9 +80,6 @@ def notes_of(results: DriftResults) -> list[str]:
             "The retrievers succeeded on different questions, so that part of a drift may be a difference in what was "
             "asked and not in how it was worded; --shared compares only questions that both of a pair succeeded on."
         )
-    plain = [system.name for system in systems if system.answers is None]
-    if plain and len(plain) < len(systems):
-        notes.append(f"Plain files of queries ({', '.join(plain)}) are taken whole: their success is not known.")
     return notes
 
 

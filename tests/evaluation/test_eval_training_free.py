@@ -291,9 +291,8 @@ def test_a_run_in_a_plan_has_its_warm_start_as_a_row(run, plan, monkeypatch):
     out, table = carry_out(plan, training_free=[], systems=systems)
     labels = {row["system"]: row["label"] for row in table["rows"]}
     assert list(labels) == ["raw", "mine-warm-start", "mine", "last", "before"]
-    assert labels["mine-warm-start"] == "mine, warm start"
     assert folder / "warm_start" in loaded
-    assert "| mine, warm start |" in (out / "tables.md").read_text()
+    assert "| mine-warm-start |" in (out / "tables.md").read_text()
     saved_spec = load_spec(str(out / "plan.yaml"))
     assert saved_spec.systems["mine-warm-start"].checkpoint == "warm_start"
     assert with_run_baselines(saved_spec) == saved_spec
@@ -314,8 +313,7 @@ def test_a_run_in_a_plan_has_its_untrained_policy_and_hyde_as_rows(run, plan):
     out, table = carry_out(plan, training_free=[], systems=systems)
     labels = {row["system"]: row["label"] for row in table["rows"]}
     assert list(labels) == ["raw", "other", "mine-untrained", "mine-hyde", "mine", "twin"]
-    assert labels["mine-hyde"] == "mine, HyDE at equal cost"
-    assert "| mine, untrained, turn 2 |" in (out / "tables.md").read_text()
+    assert "| mine-untrained, turn 2 |" in (out / "tables.md").read_text()
     saved_spec = load_spec(str(out / "plan.yaml"))
     assert with_run_baselines(saved_spec) == saved_spec
     untrained, hyde = saved_spec.systems["mine-untrained"], saved_spec.systems["mine-hyde"]

@@ -267,19 +267,6 @@ def test_a_cost_is_of_replies_and_unknown_where_an_endpoint_does_not_count(value
         assert (cost["n"], bool(cost["value"])) == ((0, False) if silent else (3, True))
 
 
-def test_garbage_names_no_option_and_other_scripts_are_read(values, server, tmp_path):
-    questions = [
-        {"_id": "two", "question": "is it?", "options": ["yes", "no"], "answer": "A"},
-        {"_id": "zh", "question": "维生素D缺乏有什么症状？", "options": ["疲劳", "发热"], "answer": "A"},
-    ]
-    values["tasks"] = {"mcq": {**values["tasks"]["mcq"], "data": lines(tmp_path / "odd.jsonl", questions)}}
-    server.answer = lambda body: '{"answer_choice": "A"}' if "维生素" in last_user(body) else "}{ <think>"
-    _, results = run(values, tmp_path / "out", systems={"rag": values["systems"]["rag"]}, **BARE)
-    rag = row(results, "mcq", "rag")
-    assert (rag["no_choice"], rag["means"]["accuracy"]) == (1, {"value": 0.5, "n": 2})
-    assert (rag["means"]["dur"], rag["off_format"]) == ({"value": None, "n": 0}, {"utility": 2})
-
-
 class Refuses:
     """Fails on every second question, and answers the others without the reader."""
 
@@ -399,20 +386,3 @@ def test_answers_are_the_readers_and_all_else_the_writers(values, server, run_ap
     assert results["writer"]["model"] == "org/reasoner"
     assert results["cost"]["writer"]["calls"] == 1
     assert row(results, "open", "m")["means"]["calls"]["value"] == 3
-
-
-def test_yes_and_no_for_files_without_options(values, tmp_path):
-    data = lines(
-        tmp_path / "yn.jsonl",
-        [{"_id": "1", "text": "is it?", "answer": "Yes"}, {"_id": "2", "text": "or?", "answer": "maybe"}],
-    )
-    tasks = {"yn": {"kind": "choice", "data": data, "options": ["yes", "no"]}}
-    page, results = run(
-        values,
-        tmp_path / "out",
-        tasks=tasks,
-        systems={"alone": {"method": "direct_gen", "settings": {"answers": False}}},
-        **BARE,
-    )
-    assert results["questions"]["yn"] == {"asked": 1, "skipped": 1, "sample": None}
-    assert question_records(page)[0]["scores"] == {"accuracy": 1}

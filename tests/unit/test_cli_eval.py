@@ -5,8 +5,6 @@ from pathlib import Path
 import pytest
 from querylect.configs.spec_files import load_spec
 from querylect.errors import IncompleteError
-from querylect.eval.spec_tables import label
-from querylect.eval.table import Arm
 
 from ..command import end, mistake
 from ..service.test_cli import replace_function  # noqa: F401 (a fixture)
@@ -90,4 +88,3 @@ def test_a_dry_run_shows_the_rows_of_warm_starts_and_baselines(path, tmp_path, c
     assert list(spec.systems) == ["other", "mine-untrained", "mine-hyde", "mine-warm-start", "mine"]
     assert spec.systems["mine-hyde"].rollout.max_new_tokens == 12
     assert (spec.systems["mine-warm-start"].checkpoint, spec.systems["mine-warm-start"].turns) == ("warm_start", 2)
-    assert label(spec, Arm("mine-warm-start", 2)) == "mine, warm start, turn 2"

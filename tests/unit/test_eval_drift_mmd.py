@@ -208,15 +208,6 @@ def test_questions_are_drawn_among_their_kind():
         assert len(np.unique(weights[kind], axis=1).T) > 2
 
 
-def test_everything_is_seeded():
-    kernel = gaussian(normal((30, 2)), 1.0)
-    assert drift(kernel, paired(15), 99, 99, seed=4) == drift(kernel, paired(15), 99, 99, seed=4)
-    results = [drift(kernel, paired(15), 99, 99, seed=seed) for seed in range(6)]
-    assert len({result.p for result in results}) > 1
-    assert len({result.low for result in results}) > 1
-    assert len({result.value for result in results}) == 1
-
-
 @given(st.integers(2, 12), st.integers(2, 12), st.integers(0, 2**31), st.floats(0.05, 20.0), st.booleans())
 @settings(max_examples=60)
 def test_properties_of_any_input(n, m, seed, sigma, share):
@@ -243,13 +234,6 @@ def test_the_same_queries_on_both_sides_are_no_evidence(size):
     both = np.concatenate([vectors, vectors])
     assert drift(gaussian(both, 2.0), paired(size), 299).p == 1.0
     assert drift(linear(csr_matrix(both.astype(float))), paired(size), 299).p == 1.0
-
-
-def test_far_apart_is_as_much_evidence_as_the_draws_allow():
-    vectors = np.concatenate([normal((30, 2)), normal((30, 2), 1, shift=50.0)])
-    result = drift(gaussian(vectors, 1.0), disjoint(30, 30), 999)
-    assert result.p == 1 / 1000
-    assert result.low > 0
 
 
 def test_sigma_is_the_median_distance():
