@@ -61,7 +61,8 @@ class HeldOut:
 
     def records(self) -> list[dict[str, object]]:
         """The lines of LEAKS."""
-        return leak_records(self.leaks, self.near)
+        left_out = [{**leak.record(), "left_out": True} for leak in self.leaks]
+        return [*left_out, *({**leak.record(), "left_out": False} for leak in self.near)]
 
 
 def refuse_training_split(evaluation: EvalConfig) -> None:
@@ -108,13 +109,6 @@ def with_near(name: str, split: str, held_out: HeldOut, train: Sequence[Question
     if near:
         log.warning("%s", describe_near(name, near, len(held_out.questions)))
     return replace(held_out, near=(*held_out.near, *near))
-
-
-def leak_records(left_out: Sequence[Leak], near: Sequence[Leak]) -> list[dict[str, object]]:
-    """The lines of LEAKS: questions that were left out, and near ones that were not."""
-    return [{**leak.record(), "left_out": True} for leak in left_out] + [
-        {**leak.record(), "left_out": False} for leak in near
-    ]
 
 
 def without_trained_elsewhere(
@@ -164,40 +158,19 @@ class TrainedQuestions:
 
     def __init__(self) -> None:
         self._train_cache: dict[str, list[Question] | str] = {}
-        self._near: dict[tuple[str, str], list[Leak]] = {}
 
-    def find(
-        self, system: RewritingSystem, environment: EvalEnvironment, split: str
-    ) -> tuple[list[Leak], list[Leak], list[str]]:
-        """The questions of `environment` that the system was trained on by words, and those that it nearly was, which a
-        reader has to judge. Also notes on the latter, and on datasets that could not be compared.
-        """
+    def find(self, system: RewritingSystem, environment: EvalEnvironment, split: str) -> tuple[list[Leak], list[str]]:
+        """The questions of `environment` that the system was trained on by words, and notes on datasets that could not
+        be compared."""
         leaks: list[Leak] = []
-        near: list[Leak] = []
         notes: list[str] = []
         for member in system.training_environments:
-            source = member.env.dataset
-            train = self.train(source) if system.config.client.urls == "local" else "it is a service's"
+            train = self.train(member.env.dataset) if system.config.client.urls == "local" else "it is a service's"
             if isinstance(train, str):
                 notes.append(f"{system.name}: the questions it was trained on could not be compared ({train}).")
-                continue
-            leaks += trained_on(split, environment.questions, train)
-            if found := self._near_leaks(source, environment, split, train):
-                near += found
-                sentence = describe_near(environment.dataset, found, len(environment.questions))
-                notes.append(
-                    f"{system.name} was trained on {source.path or source.kind}. {sentence} {LEAKS} lists them."
-                )
-        return leaks, near, notes
-
-    def _near_leaks(
-        self, source: DatasetConfig, environment: EvalEnvironment, split: str, train: Sequence[Question]
-    ) -> list[Leak]:
-        """Near-duplicate questions; computed once for all runs and environments."""
-        key = source.model_dump_json(), environment.dataset
-        if key not in self._near:
-            self._near[key] = near_trained_on(split, environment.questions, train)
-        return self._near[key]
+            else:
+                leaks += trained_on(split, environment.questions, train)
+        return leaks, notes
 
     def train(self, source: DatasetConfig) -> list[Question] | str:
         """The training questions of a dataset, or why they cannot be read."""

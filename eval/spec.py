@@ -6,7 +6,7 @@ end; the other cells continue. The results are rewritten after every evaluation 
 tables.md tables.tex          one table of systems and datasets, what was written, and the transfer of policies
 report.html                   the same on one page, with every comparison and examples
 scores.csv comparisons.csv    every mean with its interval, and every tested difference
-leaks.jsonl                   questions that a system was trained on, or nearly so, if there are any
+leaks.jsonl                   questions that a system was trained on, if there are any
 results.json                  the figures, all comparisons, the cells, failures, and the spec
 questions/DATASET.ENVIRONMENT.SYSTEM.jsonl    every record that counts (eval/records.py)
 trec/DATASET/                 topics, qrels and a run for each system and turn
@@ -30,7 +30,7 @@ from .environments import EvalEnvironment, SpecEnvironments, chosen_environments
 from .evaluation import Evaluation
 from .export import write_trec_files
 from .journal import RERUN
-from .leakage import LEAKS, TrainedQuestions, leak_records, refuse_trained, write_leaks_file
+from .leakage import LEAKS, TrainedQuestions, refuse_trained, write_leaks_file
 from .placement import question_set, refuse_other
 from .records import EvalRecord, now, write_json, write_records, write_text
 from .results import table_json
@@ -112,9 +112,9 @@ def _prepare(evaluation: SpecEvaluation, trust: bool) -> None:
                     raise unresolved[system]
                 resolved = evaluation.systems[system]
                 if isinstance(resolved, RewritingSystem):
-                    leaks, near, notes = trained_questions.find(resolved, environment, spec.split)
+                    leaks, notes = trained_questions.find(resolved, environment, spec.split)
                     evaluation.notes += notes
-                    records = [{**record, "dataset": dataset, "system": system} for record in leak_records(leaks, near)]
+                    records = [{**leak.record(), "dataset": dataset, "system": system} for leak in leaks]
                     evaluation.leaks += [record for record in records if record not in evaluation.leaks]
                     refuse_trained(system, environment, leaks)
                     left_out.setdefault(dataset, {}).update(dict.fromkeys((leak.question.id for leak in leaks), system))
