@@ -316,9 +316,9 @@ def serve(
         message = "--checkpoint, --revision, --turn and --trust are for a rewriter; there is no --rewriter."
         raise ConfigError(message)
     from .envs.client.discovery import PRIVATE, write_url
-    from .envs.credentials import token_of
+    from .envs.credentials import service_token
 
-    token = token_of(settings.client.token_env) or None
+    token = service_token() or None
     served = settings.env if tell is None else settings.env.model_copy(update=PRIVATE)
     if facing is not None:
         from .envs.client.source_address import source_address_for
@@ -326,10 +326,6 @@ def serve(
         served = served.model_copy(update={"host": source_address_for(facing)})
     extend = None
     if rewriter is not None:
-        from .envs.server.serve import bound
-
-        with bound(served.host, served.port):
-            pass  # a port in use is reported before a model is loaded
         from .inference.load import open_trained
 
         trained = open_trained(rewriter, checkpoint=checkpoint, revision=revision, trust=trust)

@@ -22,7 +22,6 @@ COMMON = (
     "train.guard=warn",  # a collapse is a result here
     "train.keep_checkpoints=100000",
     "train.validation_questions=300",
-    "client.timeout=300",
     "client.deadline=900",
     "tracking.wandb=disabled",
 )

@@ -252,7 +252,7 @@ async def post_in_turn(service: ServiceAddress, body_lists: Sequence[Sequence[st
 def connected(service: ServiceAddress) -> Iterator[tuple[EnvironmentClient, Callable[[Coroutine], None]]]:
     """A connected client, and how a call of it is run."""
     with asyncio.Runner() as runner:
-        client = EnvironmentClient(ClientConfig(timeout=300, deadline=600), [service])
+        client = EnvironmentClient(ClientConfig(deadline=1200), [service])
         runner.run(client.environment())
         try:
             yield client, runner.run

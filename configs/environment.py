@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from .names import VariableName
 from .section import Section
 
 
@@ -45,28 +44,10 @@ class DatasetConfig(Section):
 
     @model_validator(mode="after")
     def _check_path(self) -> "DatasetConfig":
-        needed = {
-            "beir": "the folder with corpus.jsonl",
-            "ragbench": "the folder with a folder for each part",
-            "finagentbench": "the folder with document_ranking_*.jsonl and chunk_ranking_*.jsonl",
-            **dict.fromkeys(("topiocqa", "qrecc"), "the folder with the published JSON files and the passages"),
-            "bright": "the folder with the published folders examples and documents",
-            "mteb": "the folder with corpus, queries and qrels",
-        }
-        if self.kind in needed and not self.path:
-            raise ValueError(f"dataset.path is needed for kind {self.kind!r}: {needed[self.kind]}")
+        if self.kind not in ("hpo", "wordnet", "wordnet_conversations") and not self.path:
+            raise ValueError(f"dataset.path is needed for kind {self.kind!r}: the dataset folder (docs/datasets.md)")
         if self.kind == "bright" and not self.subset:
             raise ValueError("dataset.subset is needed for kind 'bright': the domain, such as biology")
-        owners = {
-            "parts": ("ragbench",),
-            "task": ("finagentbench", "bright"),
-            "subset": ("mteb", "bright"),
-            "queries": ("bright",),
-        }
-        for name, kinds in owners.items():
-            if self.kind not in kinds and getattr(self, name) != type(self).model_fields[name].default:
-                owner = " or ".join(map(repr, kinds))
-                raise ValueError(f"dataset.{name} belongs to kind {owner} and the kind is {self.kind!r}")
         return self
 
 
@@ -110,8 +91,6 @@ class RemoteConfig(Section):
     """http://HOST:PORT or https://…"""
     index: str
     """Name of the index or alias in the service."""
-    fields: Annotated[list[str], Field(min_length=1)] = ["title", "text"]
-    """bm25: text fields to match; their scores are summed."""
 
 
 SearchEngine = Literal["bm25s", "rank_bm25", "milvus"]
@@ -128,15 +107,6 @@ class QuestionIndexConfig(Section):
     """Index folder of the questions for that retriever; `querylect index build` builds it as well."""
     model: str | None = None
     """Model folder or id of its weights, as `env.model`; None: that of the recipe."""
-    recipe: RecipeConfig | None = None
-
-    @model_validator(mode="after")
-    def _check_retriever(self) -> "QuestionIndexConfig":
-        if self.retriever in ("hybrid", "qb-rag"):
-            raise ValueError(
-                f"question_index.retriever is {self.retriever!r}; questions are ranked by one retriever, such as bm25"
-            )
-        return self
 
 
 class MemberConfig(Section):
@@ -195,11 +165,8 @@ class VectorsConfig(Section):
     search: Literal["flat", "hnsw", "ivfpq"] = "flat"
     """FAISS index type. flat is exact; hnsw and ivfpq are approximate and faster, and score exactly what they find."""
     device: Literal["cpu", "gpu"] = "cpu"
-    """Device of the FAISS search; gpu needs faiss-gpu and supports flat and ivfpq."""
-    gpus: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0]
-    """gpu: CUDA devices that hold the index, each a part of the vectors; no other GPU is used."""
-    ivf_probes: Annotated[int, Field(ge=1)] = 32
-    """ivfpq: inverted lists probed per search (nprobe)."""
+    """Device of the FAISS search; gpu, the first one that the process sees, needs faiss-gpu and takes flat and
+    ivfpq."""
 
 
 class EnvironmentConfig(Section):
@@ -216,9 +183,6 @@ class EnvironmentConfig(Section):
     """Encoder folder, `package:NAME/SUBFOLDER` or Hub id; None: that of the recipe."""
     recipe: RecipeConfig | None = None
     """Overrides of the recipe: templates, pooling, similarity, lengths, a separate query encoder."""
-    encoder_device: Annotated[str, Field(pattern=r"^(cpu|mps|cuda(:[0-9]+)?)$")] | None = None
-    """Device of the encoder and the reranker, such as cuda:1; None: the first GPU if there is one. The encoder's data
-    type is `env.recipe.dtype`."""
     hybrid: HybridConfig | None = None
     """The members of the retriever `hybrid`."""
     question_index: QuestionIndexConfig | None = None
@@ -235,11 +199,7 @@ class EnvironmentConfig(Section):
     opens in the process itself, one process at a time; None: `INDEX.milvus.db` beside the index folder."""
     index: str = "indexes/hpo-bm25"
     """Index folder, written by `querylect index build` and opened by `querylect serve`."""
-    block_mib: Annotated[float, Field(gt=0)] = 8.0
-    """MiB of corpus.jsonl per part of an index build; a killed process loses at most one part."""
     vectors: VectorsConfig = VectorsConfig()
-    gain: Literal["linear", "exponential"] = "linear"
-    """nDCG gain: grade, or 2^grade − 1."""
     host: str = "127.0.0.1"
     """Address to listen on; one that other machines can reach requires a token."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
@@ -265,11 +225,6 @@ class EnvironmentConfig(Section):
                 "; the retriever 'hybrid' and the section env.hybrid with its members go together"
             )
         _check_qb_rag(self.retriever, self.question_index)
-        if self.workers > 1 and self.engine == "milvus" and "://" not in (self.milvus_uri or ""):
-            raise ValueError(
-                f"env.workers is {self.workers}, and only one process can open an embedded Milvus database; serve the "
-                "database (milvus-lite server, or Milvus) and set env.milvus_uri to its URL, or set env.workers=1"
-            )
         return self
 
 
@@ -278,9 +233,6 @@ class ClientConfig(Section):
 
     urls: list[str] | Literal["local"] = "local"
     """URLs of the replicas of one environment service; `local` runs the service as a child process."""
-    token_env: VariableName = "QUERYLECT_TOKEN"
-    """Name of the environment variable with the bearer token, if the service requires one."""
-    timeout: Annotated[float, Field(gt=0)] = 30.0
-    """Timeout of one HTTP attempt, in seconds."""
     deadline: Annotated[float, Field(gt=0)] = 120.0
-    """Deadline of one batch of steps over all attempts and replicas, in seconds; after it the steps are unscorable."""
+    """Deadline of one batch of steps over all attempts and replicas, in seconds; after it the steps are unscorable. One
+    attempt takes at most a quarter of it."""

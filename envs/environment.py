@@ -3,9 +3,8 @@
 Qrels stay inside: a trainer's call gets questions, documents, rankings and metric values, never a judgement.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from functools import lru_cache
-from operator import attrgetter
 from typing import NamedTuple
 
 from ..configs.schema import EnvironmentConfig
@@ -24,9 +23,6 @@ from .retrievers.open import check_corpus, open_retriever
 from .retrievers.rerank import Reranked, Reranker
 
 _measure = lru_cache(maxsize=256)(measure)
-
-SCORE_SETTINGS = ("vectors.ivf_probes", "vectors.device", "gain")
-"""Settings that can change a score and are not in the index hash; those of the dataset count by their judgements."""
 
 
 class RankedHit(NamedTuple):
@@ -67,7 +63,6 @@ class Environment:
         self.corpus_size = manifest.documents
         self.corpus_hash = manifest.corpus_hash
         self.index_hash = manifest.index_hash
-        self.gain = config.gain
         self.relevance_level = dataset.relevance_level
         """The least grade that binary metrics count as relevant in a split that has it."""
         self.licence = dataset.licence
@@ -112,7 +107,7 @@ class Environment:
         dataset = loaded.current(config.dataset) if loaded is not None else None
         if dataset is None:
             dataset = corpus.questions(index.documents)
-        reranker = Reranker.open(config.rerank, config.encoder_device) if config.rerank else None
+        reranker = Reranker.open(config.rerank) if config.rerank else None
         return cls(config, dataset, index, open_retriever(index, config, dataset), reranker)
 
     def questions(self, split: str, offset: int = 0, limit: int | None = None) -> list[Question]:
@@ -180,7 +175,7 @@ class Environment:
         ids = [hit.id for hit in ranking]
         if left_out := self._left_out.get(question_id):
             ids = [name for name in ids if name not in left_out]
-        return {name: _measure(name, self.gain, level)(ids, qrels) for name in metrics}
+        return {name: _measure(name, level)(ids, qrels) for name in metrics}
 
     def judgements(self, question_id: str) -> Mapping[str, int]:
         """Grade of every judged document of a question, for an export. KeyError for an unknown question."""
@@ -214,21 +209,16 @@ def settings_hash(dataset: Dataset, documents: Container[str], config: Environme
     """Hash of what a score depends on besides the index.
 
     That is the questions of each split with their options, histories and qrels, the documents that are ignored, and
-    settings.
+    the device of the vector search.
     """
     questions = sorted(
-        (question.id, split, question.text, question.options, sorted(content.qrels[question.id].items()))
+        (question.id, split, question.text, question.options, lines_of(question.history), question.reference_rewrite)
         for split, content in dataset.splits.items()
         for question in content.questions
     )
-    contexts = sorted(
-        (question.id, lines_of(question.history), question.reference_rewrite)
-        for content in dataset.splits.values()
-        for question in content.questions
-        if question.history or question.reference_rewrite
-    )
+    qrels = {name: sorted(judged.items()) for name, judged in sorted(_all_qrels(dataset).items())}
     left_out = sorted(_left_out(dataset, documents).items())
-    return data_sha256([questions, contexts, left_out, dataset.relevance_level, attrgetter(*SCORE_SETTINGS)(config)])
+    return data_sha256([questions, qrels, left_out, dataset.relevance_level, config.vectors.device])
 
 
 def _without(plan: SearchPlan, ids: Sequence[str]) -> SearchPlan:
@@ -239,21 +229,13 @@ def _left_out(dataset: Dataset, documents: Container[str]) -> dict[str, tuple[st
     """The documents of the corpus that are left out of a question's rankings, by question id; only of questions with
     some."""
     left_out = {}
-    for question in _questions(dataset):
+    for question in (question for split in dataset.splits.values() for question in split.questions):
         names = dict.fromkeys(name for name in question.excluded if name in documents)
-        if _is_identical(question, dataset, documents):
+        if dataset.ignore_identical_ids and question.id in documents:
             names[question.id] = None
         if names:
             left_out[question.id] = tuple(names)
     return left_out
-
-
-def _is_identical(question: Question, dataset: Dataset, documents: Container[str]) -> bool:
-    return dataset.ignore_identical_ids and question.id in documents
-
-
-def _questions(dataset: Dataset) -> Iterator[Question]:
-    return (question for split in dataset.splits.values() for question in split.questions)
 
 
 def _all_levels(dataset: Dataset) -> dict[str, int]:

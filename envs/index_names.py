@@ -1,26 +1,13 @@
-"""Folders of indexes, and the name of one that the settings do not name; environments with equal index settings share
-it."""
+"""The name of an index that the settings do not name; environments with equal index settings share it."""
 
 import re
-from pathlib import Path
 
 from ..configs.environment import EnvironmentConfig, VectorsConfig
-from ..errors import IndexFolderError
 from ..storage import data_sha256
 from .recipes import RECIPES
 
 _FIELDS = {"model", "recipe", "hybrid", "remote", "engine", "vectors"}
 """Settings that lead to a different index for the same retriever and dataset."""
-_OF_SEARCH = {"device", "gpus", "ivf_probes"}
-"""Settings of `vectors` that an index does not depend on."""
-
-
-def index_folder(path: str | Path) -> Path:
-    """The existing folder of that path. Raises IndexFolderError where there is none."""
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
-        raise IndexFolderError(f"index folder {folder} does not exist. Build it: querylect index build.")
-    return folder
 
 
 def index_name(env: EnvironmentConfig) -> str:
@@ -37,7 +24,7 @@ def _index_settings(env: EnvironmentConfig) -> dict[str, object]:
     vectors = env.vectors
     if env.retriever in RECIPES and RECIPES[env.retriever].kind in ("bm25", "questions"):
         vectors = VectorsConfig()  # such an index has none
-    settings["vectors"] = vectors.model_dump(mode="json", exclude=_OF_SEARCH)
+    settings["vectors"] = vectors.model_dump(mode="json", exclude={"device"})  # on which it does not depend
     if env.engine == "milvus":
         settings["milvus_uri"] = env.milvus_uri
     if env.question_index is not None:

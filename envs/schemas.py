@@ -140,7 +140,7 @@ class Identified(Wire):
 
     index_hash: str
     settings_hash: str = Field(min_length=1)
-    """sha256 of what a score depends on besides the index: judgements, documents that are ignored, gain, and how
+    """sha256 of what a score depends on besides the index: judgements, documents that are ignored, and where
     vectors are searched."""
 
 
@@ -186,20 +186,12 @@ class EnvironmentInfo(Identified):
     """The retriever's card: kind, how it was trained, its query template."""
     corpus_size: int = Field(ge=0)
     corpus_hash: str
-    gain: str
     relevance_level: int = Field(ge=1, default=1)
     """Least grade that binary metrics count as relevant in a split that has it."""
     splits: dict[str, int]
     """Number of questions by split."""
     judged: bool = True
     """Whether questions have relevant documents; without, metrics of rankings are 0 and mean nothing."""
-
-
-class UtteranceBody(Wire):
-    """What one side said before a question."""
-
-    role: Literal["user", "assistant"]
-    text: str
 
 
 class AskedUtterance(RequestBody):
@@ -218,46 +210,13 @@ def utterances(history: Sequence[AskedUtterance]) -> tuple[Utterance, ...]:
     return tuple(Utterance(entry.role, entry.text) for entry in history)
 
 
-class QuestionBody(Wire):
-    """A question; `options` is empty unless the set is multiple choice."""
-
-    id: str
-    text: str
-    options: list[str] = []
-    history: list[UtteranceBody] = []
-    """The conversation before the question, oldest utterance first."""
-    reference_rewrite: str = ""
-    """The question as the dataset words it without its history, for evaluation; "" without one."""
-    excluded_ids: list[str] = []
-    """Documents that are left out of its rankings: `POST /v1/step` does not return them."""
-
-    @classmethod
-    def of(cls, question: Question) -> "QuestionBody":
-        """The wire form of a question."""
-        return cls(
-            id=question.id,
-            text=question.text,
-            options=list(question.options),
-            history=[UtteranceBody(role=entry.role, text=entry.text) for entry in question.history],
-            reference_rewrite=question.reference_rewrite,
-            excluded_ids=list(question.excluded),
-        )
-
-    @property
-    def question(self) -> Question:
-        """The plain form of a question."""
-        history = tuple(Utterance(entry.role, entry.text) for entry in self.history)
-        excluded = tuple(self.excluded_ids)
-        return Question(self.id, self.text, tuple(self.options), history, self.reference_rewrite, excluded)
-
-
 class QuestionPage(Wire):
     """Answer of `GET /v1/questions`: questions `offset`, `offset + 1`, … of a split of `total`."""
 
     split: str
     total: int = Field(ge=0)
     offset: int = Field(ge=0)
-    questions: list[QuestionBody]
+    questions: list[Question]
 
 
 class Problem(Wire):

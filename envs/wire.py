@@ -15,7 +15,6 @@ def info_of(environment: Environment) -> EnvironmentInfo:
         corpus_size=environment.corpus_size,
         corpus_hash=environment.corpus_hash,
         index_hash=environment.index_hash,
-        gain=environment.gain,
         relevance_level=environment.relevance_level,
         splits=dict(environment.splits),
         judged=environment.judged,

@@ -120,7 +120,6 @@ def described_by_service(
         corpus_hash=info.corpus_hash,
         identity={
             "index": info.index_hash,
-            "gain": info.gain,
             "judgements": judgements_identity(split.qrels if split is not None else None),
             "settings": info.settings_hash,
             "contexts": contexts_identity(everything),
@@ -209,8 +208,7 @@ class SpecEnvironments:
             identity={
                 "index": manifest.index_hash,
                 "rerank": rerank,
-                "gain": env.gain,
-                "search": env.vectors.model_dump(mode="json", exclude={"gpus"})
+                "search": env.vectors.model_dump(mode="json")
                 if manifest.vectors is not None or env.hybrid is not None
                 else None,
                 "judgements": judgements_identity(split.qrels),

@@ -261,7 +261,7 @@ def evaluate_systems(
         "question set": question_set(questions),
         "checkpoint": checkpoint_hash,
         "systems": sorted(system.name for system in systems),
-        "environment": info.model_dump(include={"name", "index_hash", "settings_hash", "gain"}),
+        "environment": info.model_dump(include={"name", "index_hash", "settings_hash"}),
         "answers": {system.name: system.identity(environment) for system in systems},
     }
     title = f"{settings.split}-{len(questions)}-{checkpoint.name if checkpoint is not None else 'untrained'}"

@@ -10,7 +10,6 @@ from functools import partial
 from itertools import count, repeat
 from math import log2
 from operator import truediv
-from typing import Literal
 
 from ..errors import ConfigError
 from ..sources import optional_packages
@@ -18,20 +17,15 @@ from ..sources import optional_packages
 RELEVANT = 1
 """The least grade that binary metrics count as relevant, where a dataset does not say otherwise."""
 
-Gain = Literal["linear", "exponential"]
 
-
-def ndcg(ranking: Sequence[str], judged: Mapping[str, int], k: int | None = 10, gain: Gain = "linear") -> float:
-    """DCG@k / ideal DCG@k, in [0, 1], with DCG@k = Σ_{i ≤ k} g(grade_i) / log2(i + 1) (Järvelin & Kekäläinen 2002).
+def ndcg(ranking: Sequence[str], judged: Mapping[str, int], k: int | None = 10) -> float:
+    """DCG@k / ideal DCG@k, in [0, 1], with DCG@k = Σ_{i ≤ k} grade_i / log2(i + 1) (Järvelin & Kekäläinen 2002).
 
     `ranking`: document ids, best first. `judged`: document id → grade; a document that is absent or has a grade of 0
     or less gains nothing. The ideal ranks *all* judged documents, found or not, as trec_eval's `ndcg_cut`.
-    `gain`: "linear" is g(x) = x (trec_eval), "exponential" is g(x) = 2^x − 1 (Burges et al. 2005).
     0 if nothing is judged relevant. k None judges the whole ranking. Raises ValueError as `top`.
     """
-    gains = {
-        document: float(grade if gain == "linear" else 2**grade - 1) for document, grade in judged.items() if grade > 0
-    }
+    gains = {document: float(grade) for document, grade in judged.items() if grade > 0}
     dcg = _dcg(map(gains.get, top(ranking, k), repeat(0.0)))
     return dcg / _dcg(sorted(gains.values(), reverse=True)[:k]) if gains else 0.0
 
@@ -123,14 +117,14 @@ def parse_metric(name: str) -> tuple[str, int | None]:
     return (match[1], int(match[2])) if match[1] else (match[3], None)
 
 
-def measure(name: str, gain: Gain = "linear", relevance_level: int = RELEVANT) -> Metric:
+def measure(name: str, relevance_level: int = RELEVANT) -> Metric:
     """The metric of that name. Raises ConfigError for an unknown name.
 
-    Only nDCG uses `gain`; nDCG and judged@k do not use `relevance_level`, the least grade of a relevant document.
+    nDCG and judged@k do not use `relevance_level`, the least grade of a relevant document.
     """
     metric, k = parse_metric(name)
     if metric == "ndcg":
-        return partial(ndcg, k=k, gain=gain)
+        return partial(ndcg, k=k)
     if metric == "judged":
         return partial(judged_share, k=k)
     if metric in ("recall", "mrr"):

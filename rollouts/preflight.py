@@ -4,8 +4,8 @@ from ..configs.evaluation import SpecConfig
 from ..configs.mix import chosen
 from ..configs.schema import RunConfig
 from ..envs.client.connect import known_services
-from ..envs.index_names import index_folder
 from ..envs.recipes import recipe_of
+from ..errors import IndexFolderError
 from ..rewriters.registry import refuse_unknown
 from ..rewriters.small import load_prompt
 from ..sources import resolve_model
@@ -22,7 +22,8 @@ def check_run(config: RunConfig, env: str | None = None) -> None:
             load_prompt(member.rewriter.prompt)
         if known_services(member.env, member.client) is None:
             recipe_of(member.env)
-            index_folder(member.env.index)
+            if not member.env.has_index:
+                raise IndexFolderError(f"there is no index at {member.env.index}. Build it: querylect index build.")
     resolve_model(config.policy.model)
 
 

@@ -15,7 +15,7 @@ def environment_info(**changes) -> EnvironmentInfo:
     """The description of an environment that does not exist."""
     values = {
         "name": "toy", "retriever": {"name": "bm25", "kind": "bm25"}, "corpus_size": 4, "corpus_hash": "c" * 64,
-        "index_hash": "a" * 64, "settings_hash": "s", "gain": "linear", "splits": {},
+        "index_hash": "a" * 64, "settings_hash": "s", "splits": {},
     }  # fmt: skip
     return EnvironmentInfo(**values | changes)
 

@@ -48,10 +48,6 @@ class Sent:
     def __add__(self, other: "Sent") -> "Sent":
         return Sent(self.statuses + other.statuses, (self.wrong + other.wrong)[:SHOWN])
 
-    @property
-    def requests(self) -> int:
-        return sum(self.statuses.values())
-
     def blame(self, what: str) -> None:
         if len(self.wrong) < SHOWN:
             self.wrong.append(what)

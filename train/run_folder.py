@@ -153,7 +153,7 @@ class RunFolder:
         if not path.exists() and not self.numbered():
             return
         previous = parse_json(path.read_text(encoding="utf-8"))
-        names = ("retriever", "corpus_hash", "index_hash", "gain", "settings_hash", "answers")
+        names = ("retriever", "corpus_hash", "index_hash", "settings_hash", "answers")
         changed = [
             f"{name}: {previous.get(name)!r} → {current.get(name)!r}"
             for name in names

@@ -35,10 +35,8 @@ class RetrievalTasksetConfig(vf.TasksetConfig):
     """Which service, and which of its questions."""
 
     urls: list[str] = Field(default_factory=list)
-    """Replicas of one environment service (`querylect serve`)."""
+    """Replicas of one environment service (`querylect serve`); QUERYLECT_TOKEN holds its token."""
     split: str = "train"
-    token_env: str = "QUERYLECT_TOKEN"
-    """Name of the environment variable with the service's token, if it requires one."""
     deadline: float = 120.0
     """Seconds for one search over all attempts and replicas."""
     instruction: str = INSTRUCTION
@@ -46,7 +44,7 @@ class RetrievalTasksetConfig(vf.TasksetConfig):
 
     @property
     def client(self) -> ClientConfig:
-        return ClientConfig(urls=self.urls, token_env=self.token_env, deadline=self.deadline)
+        return ClientConfig(urls=self.urls, deadline=self.deadline)
 
 
 class QuestionData(vf.TaskData):

@@ -7,7 +7,6 @@ per document while they are merged.
 """
 
 import logging
-import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from ...storage import storage
 from ..index import documents
 from ..index.manifest import INDEX, LIBRARIES, MANIFEST, Manifest, describe_files
 from ..index.open import open_index
-from ..recipes import RetrieverRecipe, content_fields, recipe_of
+from ..recipes import RetrieverRecipe, recipe_of
 from ..retrievers.base import Kind, Progress
 from ..retrievers.dense import DenseKind
 from ..retrievers.open import check_corpus, open_retriever
@@ -30,8 +29,8 @@ from .shards import BuildSteps, IndexShards, PartSettings
 
 log = logging.getLogger(__name__)
 
-CONFIGURED = ("engine", "dtype", "block_mib")
-"""Settings of parts, besides the recipe, that a merge compares: it does not open the encoder."""
+BLOCK_BYTES = 8 * 2**20
+"""Bytes of corpus.jsonl per part; a killed process loses at most one part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +78,6 @@ def build_shard(config: EnvironmentConfig, shard: int, shards: int, *, progress:
     """
     if not 1 <= shard <= shards:
         raise ConfigError(f"shard {shard}/{shards} does not exist; give 1/{shards} to {shards}/{shards}.")
-    if required_indexes(config):
-        raise ConfigError(
-            f"a {config.retriever} index has no shards of its own; build those of the indexes that it searches, then "
-            "it as a whole."
-        )
     target = _target(config, overwrite=True)
     with _storage(target):
         build = _prepare(config, target)
@@ -101,15 +95,6 @@ def merge_index(config: EnvironmentConfig, *, overwrite: bool = False) -> Manife
         raise IndexFolderError(
             f"there are no parts to merge at {parts.folder}. Write them first: querylect index build --shard 1/N."
         )
-    configured = _settings(config, recipe_of(config), None)
-    differs = [name for name in CONFIGURED if getattr(steps.settings, name) != getattr(configured, name)]
-    recipe = {name: value for name, value in content_fields(configured.recipe).items() if value is not None}
-    differs += [name for name, value in recipe.items() if getattr(steps.settings.recipe, name) != value]
-    if differs:
-        raise IndexFolderError(
-            f"{parts.folder} holds parts with another {' and '.join(differs)} than the configuration says. "
-            "Merge with the settings that the shards were built with."
-        )
     with _storage(target):
         return _merge(config, parts, steps, open_kind(config, recipe_of(config), open_retriever))
 
@@ -122,7 +107,7 @@ def _prepare(config: EnvironmentConfig, target: Path) -> _Build:
     if previous is not None and (previous.settings, previous.origin) == (settings, origin):
         steps = previous
     else:
-        blocks, max_documents = corpus.blocks(int(config.block_mib * 2**20))
+        blocks, max_documents = corpus.blocks(BLOCK_BYTES)
         steps = BuildSteps(
             settings=settings,
             dataset=corpus.name,
@@ -140,7 +125,6 @@ def _settings(config: EnvironmentConfig, recipe: RetrieverRecipe, weights: str |
     return PartSettings(
         engine=engine_of(config, recipe),
         dtype=config.vectors.dtype if kind == "dense" else None,
-        block_mib=config.block_mib,
         recipe=recipe,
         weights=weights,
         versions=installed_versions(LIBRARIES),
@@ -204,7 +188,6 @@ def _merge(
             files=files,
         )
         INDEX.write(folder, manifest)
-        shutil.copy(folder / MANIFEST, parts.folder)  # `discard_merged` compares it
     if progress:
         progress(total, total)
     return manifest
@@ -233,7 +216,6 @@ def _target(config: EnvironmentConfig, overwrite: bool) -> Path:
     if not target.exists():
         return target
     if not overwrite:
-        IndexShards(target).discard_merged()
         raise IndexFolderError(f"{target} exists already. Replace it with --overwrite, or name another folder.")
     if not (target / MANIFEST).is_file() and not (target.is_dir() and not any(target.iterdir())):
         raise IndexFolderError(
@@ -245,8 +227,7 @@ def _target(config: EnvironmentConfig, overwrite: bool) -> Path:
 def _storage(target: Path) -> AbstractContextManager[None]:
     return storage(
         lambda error: (
-            f"index {target} could not be written ({error}); nothing half-written was left behind, and the next build "
-            "goes on with the parts that are finished. Free some space or point env.index to a folder that can be "
-            "written."
+            f"index {target} could not be written ({error}); the next build goes on with the parts that are finished. "
+            "Free some space or point env.index to a folder that can be written."
         )
     )

@@ -17,7 +17,7 @@ from ...data.corpus import Origin
 from ...data.jsonl import Span
 from ...errors import IndexFolderError
 from ...storage import atomic_folder, folder_reaches_the_disk, only_writer
-from ..index.manifest import MANIFEST, write_json
+from ..index.manifest import write_json
 from ..recipes import RetrieverRecipe
 
 _STEPS, _PART = "plan.json", "part.json"
@@ -29,7 +29,6 @@ class PartSettings(Strict):
     engine: SearchEngine | None
     dtype: str | None
     """Of stored vectors; None for other retrievers than dense ones."""
-    block_mib: float
     recipe: RetrieverRecipe
     weights: str | None
     """The fingerprint of the retriever."""
@@ -79,11 +78,7 @@ class IndexShards:
                 self.tidy()
                 raise
         elif existing != steps:
-            old, new = dict(existing.settings), dict(steps.settings)
-            fields = [name for name in new if old[name] != new[name]]
-            fields += [
-                name for name in ("dataset", "origin", "blocks") if getattr(existing, name) != getattr(steps, name)
-            ]
+            fields = [name for name, value in existing.settings if value != getattr(steps.settings, name)]
             raise IndexFolderError(
                 f"{self.folder} holds parts of an interrupted build with another {' and '.join(fields) or 'corpus'}. "
                 "Go on with the settings of that build, or begin anew: querylect index build --restart."
@@ -130,12 +125,6 @@ class IndexShards:
             with atomic_folder(self.target) as folder:
                 yield folder
             self.discard()
-
-    def discard_merged(self) -> None:
-        """Remove the parts of the finished index, which a build that was killed at its end leaves behind."""
-        with suppress(FileNotFoundError):
-            if (self.folder / MANIFEST).read_bytes() == (self.target / MANIFEST).read_bytes():
-                self.discard()
 
     def tidy(self) -> None:
         """Remove the folder if no part is finished; otherwise keep the parts for the next build."""

@@ -19,7 +19,7 @@ class ServiceAddress:
 
     url: str
     token: str | None = field(default=None, repr=False)
-    """None: the token of `client.token_env`."""
+    """None: that of QUERYLECT_TOKEN."""
 
     @property
     def headers(self) -> dict[str, str]:

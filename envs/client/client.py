@@ -24,13 +24,12 @@ from pydantic_core import PydanticSerializationError
 from ...configs.schema import ClientConfig
 from ...data.types import Question
 from ...errors import ConfigError, EnvironmentUnavailableError, RequestError, TokenError
-from ..credentials import token_of
+from ..credentials import service_token
 from ..plan import SearchPlan
 from ..schemas import (
     MAX_CHARACTERS,
     MAX_PAGE,
     MAX_TEXTS,
-    MAX_WITHOUT,
     EnvironmentInfo,
     Hits,
     Identified,
@@ -57,6 +56,8 @@ Value = TypeVar("Value")
 MAX_PLANS_PER_REQUEST = 128
 CONCURRENT_REQUESTS = 16
 CONNECT_SECONDS = 5.0
+ATTEMPTS = 4
+"""An attempt takes at most this part of the deadline."""
 FIRST_CONTACT_SECONDS = 20.0
 """Maximum seconds for which `environment()` tries to reach a service, so that a wrong URL fails early."""
 BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.25, 10.0
@@ -93,15 +94,9 @@ class EnvironmentClient:
 
         Raises ConfigError for an unusable URL or token.
         """
-        if urls is None:
-            if config.urls == "local":
-                message = "client.urls is 'local': start the service with local_service and give its URL."
-                raise ConfigError(message)
-            urls = config.urls
-        if not urls:
-            message = "client.urls is empty; give at least one URL such as http://127.0.0.1:8080, or local."
-            raise ConfigError(message)
-        self._replicas = [_replica(url, config.token_env) for url in urls]
+        if not (urls := config.urls if urls is None else urls) or urls == "local":
+            raise ConfigError(f"client.urls is {urls!r}; give at least one URL such as http://127.0.0.1:8080.")
+        self._replicas = list(map(_replica, urls))
         self._config = config
         self._clock = clock or RetryClock()
         self._turn = 0
@@ -111,7 +106,7 @@ class EnvironmentClient:
         """The last attempt that failed: which URL and why."""
         loopback = all(httpx.URL(url).host in ("127.0.0.1", "::1", "localhost") for url, _ in self._replicas)
         self._http = httpx.AsyncClient(
-            timeout=httpx.Timeout(None, connect=min(CONNECT_SECONDS, config.timeout)),
+            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=CONCURRENT_REQUESTS),
             trust_env=not (loopback or config.urls == "local"),  # a service of this run: no proxy in between
         )
@@ -135,31 +130,16 @@ class EnvironmentClient:
         await self._http.aclose()
 
     async def environment(self) -> EnvironmentInfo:
-        """What the service serves, asked of every replica.
+        """What the service serves.
 
-        Raises EnvironmentUnavailableError where no replica answers, ConfigError where two replicas serve different
-        indexes or judgements, RequestError where the service refuses (a wrong token).
+        Raises EnvironmentUnavailableError where no replica answers, RequestError where the service refuses (a wrong
+        token).
         """
-
-        async def describe(replica: tuple[str, str]) -> EnvironmentInfo | None:
-            url, token = replica
-            try:
-                return await self._attempt("GET", url + path, token, EnvironmentInfo, CONNECT_SECONDS)
-            except FailedAttemptError as failure:
-                log.warning("no answer from %s: %s", url, failure)
-                return None
-
-        path = "/v1/environment"
-        infos = [info for info in await asyncio.gather(*map(describe, self._replicas)) if info is not None]
-        if not infos:
-            deadline = self._clock.now() + min(self._config.deadline, FIRST_CONTACT_SECONDS)
-            try:
-                infos = [await self._ask("GET", path, EnvironmentInfo, deadline)]
-            except OutageError as outage:
-                raise self._unavailable() from outage
-        for info in infos:
-            self._check_identity(info)
-        return infos[0]
+        deadline = self._clock.now() + min(self._config.deadline, FIRST_CONTACT_SECONDS)
+        try:
+            return await self._ask("GET", "/v1/environment", EnvironmentInfo, deadline)
+        except OutageError as outage:
+            raise self._unavailable() from outage
 
     async def questions(self, split: str) -> list[Question]:
         """All questions of a split, in their fixed order.
@@ -174,7 +154,7 @@ class EnvironmentClient:
                 page = await self._ask("GET", f"/v1/questions?{query}", QuestionPage, deadline)
             except OutageError as outage:
                 raise self._unavailable() from outage
-            received += [body.question for body in page.questions]
+            received += page.questions
             if len(received) >= page.total or not page.questions:
                 return received
 
@@ -187,10 +167,6 @@ class EnvironmentClient:
         that the service refuses.
         """
         left_out = sorted(set(without))
-        if len(left_out) > MAX_WITHOUT:
-            raise RequestError(
-                f"without holds {len(left_out)} ids; a search leaves out at most {MAX_WITHOUT}. Give fewer."
-            )
 
         async def send(part: Sequence[SearchPlan], deadline: float) -> list[Hits]:
             body = _json(SearchRequest(plans=list(part), with_text=with_text, without=left_out))
@@ -270,7 +246,7 @@ class EnvironmentClient:
         while True:
             pauses = []
             for url, token in replicas:
-                if (seconds := min(self._config.timeout, deadline - self._clock.now())) <= 0:
+                if (seconds := min(self._config.deadline / ATTEMPTS, deadline - self._clock.now())) <= 0:
                     raise OutageError(failures[-1])
                 try:
                     answer = await self._attempt(method, url + path, token, kind, seconds, body)
@@ -321,7 +297,7 @@ class EnvironmentClient:
             if actual != expected:
                 raise ConfigError(
                     f"the answers of {self.urls} differ in {field} ({expected} and {actual}), so rewards would not be "
-                    "comparable. Start every replica with the same index, questions, judgements and env.gain, and do "
+                    "comparable. Start every replica with the same index, questions, and judgements, and do "
                     "not change them during a run."
                 )
 
@@ -419,18 +395,12 @@ def _json(request: BaseModel) -> str:
         raise RequestError(f"the request is no valid Unicode text ({error}).") from error
 
 
-def _replica(service: str | ServiceAddress, token_env: str) -> tuple[str, str]:
+def _replica(service: str | ServiceAddress) -> tuple[str, str]:
     """URL and token of a replica. Raises ConfigError for what is no URL of a service."""
     address = ServiceAddress(service) if isinstance(service, str) else service
-    try:
-        url = httpx.URL(address.url)
-    except (httpx.InvalidURL, TypeError):
-        url = httpx.URL()
-    if url.scheme not in ("http", "https") or not url.host or url.userinfo:
-        shown = str(url.copy_with(userinfo=b"")) or address.url
-        message = f"client.urls: {shown!r} is no service URL; expected http://HOST:PORT or https://HOST."
-        raise ConfigError(message)
-    return str(url).rstrip("/"), token_of(token_env) if address.token is None else address.token
+    if not address.url.startswith(("http://", "https://")):
+        raise ConfigError(f"client.urls: {address.url!r} is no URL; expected http://HOST:PORT or https://HOST.")
+    return address.url.rstrip("/"), service_token() if address.token is None else address.token
 
 
 def _detail(response: httpx.Response) -> str:

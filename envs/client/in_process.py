@@ -31,9 +31,6 @@ class InProcessClient:
         self._info = info_of(self._environment)
         self._lock = threading.Lock()
 
-    def __repr__(self) -> str:
-        return f"InProcessClient({self._environment!r})"
-
     def environment(self) -> EnvironmentInfo:
         """What is searched, by which retriever, and which questions there are."""
         return self._info

@@ -19,9 +19,6 @@ class MixedClient:
     def __init__(self, clients: Mapping[str, SyncEnvironmentClient]) -> None:
         self.clients = dict(clients)
 
-    def __repr__(self) -> str:
-        return f"MixedClient({', '.join(f'{name}={client!r}' for name, client in self.clients.items())})"
-
     @property
     def last_failure(self) -> str | None:
         """The last attempt that failed, for every environment that had one."""
@@ -50,7 +47,6 @@ class MixedClient:
             corpus_hash=combined("corpus_hash"),
             index_hash=combined("index_hash"),
             settings_hash=combined("settings_hash"),
-            gain=combined("gain"),
             splits={split: sum(info.splits.get(split, 0) for info in infos.values()) for split in splits},
             judged=all(info.judged for info in infos.values()),
         )

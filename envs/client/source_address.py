@@ -7,7 +7,7 @@ on all interfaces.
 import socket
 import sys
 
-from ...errors import ConfigError, QuerylectError
+from ...errors import ConfigError
 
 
 def source_address_for(host: str) -> str:
@@ -25,15 +25,5 @@ def source_address_for(host: str) -> str:
         ) from error
 
 
-def main(host: str) -> int:
-    """The command; gives its exit code."""
-    try:
-        sys.stdout.write(source_address_for(host) + "\n")
-    except QuerylectError as error:
-        sys.stderr.write(f"{error.label}: {error}\n")
-        return error.exit_code
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.stdout.write(source_address_for(sys.argv[1]) + "\n")

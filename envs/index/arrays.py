@@ -74,8 +74,6 @@ class SortedWords:
     def __init__(self, folder: Path) -> None:
         self._text = np.memmap(folder / "words.bin", dtype=np.uint8, mode="r").data
         self._offsets = integers(folder / "words.offsets.npy")
-        if len(self._text) != self._offsets[-1]:
-            raise ValueError(f"words.bin has {len(self._text)} bytes; words.offsets.npy says {self._offsets[-1]}")
         self.position = lru_cache(_CACHE_SIZE)(self._position)
         """The position of a word (str), -1 if it is unknown."""
 

@@ -71,11 +71,8 @@ class Documents:
     """The documents of an opened index. `in` tests for an id."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises OSError or ValueError if the files cannot be those that `merge` wrote."""
         self._records = np.memmap(folder / RECORDS, dtype=np.uint8, mode="r").data
         self._offsets, self._hashes, self._order = (integers(folder / name) for name in (OFFSETS, _HASHES, _ORDER))
-        if len(self._records) != self._offsets[-1] or not len(self) == len(self._hashes) == len(self._order):
-            raise ValueError(f"{RECORDS} and the arrays beside it do not fit together")
         self.id = lru_cache(_CACHE_SIZE)(self._id)
         """The id of the document at a position."""
         self.position = lru_cache(_CACHE_SIZE)(self._position)

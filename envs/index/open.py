@@ -5,18 +5,11 @@ Opening reads no file; `verify_index` reads them all. Files are .npy arrays, tex
 nothing is ever unpickled.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
-from ...errors import IndexFolderError
-from ..index_names import index_folder
 from .documents import Documents
 from .manifest import INDEX, Manifest
-
-Opened = TypeVar("Opened")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +24,7 @@ class Index:
 def open_index(path: str | Path) -> Index:
     """Open an index folder without reading its files. Raises IndexFolderError for one that is missing or incomplete."""
     folder, manifest = _read_folder(path)
-    return Index(folder, manifest, load_or_raise(folder, partial(Documents, folder)))
+    return Index(folder, manifest, Documents(folder))
 
 
 def verify_index(path: str | Path) -> Manifest:
@@ -42,14 +35,5 @@ def verify_index(path: str | Path) -> Manifest:
 
 
 def _read_folder(path: str | Path) -> tuple[Path, Manifest]:
-    folder = index_folder(path)
-    return folder, INDEX.read(folder, "Point env.index to a folder that was written by querylect index build.")
-
-
-def load_or_raise(folder: Path, load: Callable[[], Opened]) -> Opened:
-    try:
-        return load()
-    except (OSError, EOFError, ValueError, KeyError, IndexError) as error:
-        raise IndexFolderError(
-            f"index {folder} cannot be read ({error}). Build it again: querylect index build --overwrite."
-        ) from error
+    folder = Path(path).expanduser()
+    return folder, INDEX.read(folder, "Build it: querylect index build. Or point env.index to one that was.")

@@ -10,7 +10,7 @@ from collections.abc import Sequence, Sized
 from itertools import chain
 from math import log
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import bm25s
 import numpy as np
@@ -37,54 +37,9 @@ FREQUENT = 0.1
 """RM3 expands with no word that occurs in more than this share of the documents (methods/rm3.py)."""
 LENGTHS = "lengths.npy"
 _TOKENS = "tokens.npy"
+_ARRAYS = {"data": postings.DATA, "indices": postings.INDICES, "indptr": postings.INDPTR}
 _CHUNK = 1000
 _NONE = np.empty(0, dtype=np.int32)
-
-
-class _Engine(Protocol):
-    batch: BatchSearch | None
-    """Searches whole batches in compiled code, with the same result; None for rank-bm25."""
-
-    def scores(self, words: Sequence[str]) -> npt.NDArray[np.float64]: ...
-
-    def above(self, share: float) -> list[str]: ...
-
-
-class Bm25:
-    """Ranks probes by Σ wᵢ·BM25(tᵢ)."""
-
-    def __init__(self, engine: _Engine) -> None:
-        self._engine = engine
-        self.frequent_terms = engine.above(FREQUENT)
-        """The stemmed words that occur in more than FREQUENT of the documents, sorted."""
-
-    def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
-        """The ranking of each probe, at most limits[i] documents.
-
-        Only documents with a score above 0 are ranked. A document that shares no word with the probe scores 0, so no
-        omitted document is better than one without a match. With positive weights these are exactly the documents
-        without a match; negative weights can push further documents to 0 or below.
-        """
-        if self._engine.batch is not None:
-            return self._engine.batch.rank(probes, limits)
-        uses = Counter(term.text for probe in probes for term in probe.terms)
-        words = dict(zip(uses, tokenise(list(uses)), strict=True))
-        scored: dict[str, npt.NDArray[np.float64]] = {}
-        rankings = []
-        for probe, limit in zip(probes, limits, strict=True):
-            total: npt.NDArray[np.float64] | None = None
-            for term in probe.terms:
-                if term.text not in scored:
-                    scored[term.text] = self._engine.scores(words[term.text])
-                part = term.weight * scored[term.text]
-                total = part if total is None else total + part
-                uses[term.text] -= 1
-                if not uses[term.text]:
-                    del scored[term.text]
-            assert total is not None, "a probe has at least one term"
-            matches = np.flatnonzero(total > 0)
-            rankings.append(best(matches, total[matches], limit))
-        return rankings
 
 
 def tokenise(texts: Sequence[str]) -> list[list[str]]:
@@ -190,29 +145,28 @@ class Bm25Kind:
 
     def load(self, folder: Path, documents: Sized) -> Retriever:
         """Open what `merge` wrote; with bm25s everything stays on disk (memory-mapped)."""
-        return Bm25(_Bm25s(folder) if self.engine == "bm25s" else _RankBm25(folder))
+        return Bm25s(folder) if self.engine == "bm25s" else RankBm25(folder)
 
 
-class _Bm25s:
+class Bm25s:
+    """Ranks probes by Σ wᵢ·BM25(tᵢ) over a bm25s index, in compiled code."""
+
     def __init__(self, folder: Path) -> None:
-        self._words = SortedWords(folder)
-        documents = len(mapped(folder / LENGTHS))
-        self._model = bm25s.BM25(method="lucene", k1=K1, b=B)
-        self._model.load_scores(folder, num_docs=documents, mmap=True, allow_pickle=False)
-        self._model.nonoccurrence_array = None  # only BM25L and BM25+ have one
-        arrays = self._model.scores
-        # numpy makes every slice of a memmap another memmap, which costs more than summing the slice
-        arrays.update({name: np.asarray(arrays[name]) for name in ("data", "indices", "indptr")})
-        self.batch: BatchSearch | None = BatchSearch(arrays, documents, Vocabulary(self._words.position))
+        words, documents = SortedWords(folder), len(mapped(folder / LENGTHS))
+        arrays = {name: mapped(folder / file) for name, file in _ARRAYS.items()}
+        self._batch = BatchSearch(arrays, documents, Vocabulary(words.position))
+        frequent = np.flatnonzero(np.diff(arrays["indptr"]) > FREQUENT * documents)
+        self.frequent_terms = [words.word(i) for i in frequent.tolist()]
+        """The stemmed words that occur in more than FREQUENT of the documents, sorted."""
 
-    def scores(self, words: Sequence[str]) -> npt.NDArray[np.float64]:
-        word_ids = [word_id for word_id in map(self._words.position, words) if word_id >= 0]
-        return np.asarray(self._model.get_scores_from_ids(word_ids), dtype=np.float64)
+    def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
+        """The ranking of each probe, at most limits[i] documents.
 
-    def above(self, share: float) -> list[str]:
-        arrays = self._model.scores
-        frequencies = np.diff(arrays["indptr"])
-        return [self._words.word(i) for i in np.flatnonzero(frequencies > share * arrays["num_docs"]).tolist()]
+        Only documents with a score above 0 are ranked. A document that shares no word with the probe scores 0, so no
+        omitted document is better than one without a match. With positive weights these are exactly the documents
+        without a match; negative weights can push further documents to 0 or below.
+        """
+        return self._batch.rank(probes, limits)
 
 
 class _LuceneOkapi(BM25Okapi):
@@ -222,18 +176,24 @@ class _LuceneOkapi(BM25Okapi):
         self.idf = {word: _idf(self.corpus_size, df) for word, df in nd.items()}
 
 
-class _RankBm25:
-    batch: BatchSearch | None = None
+class RankBm25:
+    """As Bm25s, by rank-bm25."""
 
     def __init__(self, folder: Path) -> None:
         vocabulary = np.array([word.decode("utf-8", "surrogatepass") for word in read_words(folder)], dtype=object)
         words = vocabulary[np.load(folder / _TOKENS, allow_pickle=False)]
         ends = np.cumsum(np.load(folder / LENGTHS, allow_pickle=False), dtype=np.int64)
         self._model = _LuceneOkapi([part.tolist() for part in np.split(words, ends[:-1])], k1=K1, b=B)
-
-    def scores(self, words: Sequence[str]) -> npt.NDArray[np.float64]:
-        return np.asarray(self._model.get_scores(list(words)), dtype=np.float64) / (K1 + 1)
-
-    def above(self, share: float) -> list[str]:
         counts = Counter(word for document in self._model.doc_freqs for word in document)
-        return sorted(word for word, count in counts.items() if count > share * len(self._model.doc_freqs))
+        self.frequent_terms = sorted(word for word, count in counts.items() if count > FREQUENT * len(ends))
+
+    def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
+        """As Bm25s.rank."""
+        rankings = []
+        for probe, limit in zip(probes, limits, strict=True):
+            total = np.zeros(self._model.corpus_size)
+            for term, words in zip(probe.terms, tokenise([term.text for term in probe.terms]), strict=True):
+                total += term.weight * np.asarray(self._model.get_scores(list(words))) / (K1 + 1)
+            matches = np.flatnonzero(total > 0)
+            rankings.append(best(matches, total[matches], limit))
+        return rankings

@@ -1,9 +1,9 @@
-"""BM25 for a batch of probes in compiled code, with the same scores, ties and order as the plain path in bm25.py.
+"""BM25 for a batch of probes in compiled code.
 
-The scores of the words of a text are added in float32, in word order, as in bm25s; the
-weighted scores of the texts of a probe are added in float64. So a ranking is the same to the last bit in any batch and
-on either path. numba compiles the code at first use and caches it beside this file if that is writable. It runs without
-the GIL, so an event loop in another thread is not blocked.
+The scores of the words of a text are added in float32, in word order, as in bm25s; the weighted scores of the texts of
+a probe are added in float64. So a ranking is the same to the last bit in any batch. numba compiles the code at first
+use and caches it beside this file if that is writable. It runs without the GIL, so an event loop in another thread is
+not blocked.
 """
 
 from collections.abc import Mapping, Sequence

@@ -5,9 +5,6 @@ sha256 of the code, so that rankings of changed code are never confused with ear
 """
 
 import importlib.util
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from ...errors import ConfigError
@@ -21,37 +18,25 @@ class Custom(WithoutFiles):
     """A loaded retriever file; the retriever is built when it is opened."""
 
     def __init__(self, recipe: RetrieverRecipe) -> None:
-        """Run the file. ConfigError if it raises or has no class `Retriever`."""
+        """Run the file. ConfigError if it has no class `Retriever`."""
         assert recipe.model is not None, "a custom recipe names its file"
         file = Path(recipe.model)
         spec = importlib.util.spec_from_file_location(f"querylect_custom_{file.stem}", file)
         if spec is None or spec.loader is None:
             raise ConfigError(f"env.retriever is '{PYTHON}{file}'; expected a Python file that ends in .py.")
         module = importlib.util.module_from_spec(spec)
-        with _user_errors(file):
-            spec.loader.exec_module(module)
+        spec.loader.exec_module(module)
         if not isinstance(getattr(module, "Retriever", None), type):
             raise ConfigError(
                 f"{file} holds no class Retriever. Write one with __init__(documents) and rank(probes, limits): "
                 "docs/add-a-retriever.md."
             )
-        self._file, self._retriever = file, module.Retriever
+        self._retriever = module.Retriever
         trained = getattr(module, "TRAINED", None)
         self.recipe = recipe.model_copy(update={"trained": trained}) if trained else recipe
         self.fingerprint = f"code {file_sha256(file)}"
 
     def load(self, folder: Path, documents: Documents) -> Retriever:
-        """Build the retriever from the corpus. ConfigError if its `__init__` raises."""
-        with _user_errors(self._file):
-            retriever: Retriever = self._retriever([documents.at(position) for position in range(len(documents))])
+        """Build the retriever from the corpus."""
+        retriever: Retriever = self._retriever([documents.at(position) for position in range(len(documents))])
         return retriever
-
-
-@contextmanager
-def _user_errors(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file]
-        location = f", line {lines[-1]}" if lines else ""
-        raise ConfigError(f"{file}{location}: {type(error).__name__}: {error}. Fix it there.") from error

@@ -17,7 +17,6 @@ from cachetools import LRUCache
 
 from ...configs.environment import VectorsConfig
 from ...data.types import Document
-from ...errors import ModelError
 from ...logs import Progress
 from ..byte_cache import remembered
 from ..index.arrays import NpyWriter, mapped
@@ -102,14 +101,13 @@ class Dense(VectorRetriever):
 class EncodedKind:
     """What all kinds of dense retrieval share: the encoder, loaded when needed, not for a merge, and the parts."""
 
-    def __init__(self, recipe: RetrieverRecipe, config: VectorsConfig, device: str | None = None) -> None:
-        """`device`: that of the encoder, as for `Encoder.open`."""
-        self._recipe, self._config, self._device = recipe, config, device
+    def __init__(self, recipe: RetrieverRecipe, config: VectorsConfig) -> None:
+        self._recipe, self._config = recipe, config
 
     @cached_property
     def encoder(self) -> Encoder:
         """The encoder of the recipe. Raises as `Encoder.open`."""
-        return Encoder.open(self._recipe, self._device)
+        return Encoder.open(self._recipe)
 
     @property
     def recipe(self) -> RetrieverRecipe:
@@ -122,24 +120,18 @@ class EncodedKind:
         return self.encoder.fingerprint
 
     def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None = None) -> None:
-        """Embed a block of the corpus. ModelError if the vectors overflow their type."""
-        texts, dtype = [self.recipe.content_of(document) for document in documents], self._config.dtype
-        with np.errstate(over="ignore"):
-            vectors = self.encoder.documents(texts, progress).astype(dtype)
-        if not np.isfinite(vectors).all():
-            raise ModelError(
-                f"retriever {self.recipe.name!r} gives embeddings too large for {dtype}. Use env.vectors.dtype=float32."
-            )
-        np.save(folder / VECTORS, vectors)
+        """Embed a block of the corpus."""
+        texts = [self.recipe.content_of(document) for document in documents]
+        np.save(folder / VECTORS, self.encoder.documents(texts, progress).astype(self._config.dtype))
 
 
 class DenseKind(EncodedKind):
     """Dense retrieval with the vectors kept as configured."""
 
-    def __init__(self, recipe: RetrieverRecipe, config: VectorsConfig, device: str | None = None) -> None:
-        """ModelError if FAISS is missing."""
+    def __init__(self, recipe: RetrieverRecipe, config: VectorsConfig) -> None:
+        """MissingPackageError without FAISS."""
         nearest.import_faiss()
-        super().__init__(recipe, config, device)
+        super().__init__(recipe, config)
         self.vectors: VectorStore | None = None
         """How `merge` kept the vectors."""
 

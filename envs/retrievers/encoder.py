@@ -51,23 +51,18 @@ class Encoder:
         self._query_model = model if query_model is None else query_model
 
     @classmethod
-    def open(cls, recipe: RetrieverRecipe, device: str | None = None) -> "Encoder":
-        """Load the models of a dense recipe to a device; None: the first GPU if there is one.
+    def open(cls, recipe: RetrieverRecipe) -> "Encoder":
+        """Load the models of a dense recipe, to the first GPU if there is one.
 
         Raises ModelError if one does not exist, cannot be loaded, or pools differently from its recipe.
         """
         assert recipe.model is not None, "a dense recipe names its model"
-        model, fingerprint = _open(recipe, recipe.model, "env.model", device)
+        model, fingerprint = _open(recipe, recipe.model, "env.model")
         query_model = model
         if recipe.query_model is not None:
-            query_model, query_fingerprint = _open(recipe, recipe.query_model, "env.recipe.query_model", device)
+            query_model, query_fingerprint = _open(recipe, recipe.query_model, "env.recipe.query_model")
             fingerprint = f"documents {fingerprint}, queries {query_fingerprint}"
-        similarity = {"cosine": "cos", "dot": "dot"}.get(str(model.similarity_fn_name or "cosine"))
-        if recipe.similarity is None and similarity is None:
-            raise ModelError(
-                f"retriever {recipe.name!r}: the model compares by {model.similarity_fn_name!r}; only cosine and dot "
-                "can be searched."
-            )
+        similarity = "dot" if model.similarity_fn_name == "dot" else "cos"
         return cls(fill_in(recipe, model, query_model, similarity), model, fingerprint, query_model)
 
     def queries(self, texts: Sequence[str]) -> Vectors:
@@ -173,10 +168,10 @@ def loading_kwargs(dtype: Precision | None = None) -> LoadingKwargs:
     }
 
 
-def _open(recipe: RetrieverRecipe, name: str, setting: str, device: str | None) -> tuple["SentenceTransformer", str]:
+def _open(recipe: RetrieverRecipe, name: str, setting: str) -> tuple["SentenceTransformer", str]:
     path = resolve_model(name)
     try:
-        model = _load(recipe, path, device)
+        model = _load(recipe, path)
     except Exception as error:
         raise ModelError(
             f"retriever {recipe.name!r}: {name!r} does not hold a usable text encoder "
@@ -188,18 +183,18 @@ def _open(recipe: RetrieverRecipe, name: str, setting: str, device: str | None) 
     return model, fingerprint_of(path, getattr(model[0], "config", None))
 
 
-def _load(recipe: RetrieverRecipe, path: str, device: str | None) -> "SentenceTransformer":
+def _load(recipe: RetrieverRecipe, path: str) -> "SentenceTransformer":
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
     from sentence_transformers.util import is_sentence_transformer_model
 
     kwargs = loading_kwargs(recipe.dtype)
     if recipe.pooling is None or is_sentence_transformer_model(path):
-        model = SentenceTransformer(path, device=device, trust_remote_code=False, **kwargs)
+        model = SentenceTransformer(path, trust_remote_code=False, **kwargs)
     else:
         transformer = Transformer(path, **kwargs)
         pooling = Pooling(transformer.get_embedding_dimension(), recipe.pooling)
-        model = SentenceTransformer(modules=[transformer, pooling], device=device)
+        model = SentenceTransformer(modules=[transformer, pooling])
     if recipe.dtype is not None:
         model[0].register_forward_hook(_to_float32)
     return model
@@ -219,7 +214,7 @@ def fill_in(
     recipe: RetrieverRecipe,
     model: "SentenceTransformer",
     query_model: "SentenceTransformer",
-    similarity: str | None,
+    similarity: str,
 ) -> RetrieverRecipe:
     """The recipe with the fields that it leaves to its models; `similarity` is that of the model."""
     prompts = model.prompts or {}
@@ -268,4 +263,4 @@ def open_corpus_encoder(config: EnvironmentConfig) -> CorpusEncoder:
     recipe = recipe_of(config)
     if recipe.kind != "dense":
         raise DataError(f"--encoder {config.retriever!r} is no encoder; expected a dense retriever's recipe or model.")
-    return CorpusEncoder(Encoder.open(recipe, config.encoder_device))
+    return CorpusEncoder(Encoder.open(recipe))

@@ -10,17 +10,11 @@ from pathlib import Path
 from ...configs.schema import EnvironmentConfig
 from ...errors import IndexFolderError
 from ..index.documents import Documents
-from ..index.manifest import Manifest
 from ..index.open import open_index
 from ..plan import Probe
 from ..recipes import RetrieverRecipe, recipe_of
 from .base import OpenMember, Retriever, WithoutFiles, check_depth, truncation_of
 from .fusion import Scored, fuse
-
-
-def fingerprint_of(members: Sequence[Manifest], depth: int) -> str:
-    """Identifies a hybrid: the indexes of its members and the depth to which each is read."""
-    return f"the best {depth} of {', '.join(member.index_hash for member in members)}"
 
 
 class Hybrid(WithoutFiles):
@@ -42,7 +36,8 @@ class Hybrid(WithoutFiles):
         descriptions = " ".join(f"({number}) {item.trained}" for number, item in enumerate(recipes, start=1))
         trained = f"{len(members)} retrievers whose rankings are merged by reciprocal rank: {descriptions}"
         self.recipe = recipe.model_copy(update={"trained": trained})
-        self.fingerprint = fingerprint_of([index.manifest for index in self._indexes], depth)
+        hashes = ", ".join(index.manifest.index_hash for index in self._indexes)
+        self.fingerprint = f"the best {depth} of {hashes}"
 
     def load(self, folder: Path, documents: Documents) -> "Merged":
         opened = zip(self._indexes, self._members, strict=True)

@@ -138,10 +138,6 @@ class Collection:
                     consistency_level="Strong",
                     timeout=_SECONDS,
                 )
-            if len(answers) != len(batch):
-                raise EnvironmentUnavailableError(
-                    f"{self._uri} gave {len(answers)} rankings for {len(batch)} searches. Check the server."
-                )
             for hits in answers:
                 keys = np.array([hit[_KEY] for hit in hits], dtype=np.int64)
                 yield keys, np.array([hit["distance"] for hit in hits], dtype=np.float64)
@@ -171,20 +167,20 @@ def _blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     return iter(lambda: list(islice(iterator, size)), [])
 
 
-class _MilvusKind:
-    """What both kinds share: a collection that is named by the documents and vectors that it holds."""
-
-    def __init__(self, config: EnvironmentConfig) -> None:
-        self._environment = config
-
-    def _load(
-        self, folder: Path, content: object, vectors: Iterable[tuple[int, Vector]], rows: int, dimension: int | None
-    ) -> None:
-        """Load the collection of an index; `content`: what its vectors follow from, besides the documents."""
-        name = f"querylect_{data_sha256([file_sha256(folder / documents_.RECORDS), content])[:32]}"
-        with closing(Collection(self._environment, name)) as collection:
-            collection.load(vectors, rows, dimension)
-        write_json(folder / COLLECTION, {"collection": name, "rows": rows})
+def load_collection(
+    config: EnvironmentConfig,
+    folder: Path,
+    content: object,
+    vectors: Iterable[tuple[int, Vector]],
+    rows: int,
+    dimension: int | None,
+) -> None:
+    """Load the collection of an index, which is named by its documents and by `content`, what its vectors follow from
+    besides."""
+    name = f"querylect_{data_sha256([file_sha256(folder / documents_.RECORDS), content])[:32]}"
+    with closing(Collection(config, name)) as collection:
+        collection.load(vectors, rows, dimension)
+    write_json(folder / COLLECTION, {"collection": name, "rows": rows})
 
 
 def open_collection(config: EnvironmentConfig, folder: Path) -> Collection:
@@ -193,19 +189,20 @@ def open_collection(config: EnvironmentConfig, folder: Path) -> Collection:
     return Collection(config, description["collection"]).open(description["rows"])
 
 
-class MilvusDense(EncodedKind, _MilvusKind):
+class MilvusDense(EncodedKind):
     """Dense retrieval; the encoder and the parts are those of the local index."""
 
     def __init__(self, recipe: RetrieverRecipe, config: EnvironmentConfig) -> None:
-        EncodedKind.__init__(self, recipe, config.vectors, config.encoder_device)
-        _MilvusKind.__init__(self, config)
+        super().__init__(recipe, config.vectors)
+        self._environment = config
 
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Load the vectors of all parts."""
         pieces = [mapped(part / VECTORS) for part in parts]
         vectors = (np.asarray(vector, dtype=np.float32) for piece in pieces for vector in piece)
         content = [file_sha256(part / VECTORS) for part in parts]
-        self._load(folder, content, enumerate(vectors), sum(map(len, pieces)), pieces[0].shape[1])
+        rows, dimension = sum(map(len, pieces)), pieces[0].shape[1]
+        load_collection(self._environment, folder, content, enumerate(vectors), rows, dimension)
 
     def load(self, folder: Path, documents: Sized) -> "MilvusVectors":
         """Open the collection."""
@@ -223,12 +220,12 @@ class MilvusVectors(VectorRetriever):
         return self._collection.search(list(vectors.astype(np.float32)), max(limits))
 
 
-class MilvusBm25(Bm25Kind, _MilvusKind):
+class MilvusBm25(Bm25Kind):
     """BM25; words, counts, weights and parts are those of the local index."""
 
     def __init__(self, recipe: RetrieverRecipe, config: EnvironmentConfig) -> None:
-        Bm25Kind.__init__(self, recipe, "bm25s")
-        _MilvusKind.__init__(self, config)
+        super().__init__(recipe, "bm25s")
+        self._environment = config
 
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Load a sparse vector per document with a word; the folder keeps the words and their frequencies."""
@@ -249,7 +246,7 @@ class MilvusBm25(Bm25Kind, _MilvusKind):
                 for key, (start, end) in zip(keys.tolist(), pairwise([*starts.tolist(), len(document)]), strict=True):
                     yield key, dict(zip(word[start:end].tolist(), weights[start:end].tolist(), strict=True))
 
-        self._load(folder, "bm25", vectors(), int(np.count_nonzero(lengths)), None)
+        load_collection(self._environment, folder, "bm25", vectors(), int(np.count_nonzero(lengths)), None)
 
     def load(self, folder: Path, documents: Sized) -> "MilvusWords":
         """Open the collection, and the words."""

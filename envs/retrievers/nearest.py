@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ...configs.environment import VectorsConfig
-from ...errors import ConfigError, ModelError, RequestError, first_line
-from ...sources import install_command
-from .gpu_index import MAX_NEIGHBOURS, check_gpus, on_gpus
+from ...errors import ConfigError, RequestError, first_line
+from ...sources import optional_packages
+from .gpu_index import MAX_NEIGHBOURS, check_gpu, flat_on_gpu, to_gpu
 
 if TYPE_CHECKING:
     import faiss
@@ -32,6 +32,8 @@ _CENTROIDS = 256
 """Values of a byte of a code, each of which IVF-PQ learns."""
 _TRAINING_PER_LIST = 64
 """Training vectors of an IVF-PQ index per list."""
+_IVF_PROBES = 32
+"""Lists that IVF-PQ searches (nprobe)."""
 _OVERSAMPLING = 4
 """Candidates of an approximate search per requested document."""
 
@@ -41,16 +43,11 @@ Nearest = Callable[[npt.NDArray[np.float32], int], npt.NDArray[np.int64]]
 
 
 def import_faiss() -> ModuleType:
-    """The faiss module. If it is missing, ModelError names the extra that installs it."""
+    """The faiss module. Raises as `optional_packages`."""
     if any(Distribution.discover(name="faiss-gpu")):
         import torch  # noqa: F401  # its libcurand.so.10 is CUDA 13's; FAISS loads CUDA 12's under the same name
-    try:
+    with optional_packages("cpu"):
         import faiss
-    except ImportError as error:
-        raise ModelError(
-            f"dense retrievers search with FAISS, which is not installed. Install it: {install_command('cpu')}; on a "
-            f"machine with a CUDA GPU {install_command('gpu')}."
-        ) from error
     return faiss
 
 
@@ -98,9 +95,11 @@ def open_nearest(folder: Path, vectors: Vectors, config: VectorsConfig) -> Neare
     faiss = import_faiss()
     on_gpu = config.device == "gpu"
     if on_gpu:
-        check_gpus(config)
+        check_gpu(config)
     if config.search == "flat":
-        return _gpu_search(on_gpus(vectors, config), vectors, config.dtype != "float32") if on_gpu else flat(vectors)
+        if not on_gpu:
+            return flat(vectors)
+        return _gpu_search(flat_on_gpu(vectors, config.dtype), vectors, config.dtype != "float32")
     try:
         index = faiss.read_index(os.fspath(folder / NEAREST), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
@@ -108,9 +107,9 @@ def open_nearest(folder: Path, vectors: Vectors, config: VectorsConfig) -> Neare
     if config.search == "hnsw":
         index.hnsw.efSearch = _HNSW_DEPTH
     else:
-        index.nprobe = config.ivf_probes
+        index.nprobe = _IVF_PROBES
         if on_gpu:
-            return _gpu_search(on_gpus(vectors, config, index), vectors, True)
+            return _gpu_search(to_gpu(index, config.dtype), vectors, True)
     return lambda queries, depth: index.search(queries, min(depth * _OVERSAMPLING, len(vectors)))[1]
 
 

@@ -1,54 +1,35 @@
 """Opens the retriever of an index folder after checking that the index fits the configuration."""
 
-from functools import partial
-
 from ...configs.schema import EnvironmentConfig
 from ...data.corpus import Corpus
 from ...data.load import corpus_hash
 from ...data.types import Dataset
 from ...errors import IndexFolderError
 from ..index.manifest import Manifest
-from ..index.open import Index, load_or_raise, verify_index
+from ..index.open import Index, verify_index
 from ..recipes import RetrieverRecipe, content_fields, recipe_of
 from .base import Retriever
+from .question_index import verify_question_index
 from .registry import engine_of, open_kind, required_indexes
 
 
 def verify_indexes(config: EnvironmentConfig) -> dict[str, Manifest]:
     """Verify the index of a configuration and first the indexes that it depends on. Returns manifests by folder.
 
-    The rows of a Milvus collection are counted. Raises IndexFolderError as `verify_index`, and if an index has changed
-    since the one that depends on it was built.
+    The rows of a Milvus collection are counted. Raises IndexFolderError as `verify_index`. That an index has changed
+    since the one that depends on it was built, is noticed where the latter is opened.
     """
     verified: dict[str, Manifest] = {}
-    members: list[Manifest] = []
     for member in required_indexes(config):
         verified |= verify_indexes(member)
-        members.append(verified[member.index])
-    if not members:
-        manifest = verify_index(config.index)
-        if config.engine == "milvus":
-            from .milvus import open_collection
+    if config.question_index is not None:
+        verify_question_index(config.question_index.folder)
+    verified[config.index] = verify_index(config.index)
+    if config.engine == "milvus" and not required_indexes(config):
+        from .milvus import open_collection
 
-            open_collection(config, config.index_folder).close()
-        return {config.index: manifest}
-    if config.hybrid is not None:
-        from .hybrid import fingerprint_of
-
-        fingerprint = fingerprint_of(members, config.hybrid.depth)
-    else:
-        from .qb_rag import verified_fingerprint
-
-        assert config.question_index is not None, "only these two search other indexes"
-        fingerprint = verified_fingerprint(config.question_index, members[0])
-    manifest = verify_index(config.index)
-    if manifest.model_fingerprint != fingerprint:
-        raise IndexFolderError(
-            f"index {config.index} was built over {manifest.model_fingerprint}; its "
-            f"{'members' if config.hybrid else 'questions'} are now {fingerprint}. "
-            "Build it again (querylect index build --overwrite) or point the settings to what it was built over."
-        )
-    return {**verified, config.index: manifest}
+        open_collection(config, config.index_folder).close()
+    return verified
 
 
 def check_corpus(index: Index, corpus: Corpus) -> None:
@@ -76,7 +57,7 @@ def open_retriever(index: Index, config: EnvironmentConfig, dataset: Dataset | N
     _check_vectors(index, config)
     kind = open_kind(config, recipe, open_retriever)
     _check_fingerprint(index, kind.fingerprint, kind.recipe)
-    return load_or_raise(index.path, partial(kind.load, index.path, index.documents))
+    return kind.load(index.path, index.documents)
 
 
 def _check_recipe(index: Index, recipe: RetrieverRecipe, engine: str | None, filled_in: bool = False) -> None:

@@ -32,6 +32,8 @@ Hits = list[tuple[str, float]]
 
 AUTH = "QUERYLECT_REMOTE_AUTH"
 """Environment variable with the Authorization header; if it is unset, none is sent."""
+TEXT_FIELDS = ("title", "text")
+"""The fields that BM25 matches; their scores are summed."""
 VECTOR_FIELD = "vector"
 """The field with the document vectors, of the space_type innerproduct."""
 _WINDOW = 10_000
@@ -95,10 +97,6 @@ class RemoteIndex:
                         details = response.get("error") or response["_shards"]
                         raise EnvironmentUnavailableError(f"{self._config.url} did not search all shards: {details}")
                 results += [[(hit["_id"], float(hit["_score"])) for hit in item["hits"]["hits"]] for item in responses]
-        if len(results) != len(queries):
-            raise EnvironmentUnavailableError(
-                f"{self._config.url} gave {len(results)} answers to {len(queries)} searches. Check the service."
-            )
         return results
 
     @contextmanager
@@ -117,8 +115,8 @@ class RemoteIndex:
 class Remote(WithoutFiles):
     """An index of a service, which holds the documents, and, for dense retrievers, the query encoder."""
 
-    def __init__(self, config: RemoteConfig, recipe: RetrieverRecipe, device: str | None = None) -> None:
-        """Get the description of the index from the service, and load the encoder of a dense retriever to a device.
+    def __init__(self, config: RemoteConfig, recipe: RetrieverRecipe) -> None:
+        """Get the description of the index from the service, and load the encoder of a dense retriever.
 
         Raises EnvironmentUnavailableError if the service does not answer, ConfigError if the retriever is neither BM25
         nor dense.
@@ -129,13 +127,13 @@ class Remote(WithoutFiles):
                 "bm25 and dense retrievers. Remove env.remote, or give it to the members of a hybrid."
             )
         self._config, self._service = config, RemoteIndex(config)
-        self._encoder = Encoder.open(recipe, device) if recipe.kind == "dense" else None
+        self._encoder = Encoder.open(recipe) if recipe.kind == "dense" else None
         self.recipe = self._encoder.recipe if self._encoder else recipe
         identity, self.count = self._service.describe()
         content = {
             **identity,
             "count": self.count,
-            "fields": config.fields if self._encoder is None else [VECTOR_FIELD],
+            "fields": TEXT_FIELDS if self._encoder is None else [VECTOR_FIELD],
             "encoder": self._encoder.fingerprint if self._encoder else None,
         }
         self.fingerprint = f"remote {data_sha256(content)}"
@@ -179,7 +177,7 @@ class RemoteWords:
                 "should": [
                     {"match": {field: {"query": term.text, "boost": term.weight}}}
                     for term in filter(is_effective, probe.terms)
-                    for field in self._config.fields
+                    for field in TEXT_FIELDS
                 ]
             }
         }

@@ -11,19 +11,18 @@ from pathlib import Path
 
 import numpy as np
 
-from ...configs.environment import DatasetConfig, EnvironmentConfig, QuestionIndexConfig
+from ...configs.environment import DatasetConfig, EnvironmentConfig
 from ...data.types import Document
 from ...errors import IndexFolderError
 from ..index.arrays import mapped
 from ..index.documents import Documents
-from ..index.manifest import Manifest
 from ..index.open import open_index
 from ..plan import Probe
 from ..recipes import RetrieverRecipe, recipe_of
 from .answerable import Integers, first_contents, in_tie_order, matrix
 from .base import SPARE, OpenMember, Progress, Retriever, truncation_of
 from .fusion import NOTHING, Scored
-from .question_index import QuestionIndex, content_hash, open_question_index, verify_question_index
+from .question_index import content_hash, open_question_index
 
 log = logging.getLogger(__name__)
 
@@ -41,18 +40,10 @@ def questions_settings(config: EnvironmentConfig) -> EnvironmentConfig:
         "question_index": None,
         "remote": None,
         "rerank": None,
-        **{name: getattr(settings, name) for name in ("retriever", "index", "model", "recipe")},
+        "recipe": None,
+        **{name: getattr(settings, name) for name in ("retriever", "index", "model")},
     }
     return config.model_copy(update=changes)
-
-
-def verified_fingerprint(config: QuestionIndexConfig, base: Manifest) -> str:
-    """The fingerprint that the index must have. First verifies every file of the question index."""
-    return _fingerprint(verify_question_index(config.folder), base)
-
-
-def _fingerprint(questions: QuestionIndex, base: Manifest) -> str:
-    return f"answers of {questions.description.hash} by {base.index_hash}"
 
 
 class QuestionBased:
@@ -69,7 +60,7 @@ class QuestionBased:
                 f"index {self._config.index} does not hold the questions of {self._config.folder}. Build it again: "
                 "querylect index build --overwrite."
             )
-        self.fingerprint = _fingerprint(self._questions, self._base.manifest)
+        self.fingerprint = f"answers of {self._questions.description.hash} by {self._base.manifest.index_hash}"
         trained = recipe.trained
         if config.recipe is None or config.recipe.trained is None:
             trained = (

@@ -24,7 +24,7 @@ def open_kind(config: EnvironmentConfig, recipe: RetrieverRecipe, open_member: O
     if config.remote is not None:
         from .opensearch import Remote
 
-        return Remote(config.remote, recipe, config.encoder_device)
+        return Remote(config.remote, recipe)
     if config.engine == "milvus":
         from .milvus import open_milvus
 
@@ -36,7 +36,7 @@ def open_kind(config: EnvironmentConfig, recipe: RetrieverRecipe, open_member: O
     if recipe.kind == "dense":
         from .dense import DenseKind
 
-        return DenseKind(recipe, config.vectors, config.encoder_device)
+        return DenseKind(recipe, config.vectors)
     from .bm25 import Bm25Kind
 
     return Bm25Kind(recipe, config.engine)

@@ -47,8 +47,8 @@ class Reranker:
         self._model = model
 
     @classmethod
-    def open(cls, config: RerankConfig, device: str | None = None) -> "Reranker":
-        """Load the model to a device, as `Encoder.open`.
+    def open(cls, config: RerankConfig) -> "Reranker":
+        """Load the model, to the first GPU if there is one.
 
         Raises ModelError if it does not exist or gives more than one score per pair.
         """
@@ -57,7 +57,7 @@ class Reranker:
 
         path, kwargs = resolve_model(config.model), loading_kwargs()
         try:
-            model = CrossEncoder(path, device=device, trust_remote_code=False, activation_fn=nn.Identity(), **kwargs)
+            model = CrossEncoder(path, trust_remote_code=False, activation_fn=nn.Identity(), **kwargs)
         except Exception as error:
             raise ModelError(
                 f"env.rerank.model is {config.model!r}, which does not hold a usable cross-encoder "
@@ -74,12 +74,8 @@ class Reranker:
         return cls(config, model, fingerprint_of(path, getattr(model[0], "config", None)))
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        outputs = np.asarray(self._model.predict(list(pairs), batch_size=_BATCH, show_progress_bar=False), np.float64)
-        if not np.isfinite(outputs).all():
-            raise ModelError(
-                f"{self.card['model']!r} gave scores that are not finite. Check that its weights are complete."
-            )
-        scores: list[float] = outputs.tolist()
+        outputs = self._model.predict(list(pairs), batch_size=_BATCH, show_progress_bar=False)
+        scores: list[float] = np.asarray(outputs, np.float64).tolist()
         return scores
 
     def hash_over(self, index_hash: str) -> str:

@@ -22,7 +22,6 @@ from ..schemas import (
     PRIMARY_METRIC,
     EnvironmentInfo,
     Health,
-    QuestionBody,
     QuestionPage,
     SearchRequest,
     SearchResponse,
@@ -124,7 +123,7 @@ def _question_routes(service: ServiceState) -> APIRouter:
         if split not in environment.splits:
             available = ", ".join(sorted(environment.splits))
             raise HTTPException(404, f"there is no split {split!r}; this environment has: {available}.")
-        page = [QuestionBody.of(question) for question in environment.questions(split, offset, limit)]
+        page = environment.questions(split, offset, limit)
         return QuestionPage(split=split, total=environment.splits[split], offset=offset, questions=page)
 
     return router

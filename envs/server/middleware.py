@@ -107,8 +107,7 @@ class RequestMiddleware:
                 403,
                 f"a service without a token answers its own page and programs that ask for localhost, 127.0.0.1 or "
                 f"[::1] alone (here: {headers.get('host', '')!r}), so that no page of another site can use it. Ask by "
-                "such a name, or start the service with a token: set the environment variable named by "
-                "client.token_env (QUERYLECT_TOKEN).",
+                "such a name, or start the service with a token: set QUERYLECT_TOKEN.",
                 CLOSE,
             )
         if self.token is not None and path not in OPEN_PATHS:
@@ -160,6 +159,6 @@ def _check_token(headers: Headers, token: str) -> None:
         raise HTTPException(
             401,
             f"{reason}. Send the header 'Authorization: Bearer TOKEN' with the token that the service was started "
-            "with; querylect's client takes it from the environment variable named by client.token_env.",
+            "with; querylect's client takes it from QUERYLECT_TOKEN.",
             {"WWW-Authenticate": "Bearer"},
         )

@@ -13,7 +13,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import partial
 from types import FrameType
 
@@ -56,7 +55,7 @@ def serve(
     if not token and not is_loopback(config.host):
         raise UserError(
             f"host {config.host!r} is reachable from other machines and no token is set. Set the environment variable "
-            "named by client.token_env (QUERYLECT_TOKEN) to a secret, or serve on 127.0.0.1."
+            "QUERYLECT_TOKEN to a secret, or serve on 127.0.0.1."
         )
     if extend is not None and config.workers > 1:
         message = f"env.workers is {config.workers}; a rewriter is held by one. Set it to 1."
@@ -175,14 +174,12 @@ def bound(host: str, port: int) -> socket.socket:
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with ExitStack() as stack:
-            listener = stack.enter_context(socket.socket(family, kind, protocol))
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if sys.platform == "linux":  # connections inherit it
-                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * STALLED_SECONDS)
-            listener.bind(address)
-            stack.pop_all()
-            return listener
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sys.platform == "linux":  # connections inherit it
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * STALLED_SECONDS)
+        listener.bind(address)
+        return listener
     except OSError as error:
         raise UserError(
             f"cannot serve on host {host!r}, port {port}: {error.strerror or error}. Set env.host to a name or address "

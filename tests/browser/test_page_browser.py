@@ -69,7 +69,7 @@ def titles(page, side):
     return [" ".join(text.split()) for text in page.locator(f"#{side}-hits strong").all_inner_texts()]
 
 
-def test_a_rewrite_is_ranked_beside_the_question(visit):
+def test_a_rewrite_is_ranked_beside_the_question_also_one_of_ones_own(visit):
     with visit() as page:
         ready(page)
         assert page.locator("#about").inner_text() == "<i>page</i> · bm25 · 6 documents"
@@ -85,6 +85,11 @@ def test_a_rewrite_is_ranked_beside_the_question(visit):
         assert "was 2" in page.locator("#new-hits li").inner_text()
         plan = json.loads(page.locator("#plan").inner_text())
         assert plan["probes"] == [{"terms": [{"text": "triptan", "weight": 0.5}, {"text": "migraine", "weight": 2}]}]
+        page.get_by_label("Question, picked or typed").fill("glucose")
+        page.get_by_role("button", name="Compare").click()
+        page.get_by_role("status").filter(has_text="has no score").wait_for()
+        assert titles(page, "raw") == ["About insulin"]
+        assert page.locator("#raw-score").inner_text() == ""
 
 
 def test_a_hostile_document_is_shown_as_text_and_a_foreign_script_is_stopped(visit):
@@ -94,16 +99,6 @@ def test_a_hostile_document_is_shown_as_text_and_a_foreign_script_is_stopped(vis
         assert page.locator("#raw-hits script, #raw-hits img").count() == 0
         page.evaluate("document.body.append(Object.assign(document.createElement('script'), {text: 'hurt = true'}))")
         assert page.evaluate("window.hurt") is None
-
-
-def test_a_question_of_ones_own_is_searched_without_a_score(visit):
-    with visit() as page:
-        ready(page)
-        page.get_by_label("Question, picked or typed").fill("glucose")
-        page.get_by_role("button", name="Compare").click()
-        page.get_by_role("status").filter(has_text="has no score").wait_for()
-        assert titles(page, "raw") == ["About insulin"]
-        assert page.locator("#raw-score").inner_text() == ""
 
 
 def test_a_service_with_a_token_asks_for_it(visit):

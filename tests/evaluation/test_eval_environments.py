@@ -44,7 +44,7 @@ def test_settings_that_make_another_index_make_another_name():
         for env in ({}, {"engine": "rank_bm25"}, {"model": "a"}, {"recipe": {"pooling": "cls"}}, {"model": "b"})
     }
     assert len(names) == 5
-    assert index({"port": 8000, "gain": "exponential"}).index == "indexes/one-bm25"
+    assert index({"port": 8000, "name": "other"}).index == "indexes/one-bm25"
 
 
 def test_a_named_index_holds_the_name_of_the_dataset_where_there_are_several():
@@ -64,7 +64,7 @@ def test_members_of_a_hybrid_have_an_index_for_each_dataset():
 
 
 def test_what_the_answers_of_a_place_depend_on_is_its_identity(small_environment, tmp_path):
-    """Judgements, gain, answer options and identical ids: each is part of a cell's identity; other settings are not."""
+    """Judgements, answer options and identical ids: each is part of a cell's identity; other settings are not."""
     data = Path(shutil.copytree(small_environment.dataset.path, tmp_path / "data"))
 
     def opened(env=None, **changes):
@@ -78,7 +78,6 @@ def test_what_the_answers_of_a_place_depend_on_is_its_identity(small_environment
 
     same = identity()
     assert identity(limit=1, env={"port": 1, "host": "::1"}) == same
-    assert identity(env={"gain": "exponential"}) != same
     qrels, queries, meta = data / "qrels" / "test.tsv", data / "queries.jsonl", data / "meta.json"
     for path, old, new in (
         (qrels, "triptan\t2", "triptan\t1"),

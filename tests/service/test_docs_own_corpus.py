@@ -1,13 +1,12 @@
-"""docs/own-corpus.md as it is: every file that it shows is written, every command is run, in order.
+"""docs/own-corpus.md as it is: every file that it shows is written, every command but those of TABLE is run, in order.
 
-It covers all steps of a user: corpus, index, service, training, evaluation, export, each a process of its own. The
-section with the table encodes a corpus, and is slow. Only the model and the corpus are smaller than the page's, by the
+It covers all steps of a user: corpus, index, service, training, evaluation, export, each a process of its own. Only the
+model and the corpus are smaller than the page's, by the
 variables that the page names.
 """
 
 import json
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -15,7 +14,6 @@ import socket
 import subprocess
 from pathlib import Path
 
-import pandas
 import pytest
 
 from ..forked_commands import forked_commands
@@ -25,7 +23,7 @@ from ..several import free_port
 pytestmark = pytest.mark.timeout(1800)  # on a machine with ten times more work than processors it took nine minutes
 
 TABLE = "8. A table for a paper"
-"""The section that is run after the others."""
+"""The section that is not run: it encodes a corpus (tables of a spec: tests/evaluation)."""
 
 
 @pytest.fixture(scope="module")
@@ -37,18 +35,12 @@ def page_run(tmp_path_factory, tiny_policy):
             (folder / block.file).write_text(block.text, encoding="utf-8")
     assert shutil.which("curl"), "the page asks the service with curl, which is not installed"
     port = free_port()
-    script = "".join(_commands_of_page(table=False))
+    commands = [block.text for block in blocks("own-corpus.md") if block.language == "bash" and block.section != TABLE]
+    assert len(commands) >= 6
+    script = "".join(commands)
     script += f'\nprintf %s "$QUERYLECT_TOKEN" > {shlex.quote(str(folder.with_name("token")))}\n'
     with forked_commands(folder / ".bin"):
         yield folder, _run(script, folder, {"PORT": str(port), "MODEL": str(tiny_policy), "EVERY": "3"}), port
-
-
-@pytest.fixture(scope="module")
-def table_run(page_run):
-    """The folder of the evaluation in the section TABLE, and the stdout of its commands."""
-    folder, _, _ = page_run
-    printed = _run("".join(_commands_of_page(table=True)), folder, {})
-    return folder / "evaluations/table", printed
 
 
 def _run(script: str, folder: Path, variables: dict[str, str]) -> str:
@@ -114,94 +106,3 @@ def test_the_token_is_written_nowhere(page_run):
 def test_a_policy_can_be_exported(page_run):
     folder, _, _ = page_run
     assert json.loads((folder / "exported" / "querylect.json").read_text())["run"]["name"] == "mine"
-
-
-@pytest.mark.slow
-def test_the_table_has_the_systems_of_the_page_on_two_retrievers(table_run):
-    folder, _ = table_run
-    table = json.loads((folder / "results.json").read_text())["tables"][0]
-    assert table["environments"] == ["bm25", "minilm"]
-    systems = {row["system"] for row in table["rows"]} - {"best_training_free"}
-    assert systems == {"raw", "first_titles", "rm3", "weighted_words", "mine", "mine-warm-start"}
-    for row in table["rows"]:
-        assert [score["n"] for score in row["scores"].values()] == [40, 40]
-
-
-@pytest.mark.slow
-def test_pandas_reads_the_scores_as_they_are_in_the_latex_table(table_run):
-    folder, printed = table_run
-    scores = pandas.read_csv(folder / "scores.csv")
-    assert {name: scores[name].dtype.kind for name in ("turn", "mean", "low", "high", "n", "of")} == {
-        "turn": "i", "mean": "f", "low": "f", "high": "f", "n": "i", "of": "i",
-    }  # fmt: skip
-    ndcg = scores[scores.metric == "ndcg@10"]
-    means = ndcg.pivot(index="label", columns="environment", values="mean")
-    table_rows = _latex_rows((folder / "tables.tex").read_text())
-    assert table_rows == {label: [f"{row[name]:.3f}" for name in ("bm25", "minilm")] for label, row in means.iterrows()}
-    assert all(label in printed for label in table_rows)
-    assert ((ndcg.low <= ndcg["mean"]) & (ndcg["mean"] <= ndcg.high)).all()
-
-
-@pytest.mark.slow
-def test_pandas_reads_the_comparisons(table_run):
-    folder, _ = table_run
-    tests, scores = (pandas.read_csv(folder / f"{name}.csv") for name in ("comparisons", "scores"))
-    numbers = ["difference", "low", "high", "p", "p_holm", "effect_size"]
-    assert [tests[name].dtype.kind for name in numbers] == ["f"] * len(numbers)
-    assert [tests[name].dtype.kind for name in ("n", "wins", "ties", "losses")] == ["i"] * 4
-    assert tests.significant.dtype == bool
-    assert ((tests.wins + tests.ties + tests.losses) == tests.n).all()
-    assert (tests.p <= tests.p_holm).all()
-    assert {"raw", "weighted_words"} <= set(tests.against)
-    keys = ["environment", "system", "turn", "metric"]
-    joined = tests.merge(scores[[*keys, "mean"]], on=keys)
-    assert len(joined) == len(tests)
-    assert (joined.mean_a - joined["mean"]).abs().max() < 1e-12
-
-
-@pytest.mark.slow
-def test_latex_compiles_the_table(table_run):
-    folder, _ = table_run
-    if shutil.which("pdflatex") is None:
-        pytest.skip("there is no pdflatex (on Debian: apt-get install texlive-latex-recommended)")
-    (block,) = [block for block in blocks("own-corpus.md") if block.section == TABLE and block.language == "sh"]
-    home = folder.parents[1]
-    done = subprocess.run(
-        [*shlex.split(block.text), "-interaction=nonstopmode", "-halt-on-error"],
-        cwd=home,
-        capture_output=True,
-        text=True,
-        errors="replace",
-    )
-    assert done.returncode == 0, done.stdout
-    assert (home / "paper.pdf").read_bytes().startswith(b"%PDF")
-    assert "Overfull" not in done.stdout
-    assert "undefined" not in done.stdout
-
-
-def _latex_rows(text: str) -> dict[str, list[str]]:
-    """Figures of each row of the first float by label, without bold and marks. Every environment is closed, every row
-    has all columns."""
-    assert re.findall(r"\\begin{([\w*]+)}", text) == ["table", "tabular", "table*", "tabular"]
-    assert re.findall(r"\\end{([\w*]+)}", text) == ["tabular", "table", "tabular", "table*"]
-    assert text.isascii()
-    text = text.partition("\\end{table}")[0]
-    body = text.partition("\\midrule")[2].partition("\\bottomrule")[0]
-    rows = [line.removesuffix(r" \\").split(" & ") for line in body.strip().splitlines()]
-    columns = re.search(r"begin{tabular}{(\w+)}", text)
-    assert columns is not None
-    assert {len(row) for row in rows} == {len(columns[1])}
-    return {
-        label.replace("\\_", "_"): [re.search(r"\d\.\d+", figure)[0] for figure in figures] for label, *figures in rows
-    }
-
-
-def _commands_of_page(table: bool) -> list[str]:
-    """The shell blocks of the section TABLE, or of all others."""
-    commands = [
-        block.text
-        for block in blocks("own-corpus.md")
-        if block.language == "bash" and (block.section == TABLE) == table
-    ]
-    assert len(commands) >= (2 if table else 6)
-    return commands

@@ -31,8 +31,7 @@ def example(word):
 def config(small_environment, tmp_path):
     file = tmp_path / "trigrams.py"
     file.write_text(example("trigram"), encoding="utf-8")
-    cut = {"index": str(tmp_path / "index"), "block_mib": 1e-4}
-    return small_environment.model_copy(update={"retriever": f"python:{file}", **cut})
+    return small_environment.model_copy(update={"retriever": f"python:{file}", "index": str(tmp_path / "index")})
 
 
 def trigrams(text):

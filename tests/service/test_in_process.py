@@ -1,8 +1,5 @@
 """The client of an environment in this process answers as the service does over HTTP."""
 
-import subprocess
-import sys
-
 import pytest
 from querylect.configs.environment import HybridConfig, MemberConfig, RemoteConfig
 from querylect.configs.schema import ClientConfig
@@ -72,25 +69,3 @@ def test_no_service_is_started_for_an_index_of_this_machine(small_environment, m
     monkeypatch.setattr("querylect.envs.client.connect.local_service", None)
     with open_unserved(small_environment, ClientConfig()) as client:
         assert isinstance(client, InProcessClient)
-
-
-RAW = """
-import sys
-from querylect.configs.evaluation import SpecConfig
-from querylect.eval.spec import evaluate_spec
-
-folder, data = sys.argv[1:]
-plan = {"output": folder, "bootstrap": 50, "permutations": 50}
-plan |= {"datasets": {"small": {"kind": "beir", "path": data}}, "environments": {"bm25": {}}}
-path, failed = evaluate_spec(SpecConfig.model_validate(plan))
-assert failed is None and "rm3" in path.read_text()
-print(sorted({"torch", "transformers", "matplotlib", "uvicorn"} & sys.modules.keys()))
-"""
-
-
-def test_evaluation_without_a_model_imports_neither_models_nor_services(small_environment, tmp_path):
-    """Raw question and training-free baselines with BM25; importing PyTorch takes longer than they do."""
-    arguments = [sys.executable, "-c", RAW, str(tmp_path), small_environment.dataset.path]
-    done = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n")[-2] == "[]"

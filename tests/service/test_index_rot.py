@@ -29,47 +29,15 @@ def dataset(tmp_path_factory):
     return {"kind": "beir", "path": str(folder)}
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    return {"bert": str(save_bert(folder / "bert"))}
-
-
-def settings_of(kind, models, folder):
+def settings_of(kind, folder):
     """The retriever settings of each kind of index; a hybrid's members lie beside it."""
-    dense = {"retriever": "bge-small-en-v1.5", "model": models["bert"]}
-    return {
-        "bm25": {},
-        "rank_bm25": {"engine": "rank_bm25"},
-        "flat": dense,
-        "hnsw": {**dense, "vectors": {"search": "hnsw", "dtype": "float16"}},
-        "ivfpq": {**dense, "vectors": {"search": "ivfpq"}},
-        "hybrid": {
-            "retriever": "hybrid",
-            "hybrid": {
-                "members": [
-                    {"retriever": "bm25", "index": f"{folder}/member-bm25"},
-                    {**dense, "index": f"{folder}/member-dense"},
-                ]
-            },
-        },
-    }[kind]
-
-
-@pytest.fixture(scope="module")
-def built(dataset, models, tmp_path_factory):
-    """`built(kind)`: the settings of a built index, in a folder of its own."""
-    configs = {}
-
-    def build(kind):
-        if kind not in configs:
-            folder = tmp_path_factory.mktemp(kind)
-            plain = {"dataset": dataset, "index": f"{folder}/index", **settings_of(kind, models, folder)}
-            configs[kind] = EnvironmentConfig.model_validate(plain)
-            build_index(configs[kind])
-        return configs[kind]
-
-    return build
+    if kind != "bm25":
+        save_bert(folder / "bert")
+    dense = {"retriever": "bge-small-en-v1.5", "model": str(folder / "bert")}
+    if kind == "hybrid":
+        members = [{"retriever": "bm25", "index": f"{folder}/words"}, {**dense, "index": f"{folder}/vectors"}]
+        return {"retriever": "hybrid", "hybrid": {"members": members}}
+    return {"bm25": {}, "ivfpq": {**dense, "vectors": {"search": "ivfpq"}}}[kind]
 
 
 def flipped_one_by_one(config, folders):
@@ -93,17 +61,16 @@ def flipped_one_by_one(config, folders):
 
 KINDS = {
     "bm25": {"words.bin", "data.csc.index.npy", "documents.order.npy"},
-    "rank_bm25": {"tokens.npy", "lengths.npy"},
-    "flat": {"vectors.npy"},
-    "hnsw": {"vectors.npy", "nearest.faiss"},
     "ivfpq": {"vectors.npy", "nearest.faiss"},
     "hybrid": {"vectors.npy", "words.bin"},
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_flipped_byte_of_any_file_is_found_by_verifying(built, kind):
-    config = built(kind)
+def test_a_flipped_byte_of_any_file_is_found_by_verifying(kind, dataset, tmp_path):
+    plain = {"dataset": dataset, "index": f"{tmp_path}/index", **settings_of(kind, tmp_path)}
+    config = EnvironmentConfig.model_validate(plain)
+    build_index(config)
     members = [member.index for member in config.hybrid.members] if config.hybrid else []
     assert flipped_one_by_one(config, [config.index, *members]) > KINDS[kind] | {"documents.bin"}
 

@@ -2,16 +2,15 @@
 
 import json
 
-import faiss
 import numpy as np
 import pytest
 from querylect.configs.environment import EnvironmentConfig, VectorsConfig
 from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
-from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.plan import Probe, Term
 from querylect.envs.recipes import RECIPES
 from querylect.envs.retrievers import dense, nearest
-from querylect.errors import ConfigError, IndexFolderError, ModelError
+from querylect.errors import ConfigError, IndexFolderError
 
 from ..encoders import save_bert
 from ..raising import refused
@@ -23,7 +22,7 @@ KINDS = [
     {"dtype": "float16"},
     {"search": "hnsw"},
     {"search": "hnsw", "dtype": "float16"},
-    {"search": "ivfpq", "ivf_probes": 76},
+    {"search": "ivfpq"},
 ]
 NAMES = ["-".join(str(value) for value in kind.values()) for kind in KINDS]
 
@@ -82,17 +81,6 @@ def test_every_kind_finds_what_exact_search_finds_and_scores_it_exactly(tmp_path
     assert retrieved == 400 if "search" not in kind else retrieved > 360
 
 
-def test_a_deeper_search_finds_more(tmp_path, vectors):
-    probes = [Probe(terms=(Term(text=vector_text(row)),)) for row in vectors[:60]]
-    retrieved = []
-    for value in (1, 76):
-        rankings = opened(tmp_path / str(value), vectors, search="ivfpq", ivf_probes=value).rank(probes, [10] * 60)
-        nearest_ten = np.argsort(-(vectors @ vectors[:60].T), axis=0)[:10].T
-        pairs = zip(rankings, nearest_ten.tolist(), strict=True)
-        retrieved.append(sum(len(set(ranking.documents.tolist()) & set(ten)) for ranking, ten in pairs))
-    assert retrieved[0] < retrieved[1]
-
-
 def test_float16_is_searched_piece_by_piece_like_one_piece(tmp_path, vectors, monkeypatch):
     probes = [Probe(terms=(Term(text=vector_text(row)),)) for row in vectors[:20]]
     at_once = opened(tmp_path / "a", vectors, dtype="float16").rank(probes, [30] * 20)
@@ -102,7 +90,7 @@ def test_float16_is_searched_piece_by_piece_like_one_piece(tmp_path, vectors, mo
         assert expected.documents.tolist() == actual.documents.tolist()
 
 
-@pytest.mark.parametrize("kind", KINDS[2:], ids=NAMES[2:])
+@pytest.mark.parametrize("kind", [KINDS[2], KINDS[4]], ids=["hnsw", "ivfpq"])
 def test_an_approximate_index_is_the_same_file_every_time(tmp_path, vectors, kind):
     files = []
     for name in ("a", "b"):
@@ -136,17 +124,10 @@ def test_too_few_documents_for_ivfpq_are_refused(built, tmp_path):
         build_index(changed(config, search="ivfpq"))
 
 
-def test_vectors_unlike_the_index_are_refused_and_search_settings_may_change(built):
-    assert Environment.open(changed(built, search="hnsw", ivf_probes=7)).search([SearchPlan.of("heat")])[0]
+def test_vectors_unlike_the_index_are_refused(built):
     for settings, facts in (
         ({"search": "flat"}, ["vectors.search 'hnsw'", "vectors.search 'flat'"]),
         ({"search": "hnsw", "dtype": "float16"}, ["vectors.dtype 'float32'", "vectors.dtype 'float16'"]),
     ):
         with refused(IndexFolderError, *facts):
             Environment.open(changed(built, **settings))
-
-
-@pytest.mark.skipif(hasattr(faiss, "StandardGpuResources"), reason="this FAISS has GPUs")
-def test_a_gpu_that_is_not_there_is_said(built):
-    with refused(ModelError, "device=cpu"):
-        Environment.open(changed(built, search="hnsw", device="gpu"))

@@ -141,15 +141,13 @@ def test_questions_that_changed_are_refused_until_the_index_is_built_again(serve
     add_questions(served, tmp_path, more)
     with refused(IndexFolderError, served.question_index.index, served.question_index.folder):
         Environment.open(served)
-    with refused(IndexFolderError, served.index):
-        verify_indexes(served)
     build_index(served, overwrite=True)
     verify_indexes(served)
     assert [hit.id for hit in Environment.open(served).search([SearchPlan.of("statin")])[0]] == ["word"]
     file = tmp_path / "of-questions" / "documents.bin"
     file.write_bytes(file.read_bytes()[:-1])
     with refused(IndexFolderError, "documents.bin"):
-        Environment.open(served)
+        verify_indexes(served)
 
 
 def test_a_corpus_that_moved_on_is_refused(served, tmp_path):

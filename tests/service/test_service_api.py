@@ -109,24 +109,13 @@ def test_no_answer_shows_a_judgement(http):
         ("GET", "/v1/step", None, 405, "Method Not Allowed"),
         ("GET", "/v1/questions?split=dev", None, 404, "test, train"),
         ("GET", "/v1/questions?split=test&limit=0", None, 422, "query.limit"),
-        ("GET", "/v1/questions", None, 422, "query.split"),
-        ("POST", "/v1/search", {"plans": []}, 422, "body.plans"),
         ("POST", "/v1/search", {"plans": [plan("a")] * 4097}, 413, "at most 4096"),
         ("POST", "/v1/search", {"plans": [plan("a", k=1000)] * 263}, 413, "263000 documents together"),
         ("POST", "/v1/search", {"plans": [plan("a" * 2**21), plan("a")]}, 413, "2097153 characters together"),
         ("POST", "/v1/search", {"plans": [weighed(*[1.0] * 8193)]}, 413, "8193 texts together"),
         ("POST", "/v1/search", {"plans": [plan("a", k=1001)]}, 422, "at most 1000"),
-        ("POST", "/v1/search", {"plans": [{"probes": [], "k": 0}]}, 422, "body.plans.0.probes"),
         ("POST", "/v1/search", {"plans": [plan("a")], "with_txt": True}, 422, "body.with_txt"),
         ("POST", "/v1/search", {"plans": [{"probes": [{"terms": [{"text": "a"}], "source": "x"}]}]}, 422, "source"),
-        (
-            "POST",
-            "/v1/search",
-            {"plans": [plan("a"), weighed(1.0, 1e308)]},
-            422,
-            "body.plans.1.probes.0.terms.1.weight",
-        ),
-        ("POST", "/v1/search", {"plans": [weighed(-1e7)]}, 422, "body.plans.0.probes.0.terms.0.weight"),
         ("POST", "/v1/step", {"steps": [step("q-head", "a"), step("nobody", "a")]}, 404, "'nobody'"),
         ("POST", "/v1/step", {"steps": [step("q-head", "a")], "metrics": ["fame@3"]}, 422, "fame@3"),
     ],
@@ -141,9 +130,7 @@ def test_a_wrong_request_is_told_what_to_correct(http, method, path, body, statu
         b'{"plans": [',
         b"\xff\xfe",
         b'{"plans": [{"probes": [{"terms": [{"text": "\\ud800"}]}]}]}',
-        b'{"plans": [{"probes": [{"terms": [{"text": "a"}], "source": "\\ud800"}]}]}',
         b'{"plans": [{"probes": [{"terms": [{"text": "a", "weight": NaN}]}]}]}',
-        b'{"plans": [{"probes": [{"terms": [{"text": "a", "weight": 1e999}]}]}]}',
     ],
 )
 def test_bytes_that_are_no_request_are_a_client_error(http, content):
@@ -230,21 +217,13 @@ def test_a_reward_that_is_no_number_is_a_500_not_a_reward(environment, small_env
         problem(httpx.post(f"{url}/v1/step", json={"steps": [step("q-head", "a")]}), 500)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_port_in_use_is_named_with_the_remedy(small_environment, workers):
+def test_an_address_that_cannot_be_served_is_refused(small_environment):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with refused(UserError, f"port {port}", "in use", "env.port"):
-            serve(small_environment.model_copy(update={"port": port, "workers": workers}))
-
-
-@pytest.mark.parametrize("token", [None, ""])
-def test_other_machines_are_let_in_only_with_a_token(small_environment, token):
+            serve(small_environment.model_copy(update={"port": port}))
     with refused(UserError, "'0.0.0.0'", "QUERYLECT_TOKEN"):
-        serve(small_environment.model_copy(update={"host": "0.0.0.0"}), token=token)
-
-
-def test_a_host_of_another_machine_cannot_be_served(small_environment):
+        serve(small_environment.model_copy(update={"host": "0.0.0.0"}))
     with refused(UserError, "192.0.2.1", "env.host"):
         serve(small_environment.model_copy(update={"host": "192.0.2.1"}), token="t")
 

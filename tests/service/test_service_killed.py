@@ -54,9 +54,7 @@ def test_a_killed_service_that_comes_back_changes_nothing_but_the_time(settings,
     killer = threading.Thread(target=kill_in_the_middle)
     killer.start()
     try:
-        run = train(
-            change(settings, **{"name": "killed", "client.urls": [url], "client.timeout": 600, "client.deadline": 600})
-        )
+        run = train(change(settings, **{"name": "killed", "client.urls": [url], "client.deadline": 2400}))
     finally:
         killer.join(60)
         for process in [first, *began_again]:

@@ -34,8 +34,8 @@ def test_a_served_environment_is_found_by_a_run_that_starts_none(small_environme
         with open_environment(config, ClientConfig()) as client:
             assert url in repr(client)
             assert client.environment().corpus_size == 6
-        graded = config.model_copy(update={"gain": "exponential"})
-        with refused(ConfigError, services), open_environment(graded, ClientConfig()):
+        other = config.model_copy(update={"engine": "rank_bm25"})
+        with refused(ConfigError, services), open_environment(other, ClientConfig()):
             pass
 
 

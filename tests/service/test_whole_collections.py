@@ -6,7 +6,6 @@ from querylect.data.leakage import near_overlap, overlap, words
 from querylect.data.load import load_dataset
 from querylect.data.wndb import read_wordnet
 from querylect.data.wordnet import installed_folder, load_wordnet
-from querylect.data.wordnet_conversations import RELATIONS
 from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
 from querylect.errors import DataError
@@ -128,14 +127,6 @@ def test_the_conversations_have_their_size_and_share_no_word_between_splits(conv
         words_of(conversations, "train") | words_of(conversations, "validation")
     )
     assert not words_of(conversations, "validation") & words_of(conversations, "train")
-
-
-def test_no_question_can_be_searched_without_its_history(conversations):
-    questions = [question for split in conversations.splits.values() for question in split.questions]
-    assert {question.text for question in questions} == {relation.question for relation in RELATIONS}
-    for question in questions:
-        assert word_of(question) in question.reference_rewrite
-        assert word_of(question) not in question.text
 
 
 def test_the_packaged_prompt_gives_no_held_out_word_away(conversations):

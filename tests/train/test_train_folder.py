@@ -43,7 +43,7 @@ def test_a_checkpoint_without_what_the_run_needs_is_passed_over(tmp_path, caplog
     assert folder.newest_checkpoint(config.train, config.policy) == newest
 
 
-ENVIRONMENT = ("retriever", "corpus_hash", "index_hash", "gain", "settings_hash")
+ENVIRONMENT = ("retriever", "corpus_hash", "index_hash", "settings_hash")
 
 
 @pytest.mark.parametrize("name", ENVIRONMENT)

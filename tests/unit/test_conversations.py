@@ -15,7 +15,7 @@ from querylect.data.leakage import without_leaks
 from querylect.data.types import Dataset, Document, Question, Split, Utterance
 from querylect.envs.environment import settings_hash
 from querylect.envs.plan import SearchPlan
-from querylect.envs.schemas import QuestionBody
+from querylect.envs.schemas import QuestionPage
 from querylect.errors import DataError
 from querylect.eval.answering import TEXTS, unwritten_systems
 from querylect.eval.journal import finished
@@ -161,9 +161,8 @@ def test_a_beir_folder_keeps_histories_and_rewrites(tmp_path):
 
 
 def test_histories_travel_with_the_questions_of_a_service():
-    wire = QuestionBody.of(QUESTION).model_dump_json()
-    assert QuestionBody.model_validate_json(wire).question == QUESTION
-    assert QuestionBody.model_validate({"id": "q", "text": "older service"}).question == Question("q", "older service")
+    page = QuestionPage(split="test", total=1, offset=0, questions=[QUESTION])
+    assert QuestionPage.model_validate_json(page.model_dump_json(), strict=True) == page
 
 
 def test_the_same_words_after_another_history_are_no_leak():

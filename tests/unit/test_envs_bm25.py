@@ -73,11 +73,6 @@ def test_the_words_of_a_block_are_those_of_bm25s(texts):
     assert lengths.tolist() == list(map(len, expected))
 
 
-def test_a_repeated_word_counts_each_time(retriever):
-    once, twice = retriever.rank([plain("slab"), plain("slab slab")], [10, 10])
-    assert pairs(twice) == [(document, pytest.approx(2 * score, abs=1e-6)) for document, score in pairs(once)]
-
-
 def test_a_query_without_a_known_word_finds_nothing(retriever):
     for text in ("", "of the", "zebra"):
         (ranking,) = retriever.rank([plain(text)], [10])

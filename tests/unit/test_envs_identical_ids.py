@@ -24,15 +24,6 @@ def dataset(without=(), **options):
     return Dataset("arguments", corpus, {"test": test}, **options)
 
 
-def opened(folder, data):
-    save_beir(data, folder / "data")
-    config = EnvironmentConfig(
-        dataset=DatasetConfig(kind="beir", path=str(folder / "data")), index=str(folder / "index")
-    )
-    build_index(config)
-    return Environment.open(config)
-
-
 def ranked(environment, question, plan):
     (ranking,) = environment.search([environment.plan_for(question, plan)])
     return [hit.id for hit in ranking]
@@ -40,7 +31,13 @@ def ranked(environment, question, plan):
 
 @pytest.fixture(scope="module")
 def ignoring(tmp_path_factory):
-    return opened(tmp_path_factory.mktemp("ignoring"), dataset(ignore_identical_ids=True))
+    folder = tmp_path_factory.mktemp("ignoring")
+    save_beir(dataset(ignore_identical_ids=True), folder / "data")
+    config = EnvironmentConfig(
+        dataset=DatasetConfig(kind="beir", path=str(folder / "data")), index=str(folder / "index")
+    )
+    build_index(config)
+    return Environment.open(config)
 
 
 def test_the_own_document_is_left_out_and_its_place_is_filled(ignoring):

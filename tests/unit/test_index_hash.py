@@ -37,10 +37,8 @@ OTHER_RECIPE = {
     "query_template": "query: {text}", "document_template": "passage: {text}", "pair": True, "max_length": 128,
     "query_max_length": 32, "dtype": "bfloat16",
 }  # fmt: skip
-SEARCH_TIME = {
-    "device", "gpus", "ivf_probes",
-}  # fmt: skip
-"""Settings of vectors that no file depends on; those that change a ranking are in the environment's settings hash."""
+SEARCH_TIME = {"device"}
+"""Settings of vectors that no file depends on; they are in the environment's settings hash."""
 
 
 def test_every_field_of_a_manifest_is_hashed_or_describes_only_where_it_came_from():

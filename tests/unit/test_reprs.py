@@ -5,7 +5,6 @@ from querylect.configs.schema import ClientConfig
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.client.in_process import InProcessClient
-from querylect.envs.client.multi import MixedClient
 from querylect.envs.plan import SearchPlan
 from querylect.inference.endpoint import endpoint_of
 from querylect.inference.load import open_trained
@@ -19,14 +18,12 @@ def test_an_environment_says_what_it_holds(small_environment):
     client = InProcessClient(small_environment)
     expected = "Environment('small/bm25', bm25, 6 documents, 1 train questions, 3 test questions)"
     assert repr(client._environment) == expected
-    assert repr(client) == f"InProcessClient({client._environment!r})"
 
 
 def test_a_client_says_where_it_asks_and_not_its_token(monkeypatch):
     monkeypatch.setenv("QUERYLECT_TOKEN", SECRET)
     with SyncEnvironmentClient(ClientConfig(urls=["http://127.0.0.1:9", "http://127.0.0.1:8"])) as client:
         assert repr(client) == "SyncEnvironmentClient(http://127.0.0.1:9, http://127.0.0.1:8)"
-        assert repr(MixedClient({"a": client})) == f"MixedClient(a={client!r})"
         assert repr(client._client).startswith("EnvironmentClient(")
 
 

@@ -23,7 +23,7 @@ class Clients(MixedClient):
     """Lists the retrievers that are served, as running services would."""
 
     def environments(self):
-        shared = {"corpus_size": 1, "corpus_hash": "c", "index_hash": "i", "settings_hash": "s", "gain": "linear"}
+        shared = {"corpus_size": 1, "corpus_hash": "c", "index_hash": "i", "settings_hash": "s"}
         shared |= {"splits": {}}
         return {
             name: EnvironmentInfo(name=name, retriever=RECIPES[recipe].model_dump(mode="json"), **shared)

@@ -79,12 +79,6 @@ def ids(rankings):
     return [[hit.id for hit in ranking] for ranking in rankings]
 
 
-@batched()
-async def test_the_same_text_with_another_k_is_another_ranking(batcher, search):
-    rankings = [ids(await batcher.search([SearchPlan.of("a", k=k)])) for k in (1, 3, 2)]
-    assert rankings == [[["a-0"]], [["a-0", "a-1", "a-2"]], [["a-0", "a-1"]]]
-
-
 @pytest.mark.parametrize(
     "changed",
     [

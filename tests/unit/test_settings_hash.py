@@ -8,29 +8,23 @@ import pytest
 from querylect.configs.environment import EnvironmentConfig
 from querylect.configs.section import Section
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.environment import SCORE_SETTINGS, settings_hash
+from querylect.envs.environment import settings_hash
 
 JUDGEMENTS = {"dataset"}
 """Hashed by what they give: the corpus in the index hash, judgements and ignored documents in the settings hash."""
 INDEX = {
     "retriever", "model", "recipe", "engine", "rerank", "hybrid.depth",
     *(f"hybrid.members.{name}" for name in ("retriever", "model", "recipe", "question_index")),
-    *(f"hybrid.members.remote.{name}" for name in ("index", "fields")),
-    *(f"question_index.{name}" for name in ("folder", "retriever", "model", "recipe")),
-    "remote.index", "remote.fields", "vectors.dtype", "vectors.search",
+    *(f"question_index.{name}" for name in ("folder", "retriever", "model")),
+    "remote.index", "hybrid.members.remote.index", "vectors.dtype", "vectors.search",
 }  # fmt: skip
 """In the index hash (tests/unit/test_index_hash.py), in that of the reranker, or refused where the index has others."""
 NO_SCORE = {
-    "name", "index", "encoder_device", "milvus_uri", "block_mib", "host", "port", "workers",
-    "vectors.gpus", "hybrid.members.index", "question_index.index",
+    "name", "index", "milvus_uri", "host", "port", "workers",
+    "hybrid.members.index", "question_index.index",
     "remote.url", "hybrid.members.remote.url",
 }  # fmt: skip
 """Where things lie, what a request may hold, how fast an answer comes: no ranking depends on them."""
-OTHER = {
-    "vectors.ivf_probes": 7,
-    "vectors.device": "gpu",
-    "gain": "exponential",
-}
 
 
 def sections(annotation) -> list[type[Section]]:
@@ -57,7 +51,7 @@ def names(model: type[Section], prefix: str = "") -> list[str]:
 
 def test_every_setting_of_an_environment_is_hashed_or_changes_no_score():
     """A new setting fails here until somebody has decided whether it can change a score."""
-    classes = {"judgements": JUDGEMENTS, "index": INDEX, "settings": {*SCORE_SETTINGS}}
+    classes = {"judgements": JUDGEMENTS, "index": INDEX, "settings": {"vectors.device"}}
     classes["no score"] = NO_SCORE
     kinds = {
         name: [kind for kind, members in classes.items() if ancestors(name) & members]
@@ -66,7 +60,7 @@ def test_every_setting_of_an_environment_is_hashed_or_changes_no_score():
     assert {name: kind for name, kind in kinds.items() if len(kind) != 1} == {}
     classified = set().union(*classes.values())
     assert classified <= {part for name in kinds for part in ancestors(name)}, "a setting that is gone"
-    assert {"dataset.path", "remote.url", "vectors.ivf_probes", "hybrid.members.model", "rerank.depth"} < kinds.keys()
+    assert {"dataset.path", "remote.url", "hybrid.members.model", "rerank.depth"} < kinds.keys()
 
 
 DOCUMENTS = ("d1", "d2", "q2")
@@ -116,8 +110,6 @@ def test_other_judgements_or_questions_change_the_hash(changed):
     assert settings_hash(changed, DOCUMENTS, EnvironmentConfig()) != BASE
 
 
-@pytest.mark.parametrize("name", SCORE_SETTINGS)
-def test_every_score_setting_changes_the_hash(name):
-    section, _, field = name.rpartition(".")
-    values = {section: {field: OTHER[name]}} if section else {field: OTHER[name]}
-    assert settings_hash(dataset({"d1": 2, "d2": 1}), DOCUMENTS, EnvironmentConfig.model_validate(values)) != BASE
+def test_the_device_of_the_search_changes_the_hash():
+    config = EnvironmentConfig.model_validate({"vectors": {"device": "gpu"}})
+    assert settings_hash(dataset({"d1": 2, "d2": 1}), DOCUMENTS, config) != BASE
