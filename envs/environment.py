@@ -65,9 +65,6 @@ class Environment:
         self.index_hash = manifest.index_hash
         self.relevance_level = dataset.relevance_level
         """The least grade that binary metrics count as relevant in a split that has it."""
-        self.licence = dataset.licence
-        self.notes = tuple(dataset.notes)
-        """What was skipped or counted when the dataset was loaded."""
         self.splits: Mapping[str, int] = {name: len(split.questions) for name, split in dataset.splits.items()}
         """Number of questions by split."""
         self.judged = any(split.relevant for split in dataset.splits.values()) or not dataset.splits
@@ -176,10 +173,6 @@ class Environment:
         if left_out := self._left_out.get(question_id):
             ids = [name for name in ids if name not in left_out]
         return {name: _measure(name, level)(ids, qrels) for name in metrics}
-
-    def judgements(self, question_id: str) -> Mapping[str, int]:
-        """Grade of every judged document of a question, for an export. KeyError for an unknown question."""
-        return self._qrels[question_id]
 
     def _ranking(self, plan: SearchPlan, by_terms: Mapping[tuple[Term, ...], tuple[Scored, int]]) -> PlanRanking:
         rankings = [by_terms[probe.terms][0] for probe in plan.probes]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ...configs.schema import EnvironmentConfig
 from ...data.corpus import Corpus, open_corpus
+from ...data.jsonl import Span
 from ...errors import ConfigError, DataError, IndexFolderError
 from ...provenance import installed_versions
 from ...storage import storage
@@ -138,7 +139,7 @@ def _write_parts(build: _Build, numbers: range, progress: Progress | None) -> No
         if size is None:
 
             def fill(folder: Path, number: int = number, offset: int = done) -> int:
-                block = documents.write_part(folder, build.corpus.read(steps.block(number)))
+                block = documents.write_part(folder, build.corpus.read(Span(*steps.blocks[number])))
                 report = (lambda count, _: progress(offset + count, steps.documents)) if progress else None
                 build.kind.write_part(folder, block, report)
                 return len(block)

@@ -14,7 +14,6 @@ from pathlib import Path
 from ...configs.environment import SearchEngine
 from ...configs.section import Strict
 from ...data.corpus import Origin
-from ...data.jsonl import Span
 from ...errors import IndexFolderError
 from ...storage import atomic_folder, folder_reaches_the_disk, only_writer
 from ..index.manifest import write_json
@@ -46,9 +45,6 @@ class BuildSteps(Strict):
     """Start, end and first line of each block of the corpus, one part each."""
     documents: int
     """Documents at most: lines of the corpus file, blank ones included."""
-
-    def block(self, number: int) -> Span:
-        return Span(*self.blocks[number])
 
 
 class IndexShards:

@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from ...errors import EnvironmentUnavailableError, RequestError
+from ...errors import ConfigError, EnvironmentUnavailableError, MissingPackageError, RequestError
 from ..schemas import Problem
 from .batching import OverloadedError
 
@@ -17,11 +17,13 @@ MEDIA_TYPE = "application/problem+json"
 REQUEST_ID = "querylect_request_id"
 """Key of the ASGI scope under which the middleware puts the request's id."""
 _MAX_INVALID = 20
+WRONG = (RequestError, ConfigError, MissingPackageError)
+"""What a request asks for in vain: metrics, too."""
 _DESCRIPTIONS = {
     400: "The body is no JSON.",
     401: "The bearer token is missing or wrong.",
     403: "Without a token: the Host header is no loopback host, or a page of another origin sent the request.",
-    404: "There is no such split or question.",
+    404: "There is no such question.",
     408: "The body took too long to arrive.",
     413: "The request is too large, or asks for too much at once.",
     422: "The request does not validate; `invalid` names the fields.",
@@ -55,7 +57,7 @@ def problem(
 
 def add_problem_handlers(app: FastAPI) -> None:
     """Turn expected errors of routes into problem+json answers; the middleware does so for all others."""
-    for kind in (HTTPException, RequestValidationError, RequestError, OverloadedError, EnvironmentUnavailableError):
+    for kind in (HTTPException, RequestValidationError, *WRONG, OverloadedError, EnvironmentUnavailableError):
         app.add_exception_handler(kind, _answer)
 
 
@@ -67,6 +69,6 @@ async def _answer(request: Request, error: Exception) -> Response:
         invalid = {".".join(map(str, item["loc"])): str(item["msg"]) for item in errors[:_MAX_INVALID]}
         detail = f"{len(errors)} fields do not validate; correct them ('invalid' names the first {len(invalid)})."
         return problem(request.scope, 422, detail, invalid=invalid)
-    if isinstance(error, RequestError):
+    if isinstance(error, WRONG):
         return problem(request.scope, 422, str(error))
     return problem(request.scope, 503, str(error), {"Retry-After": "1"})

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from fastapi import HTTPException, Response
 from pydantic_core import to_json
 
-from ...errors import RequestError, UserError
 from ..environment import Environment, PlanRanking
 from ..plan import SearchPlan, is_unicode
 from ..schemas import MAX_CHARACTERS, MAX_HITS, MAX_K, MAX_PLANS, MAX_TEXTS
@@ -33,13 +32,6 @@ class ServiceState:
         ranked = await self.batcher.search(plans)
         self.metrics.truncated.inc(sum(hits.truncated for hits in ranked))
         return ranked
-
-    def check_metrics(self, metrics: Sequence[str]) -> None:
-        """RequestError for an unknown metric."""
-        try:
-            self.environment.score(next(iter(self.environment.question_ids)), [], metrics)
-        except UserError as error:
-            raise RequestError(str(error)) from error
 
     async def answer(self, content: Callable[[], Mapping[str, object]]) -> Response:
         """The answer with the identity of what was searched and `content()`, which is called in a thread."""

@@ -24,7 +24,6 @@ from querylect.envs.environment import Environment
 from querylect.envs.index.open import open_index
 from querylect.envs.plan import PlanWithout, Probe, SearchPlan, Term
 from querylect.envs.retrievers.bm25 import tokenise
-from querylect.envs.retrievers.open import verify_indexes
 from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, IndexFolderError, RequestError
 from querylect.methods.methods import make_method
@@ -346,20 +345,6 @@ def test_a_hybrid_keeps_the_indexes_that_fit_and_notices_those_that_changed(conf
     with refused(IndexFolderError, "engine 'rank_bm25'"):
         build_index(config.model_copy(update={"index": str(tmp_path / "other")}))
     assert build_index(config, overwrite=True).index_hash == environment.index_hash
-
-
-def test_a_hybrid_is_verified_with_its_members(configs, tmp_path):
-    config = hybrid(configs, tmp_path)
-    opened(config)
-    assert list(verify_indexes(config)) == [
-        *(str(tmp_path / name) for name in ("bm25", "medcpt", "bge")),
-        config.index,
-    ]
-    vectors = tmp_path / "medcpt" / "vectors.npy"
-    content = vectors.read_bytes()
-    vectors.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with refused(IndexFolderError, tmp_path / "medcpt", "vectors.npy", "sha256"):
-        verify_indexes(config)
 
 
 def test_what_the_index_was_built_with_must_be_what_the_settings_say(configs, models):

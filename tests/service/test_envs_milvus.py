@@ -13,7 +13,6 @@ from querylect.envs.builder.build import build_index, build_shard, merge_index
 from querylect.envs.environment import Environment
 from querylect.envs.retrievers.open import verify_indexes
 from querylect.errors import (
-    ConfigError,
     EnvironmentUnavailableError,
     IndexFolderError,
     RequestError,
@@ -115,11 +114,6 @@ def test_a_collection_without_all_rows_is_refused_and_loaded_again(dataset, tmp_
     with refused(IndexFolderError, name):
         Environment.open(config)
     assert built(config).search(plans("bm25")) == expected
-
-
-def test_other_retrievers_are_refused(dataset, tmp_path):
-    with refused(ConfigError, "custom", "milvus"):
-        build_index(settings(dataset, tmp_path / "index", engine="milvus", retriever=f"python:{__file__}"))
 
 
 class Served:

@@ -107,7 +107,7 @@ def test_no_answer_shows_a_judgement(http):
     [
         ("GET", "/v1/nothing", None, 404, "Not Found"),
         ("GET", "/v1/step", None, 405, "Method Not Allowed"),
-        ("GET", "/v1/questions?split=dev", None, 404, "test, train"),
+        ("GET", "/v1/questions?split=dev", None, 422, "dev"),
         ("GET", "/v1/questions?split=test&limit=0", None, 422, "query.limit"),
         ("POST", "/v1/search", {"plans": [plan("a")] * 4097}, 413, "at most 4096"),
         ("POST", "/v1/search", {"plans": [plan("a", k=1000)] * 263}, 413, "263000 documents together"),

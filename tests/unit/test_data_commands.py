@@ -1,7 +1,7 @@
 """`querylect data …` on the command line."""
 
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
-from querylect.data.types import Split
+from querylect.data.load import load_dataset
 from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment, RankedHit
 
@@ -45,9 +45,7 @@ def test_beirs_msmarco_is_measured_from_grade_2_in_trec_dl_and_from_1_in_clicks(
     assert recall == [0, 1, 1]
     levels = {}
     for split in ("test", "validation"):
-        questions = environment.questions(split)
-        judged = Split(questions, {question.id: environment.judgements(question.id) for question in questions})
-        levels[split] = judged.relevance_level(environment.relevance_level)
+        levels[split] = load_dataset(dataset).splits[split].relevance_level(environment.relevance_level)
     assert levels == {"test": 2, "validation": 1}
 
 
@@ -59,8 +57,6 @@ def test_parts_and_kinds_are_passed_on(tmp_path, capsys):
     assert "--leaks is 'none'; expected text or near" in capsys.readouterr().err
     assert end("data", "prepare", "ragbench", "--to", tmp_path / "out", "--from", tmp_path / "absent") == 2
     assert "querylect data get ragbench" in capsys.readouterr().err
-    assert end("data", "prepare", "beir/scifact", "--from", folder, "--to", tmp_path / "out", "--parts", "covidqa") == 2
-    assert "dataset.parts belongs to kind 'ragbench' and the kind is 'mteb'" in capsys.readouterr().err
     assert end("data", "get", "nothing") == 2
     assert "no benchmark 'nothing' is known" in capsys.readouterr().err
 
