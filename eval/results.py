@@ -1,19 +1,16 @@
 """results.json: what an evaluation writes as plain data, and reads back for its reports and the terminal."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
-
-from pydantic import TypeAdapter
 
 from ..configs.load import dump_config
 from ..configs.schema import RunConfig
 from ..envs.schemas import EnvironmentInfo
 from ..provenance import versions
 from .run_table import MAIN_METRIC, RunTable, headline
-from .statistics import PairedComparison
-from .table import Arm, Comparison, Row, Table, TableScore
+from .table import Comparison, Row, Table, TableScore
 
 
 def provenance(
@@ -80,25 +77,9 @@ def _system_json(row: Row, score: TableScore) -> dict[str, object]:
 
 
 def table_json(table: Table) -> dict[str, object]:
-    """A table of a spec; `table_of` reads it back."""
+    """A table of a spec."""
     comparisons = [{**comparison_json(row), "environment": row.environment} for row in table.comparisons]
     return {**asdict(replace(table, comparisons=[])), "comparisons": comparisons}
-
-
-def table_of(content: Mapping[str, Any]) -> Table:
-    """Parse a table of `table_json`. Raises KeyError, TypeError or ValueError if it has another form."""
-    comparisons = [
-        Comparison(
-            arm=Arm(row["system"], row["turn"]),
-            baseline=Arm(row["against"]["system"], row["against"]["turn"]),
-            environment=row["environment"],
-            test=PairedComparison(**{field.name: row[field.name] for field in fields(PairedComparison)}),
-            p_holm=row["p_holm"],
-        )
-        for row in content["comparisons"]
-    ]
-    rows = TypeAdapter(list[Row]).validate_python(content["rows"])
-    return Table(**{**content, "rows": rows, "comparisons": comparisons})
 
 
 def comparison_json(row: Comparison) -> dict[str, object]:

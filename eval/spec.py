@@ -16,7 +16,7 @@ cells/                        the answers by fingerprint (eval/journal.py)
 
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -64,14 +64,15 @@ def evaluate_spec(
     output: Path | None = None,
     overwrite: bool = False,
     trust: bool = False,
+    beside: Callable[[Path, Page], None] | None = None,
 ) -> tuple[Path, QuerylectError | None]:
     """Evaluate a spec and write its folder: `output`, or OUTPUT/NAME of the spec.
 
     A system that is a run has its untrained policy and HyDE as rows, and one with a warm start its policy before GRPO
-    (eval/run_baselines.py). Returns the path of tables.md and the error to raise if cells failed, else None. Raises
-    ConfigError if the folder holds tables of other questions and `overwrite` is false (answers in cells/ are never
-    replaced), or a run folder from elsewhere reaches beyond its own data and `trust` is false (configs/trust.py),
-    StorageError if the folder cannot be written or another evaluation is using it.
+    (eval/run_baselines.py). `beside` may write more files. Returns the path of tables.md and the error to raise if
+    cells failed, else None. Raises ConfigError if the folder holds tables of other questions and `overwrite` is false
+    (answers in cells/ are never replaced), or a run folder from elsewhere reaches beyond its own data and `trust` is
+    false (configs/trust.py), StorageError if the folder cannot be written or another evaluation is using it.
     """
     folder = output or Path(spec.output).expanduser() / spec.name
     spec = with_run_baselines(spec)
@@ -83,7 +84,9 @@ def evaluate_spec(
         refuse_other(folder / "results.json", evaluation.identity, overwrite)
         evaluation.answer()
         records = evaluation.records()
-        write_results(evaluation, records)
+        page = write_results(evaluation, records)
+        if beside is not None:
+            beside(folder, page)
     return folder / "tables.md", _incomplete(evaluation, records)
 
 
@@ -175,8 +178,8 @@ def _incomplete(evaluation: SpecEvaluation, records: Mapping[Cell, Sequence[Eval
     )
 
 
-def write_results(evaluation: SpecEvaluation, records: Mapping[Cell, Sequence[EvalRecord]]) -> None:
-    """Write all files except the cells, from the records of each cell."""
+def write_results(evaluation: SpecEvaluation, records: Mapping[Cell, Sequence[EvalRecord]]) -> Page:
+    """Write all files except the cells, from the records of each cell; returns what they show."""
     spec, folder, cells = evaluation.spec, evaluation.folder, evaluation.cells
     write_text(folder / "plan.yaml", dump_spec(spec))
     notes = list(dict.fromkeys(evaluation.notes))
@@ -219,6 +222,7 @@ def write_results(evaluation: SpecEvaluation, records: Mapping[Cell, Sequence[Ev
     write_pages(folder, page)
     write_leaks_file(folder, evaluation.leaks)
     write_json(folder / "results.json", _results_json(evaluation, page))
+    return page
 
 
 def _environment_facts(environment: EvalEnvironment) -> str:

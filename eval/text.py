@@ -17,10 +17,6 @@ from .table import MeanCosts, Table, TableScore, decimal, p_cell, signed, whole_
 from .transfer import Transfer
 from .wide_table import WideTable
 
-MARKS_EXPLAINED = (
-    "† and ‡: significantly better than the first and the second baseline; ↓ and ⇓: significantly worse. ★ and ☆: "
-    "significantly better and worse than the best training-free baseline. Bold: the best of a column."
-)
 WRITTEN = (*MEASURED.values(), "with fall-back")
 COSTS = ("LLM calls", "tokens read", "tokens written", "retrievals", "seconds")
 WRITTEN_EXPLAINED = (
@@ -130,7 +126,7 @@ def html(page: Page) -> str:
         page=page,
         wide=_wide(page.wide, _bold_html) if page.wide is not None else None,
         tables=tables,
-        explained=f"{page.family} {MARKS_EXPLAINED} {WRITTEN_EXPLAINED}",
+        explained=f"{page.family} {WRITTEN_EXPLAINED}",
         transfer=_matrix(page.transfer, _bold_html) if page.transfer is not None else None,
         transfer_explained=TRANSFER_EXPLAINED,
     )

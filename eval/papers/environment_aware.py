@@ -11,12 +11,10 @@ from ...configs.evaluation import SpecConfig
 from ...configs.paper import ENVIRONMENT_AWARE
 from ...data.published import Published, published
 from ...errors import QuerylectError
-from ...storage import parse_json
 from ..records import write_text
-from ..results import table_of
 from ..spec import evaluate_spec
 from ..table import Table, TableScore, percentage
-from ..text import table_notes
+from ..text import Page, table_notes
 from .tables import HERE, table
 
 THEIRS = "paper"
@@ -35,16 +33,17 @@ def run_environment_aware(
 
     Raises what `evaluate_spec` raises.
     """
-    path, failed = evaluate_spec(spec, output, overwrite=overwrite)
-    content = parse_json(path.with_name("results.json").read_text(encoding="utf-8"))
-    tables = [table_of(values) for values in content["tables"]]
-    page = path.with_name("results.md")
-    write_text(page, results_page(spec, tables, content["notes"], published(ENVIRONMENT_AWARE)))
-    return page, failed
+
+    def write_page(folder: Path, evaluated: Page) -> None:
+        text = results_page(spec, evaluated.tables, evaluated.notes, published(ENVIRONMENT_AWARE))
+        write_text(folder / "results.md", text)
+
+    path, failed = evaluate_spec(spec, output, overwrite, beside=write_page)
+    return path.with_name("results.md"), failed
 
 
 def results_page(spec: SpecConfig, tables: Sequence[Table], notes: Sequence[str], theirs: Published) -> str:
-    """The whole page; `tables` are those of results.json."""
+    """The whole page; `tables` are those of the evaluation."""
     parts = ["# Environment-aware retrieval", theirs.citation, CHECK, _models(spec)]
     whole = [result for result in tables if result.dataset and not spec.has_parts(result.dataset)]
     groups = [(dataset, [result for result in tables if result.dataset == dataset]) for dataset in spec.datasets]
