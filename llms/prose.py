@@ -31,20 +31,13 @@ _CONTROL = re.compile(r"<\|\w+\|>")
 _FENCE_LINE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[\w+-]*[ \t]*$", re.MULTILINE)
 _RULE = re.compile(r"^[ \t]*(?:[-*_=][ \t]*){3,}$", re.MULTILINE)
 _REFUSAL = re.compile(
-    r"[\s\"'*_]*(?:(?:unfortunately,? (?:i|we|there)|sorry|i apologi[sz]e)\b|as an? (?:ai|(?:large )?language model)\b|"
-    r"(?:please|could you)[^.\n]{0,20} (?:provide|clarify)|there is not enough (?:information|context)|this request\b|"
-    r"i(?:'m| am) (?:very |so |really )?(?:sorry|unable|not (?:able|sure|allowed))\b|"
-    r"i (?:can(?:'|no)t|can not|won't|will not|could(?:n't| not)|must decline)\b|"
-    r"i (?:do not|don't) (?:know|find|see|have (?:access|enough|any|information))\b)",
+    r"\W*(?:sorry|as an ai|this request|there is not enough|(?:could you )?please (?:provide|clarify)|"
+    r"i\W?(?:\w+ )?(?:not|cannot|can't|don't know|unable|sorry))\b",
     re.IGNORECASE,
 )
 _REMARK = re.compile(
-    r"\W*(?:(?:i|we) hope\b|let me know\b|please note\b|feel free\b|note\W*:|if you (?:need|want|would)\b|"
-    r"would you like\b|word count\b|disclaimer\b|"
-    r"(?:this|these|the above) (?:\w+ )?(?:passages?|answers?|quer(?:y|ies)|questions?|versions?) \w+)",
-    re.IGNORECASE,
+    r"\W*(?:note:|(?:i hope|let me know|please note|would you like|if you need|word count|disclaimer)\b)", re.IGNORECASE
 )
-_PREAMBLE = re.compile(r"\W*(?:sure|certainly|of course|okay|here|below|this is|the following|great)\b", re.IGNORECASE)
 _NOTHING = re.compile(r"\[[^\]]*\]|<[^>]*>|…|\.{3}|\W*(?:n/?a|none|nothing)\W*", re.IGNORECASE)
 _TAGGED = re.compile(r"<(\w+)>(.*)</\1>", re.DOTALL)
 _TITLE = re.compile(
@@ -145,7 +138,7 @@ def passage_of(text: str) -> SplitAnswer:
         return split
     tagged = _TAGGED.fullmatch(split.answer)
     lines = without_fences(tagged[2] if tagged else split.answer).strip().split("\n")
-    if len(lines) > 1 and lines[0].rstrip("*_ ").endswith((":", "：")) and _PREAMBLE.match(lines[0]):
+    if len(lines) > 1 and lines[0].rstrip("*_ ").endswith((":", "：")):
         del lines[0]
     blocks = paragraphs("\n".join(lines))
     while len(blocks) > 1 and is_remark(blocks[-1]):

@@ -44,11 +44,12 @@ _TITLE = re.compile(r"(?:\*\*|__)[^*_\n]{1,60}?(?::(?:\*\*|__)|(?:\*\*|__):)[ \t
 _BULLET = re.compile(r"[ \t>]*[-*•–][ \t]+")
 _ASKS = re.compile(r"quer|question|version|search|rewrit|paraphras", re.IGNORECASE)
 _NUMBERED = re.compile(
-    r"^[^\w\n]{0,8}(?P<name>(?:[^\W\d_]{2,}[-_ #]*){0,2})(?P<number>\d{1,2})"
+    r"^[^\w\n]{0,8}(?P<name>(?:[^\W\d_]{2,}[-_ #]*){0,2})(?P<number>\d{1,2}|\b(?:[a-d]|i{1,3})\b)"
     r"[*_`\" ]*(?:\([^()\n]*\))?[*_ ]*(?:[:：.)、]|[-–—=→>]+(?=[ \t]))[*_`]*[ \t]*",
-    re.MULTILINE,
+    re.IGNORECASE | re.MULTILINE,
 )
-"""A numbered item, with at most two words before its number."""
+"""A numbered item (1, a, I), with at most two words before its number."""
+_NUMBERS = {"a": 1, "b": 2, "c": 3, "d": 4, "i": 1, "ii": 2, "iii": 3}
 NOTHING_FOUND = "Your last answer found no documents: it did not keep to the form, or nothing matched it."
 
 
@@ -164,7 +165,8 @@ def _marks(text: str, labels: Sequence[str]) -> list[tuple[int, str]]:
     if intro and len(intro[-1].split()) > 1 and not numbers[0]["name"] and not _ASKS.search(intro[-1]):
         return []
     ends = [*(mark.start() for mark in numbers), len(text)][1:]
-    return [(int(mark["number"]) - 1, text[mark.end() : end]) for mark, end in zip(numbers, ends, strict=True)]
+    positions = [_NUMBERS.get(mark["number"].lower()) or int(mark["number"]) for mark in numbers]
+    return [(n - 1, text[mark.end() : end]) for n, mark, end in zip(positions, numbers, ends, strict=True)]
 
 
 def _part(body: str, long: bool) -> str:
