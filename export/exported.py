@@ -19,7 +19,7 @@ from ..storage import writing
 
 FILE = "querylect.json"
 
-LLM = ("model", "dtype", "max_prompt_tokens")
+LLM = ("model", "dtype")
 """The fields of `rewriter.llm` that an export contains and that readers use."""
 
 PROMPT = "prompt.yaml"

@@ -1,13 +1,13 @@
 """`querylect rewrite` and `querylect mcp`. Heavy imports are inside the command."""
 
 import json
+import logging
 import sys
 from collections import Counter
-from collections.abc import Iterable
 from contextlib import nullcontext
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,10 +16,7 @@ from ..configs.load import dump_config, is_override
 from ..errors import ConfigError, UserError
 from ..logs import set_up_logging
 
-if TYPE_CHECKING:
-    from ..data.types import Question
-    from .jsonl_io import Output
-    from .rewriter import Rewriter
+log = logging.getLogger(__name__)
 
 app = typer.Typer()
 
@@ -50,11 +47,7 @@ def rewrite(
         Path | None,
         typer.Option("--input", "-i", metavar="FILE", exists=True, help="Lines of text or JSON; standard input."),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="A new file; standard output.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with --output where it was interrupted.")] = False,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Questions at once; a finished batch is written.")] = 192,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Questions at once; a finished batch is printed.")] = 192,
     checkpoint: Checkpoint = None,
     revision: Revision = None,
     env: Annotated[
@@ -91,42 +84,30 @@ def rewrite(
         return
     if question and source is not None:
         raise ConfigError("--question and --input are both given; give one of them.")
-    if resume and output is None:
-        raise ConfigError("--resume goes on with a file, and there is no --output.")
-    from .jsonl_io import Output, read_questions
+    from .jsonl_io import read_questions
 
-    records_file = None if output is None else Output(output, resume)
     with nullcontext(sys.stdin) if source is None else source.expanduser().open(encoding="utf-8") as stream:
         questions = read_questions(question or stream)
-        pending = iter(questions) if records_file is None else records_file.unanswered(questions)
-        first = list(islice(pending, 1))
-        if not first and not (records_file and records_file.done):
+        first = next(questions, None)
+        if first is None:
             raise UserError("no question to rewrite: give --question TEXT, or one question per line of input.")
-        if first:
-            from .endpoint import endpoint_of
-            from .rewriter import Rewriter
+        from .endpoint import endpoint_of
+        from .rewriter import Rewriter
 
-            engine = endpoint_of(endpoint, model, trained.is_trained) if endpoint is not None else None
-            with Rewriter(trained, engine, turn=turn) as loaded:
-                _write_rewrites(loaded, chain(first, pending), batch, records_file)
-
-
-def _write_rewrites(
-    rewriter: "Rewriter", questions: Iterable["Question"], batch: int, records_file: "Output | None"
-) -> None:
-    """Rewrite the questions, `batch` at a time, into the file or to standard output; log the failures at the end."""
-    from .jsonl_io import log_failures, rewritten
-
-    answers, failures = 0, Counter[str]()
-    for records in rewritten(rewriter, questions, batch):
-        answers += len(records)
-        failures.update(str(record["failure"]) for record in records if record["fallback"])
-        if records_file is not None:
-            records_file.write(records)
-            continue
-        for record in records:
-            typer.echo(json.dumps(record, ensure_ascii=False))
-    log_failures(answers, failures)
+        engine = endpoint_of(endpoint, model, trained.is_trained) if endpoint is not None else None
+        with Rewriter(trained, engine, turn=turn) as loaded:
+            answers, failures = 0, Counter[str]()
+            pending = chain([first], questions)
+            while part := list(islice(pending, batch)):
+                for result in loaded.rewrite(part):
+                    answers += 1
+                    failures.update([result.failure] if result.failure is not None else [])
+                    typer.echo(json.dumps({"id": result.question.id, **result.record()}, ensure_ascii=False))
+    if failures:
+        log.warning(
+            "%d of %d answers failed, and the question itself is their text and plan (fallback: true): %s",
+            failures.total(), answers, ", ".join(f"{reason} ({count})" for reason, count in failures.most_common()),
+        )  # fmt: skip
 
 
 @app.command()

@@ -17,7 +17,7 @@ from ..configs.run_settings import load_run_config
 from ..configs.schema import PolicyConfig, RunConfig
 from ..configs.section import Section
 from ..configs.trust import is_own, refuse_code
-from ..errors import CheckpointError, ConfigError, DownloadError, ModelError, in_one_line
+from ..errors import CheckpointError, ConfigError, ModelError, in_one_line
 from ..export.exported import FILE, read_exported, rewriter_of
 from ..rewriters.card import RetrieverCard
 from ..rollouts.checkpoints import find_checkpoint, refuse_task_model, with_prompt
@@ -99,7 +99,7 @@ def open_trained(
     overrides such as "rollout.micro_batch=8". Without `trust`, code that an export of the Hub, or a folder of another
     user, names is refused (configs/trust.py).
     Raises ConfigError if the name cannot be resolved, a setting is invalid or needs `trust`, CheckpointError if a run
-    has no such checkpoint, ModelError for an unusable export, DownloadError.
+    has no such checkpoint, ModelError for an unusable or unreachable export.
     """
     folder = Path(name).expanduser()
     exported = (folder / FILE).is_file()
@@ -247,12 +247,5 @@ def _downloaded(name: str, revision: str | None) -> Path:
     try:
         hf_hub_download(name, FILE, revision=revision)
         return Path(snapshot_download(name, revision=revision, ignore_patterns=_NOT_NEEDED))
-    except (
-        errors.RepositoryNotFoundError,
-        errors.RevisionNotFoundError,
-        errors.RemoteEntryNotFoundError,
-        errors.HFValidationError,
-    ) as error:
+    except (OSError, errors.HTTPError, errors.HFValidationError, errors.XetDownloadError) as error:
         raise ModelError(f"{name!r} is no folder here and no rewriter on the Hub: {in_one_line(error, 500)}") from error
-    except (OSError, errors.HTTPError, errors.XetDownloadError) as error:
-        raise DownloadError(f"{name!r} could not be downloaded: {in_one_line(error, 500)}") from error

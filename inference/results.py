@@ -54,13 +54,13 @@ class RewriteResult:
 
     @property
     def text(self) -> str:
-        """The first probe of the plan as one text, which never says the question twice (`joined`).
+        """The first probe of the plan as one text (`joined`).
 
         For a plan with negative weights, which no text can express, the first rewrite.
         """
         if any(term.weight < 0 for probe in self.plan.probes for term in probe.terms):
             return self.rewrites[0] if self.rewrites else self.question.text
-        return joined(self.plan.probes[0], self.question.text)
+        return joined(self.plan.probes[0])
 
     def __repr__(self) -> str:
         summary = f"the question, for it failed: {self.failure}" if self.fallback else repr(shortened(self.text))
@@ -122,26 +122,23 @@ class SearchResult:
         return f"SearchResult({self.rewrite!r}, {count} documents)"
 
 
-def plain_queries(plan: SearchPlan, question: str = "") -> list[str]:
-    """A plan as texts for a retriever without weighted queries: one query per probe (`joined`).
+def plain_queries(plan: SearchPlan) -> list[str]:
+    """A plan as texts for a retriever without weighted queries: one query per probe (`joined`); weights are dropped.
 
-    `question` is what the plan was made for, "" if unknown. Weights are dropped. Raises ConfigError for a plan with
-    negative weights, which no text can express.
+    Raises ConfigError for a plan with negative weights, which no text can express.
     """
-    for probe in plan.probes:
-        if any(term.weight < 0 for term in probe.terms):
-            raise ConfigError(
-                "the plan has a term of negative weight, which a retriever that takes texts cannot subtract. Search "
-                "this rewriter's plans with querylect's own retrievers (`querylect serve`)."
-            )
-    return list(dict.fromkeys(joined(probe, question) for probe in plan.probes))
+    if any(term.weight < 0 for probe in plan.probes for term in probe.terms):
+        raise ConfigError(
+            "the plan has a term of negative weight, which a retriever that takes texts cannot subtract. Search "
+            "this rewriter's plans with querylect's own retrievers (`querylect serve`)."
+        )
+    return list(dict.fromkeys(map(joined, plan.probes)))
 
 
-def joined(probe: Probe, question: str) -> str:
+def joined(probe: Probe) -> str:
     """The terms of a probe joined by spaces, without terms whose words are all contained in another term.
 
-    So a rewrite that repeats the question, or is repeated by it, does not duplicate words. In a term that says the
-    question several times in a row ("heart defect heart defect"), it stays once.
+    So a rewrite that repeats the question, or is repeated by it, does not duplicate words.
     """
     texts = [term.text for term in probe.terms if term.weight > 0 and term.text.strip()]
     words = [frozenset(re.findall(r"\w+", text.casefold())) for text in texts]
@@ -150,13 +147,7 @@ def joined(probe: Probe, question: str) -> str:
         for i, text in enumerate(texts)
         if not any(words[i] < peer or (words[i] == peer and k < i) for k, peer in enumerate(words))
     ]
-    return _without_repetition(" ".join(distinct), question)
-
-
-def _without_repetition(text: str, phrase: str) -> str:
-    """`text` with several `phrase` in a row replaced by the first, ignoring case and punctuation."""
-    words = r"\W+".join(map(re.escape, re.findall(r"\w+", phrase)))
-    return re.sub(rf"(?<!\w)({words})(?:\W+{words})+(?!\w)", r"\1", text, flags=re.IGNORECASE) if words else text
+    return " ".join(distinct)
 
 
 def shortened(text: str, limit: int = 60) -> str:

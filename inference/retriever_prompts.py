@@ -69,24 +69,18 @@ class RewriterPool:
     def _member_name(self, retriever: str | None) -> str:
         """The member for the name of an environment or a retriever."""
         members = self.members
-        cards = {name: self._card(name) for name in members}
-        names = ", ".join(name or card.name for name, card in cards.items())
-        if retriever is None:
-            if len(members) > 1:
-                raise ConfigError(f"the policy was trained for {names}. Say which retriever will search: retriever=…")
-            return next(iter(members))
-        if retriever in members and retriever:
-            return retriever
-        matches = [name for name, card in cards.items() if card.name == retriever]
-        if len(matches) == 1:
-            return matches[0]
+        if retriever:
+            matches = [name for name in members if retriever in (name, self._card(name).name)]
+            if retriever in members or len(matches) == 1:
+                return retriever if retriever in members else matches[0]
         if len(members) > 1:
-            which = f"{len(matches)} of the environments have" if matches else "none of the environments is or has"
+            names = ", ".join(members)
             raise ConfigError(
-                f"{which} the retriever {retriever!r}; the policy was trained for {names}. Name one of them."
+                f"the policy was trained for {names}, and {retriever!r} does not name one: retriever=NAME"
             )
         (name,) = members
-        self._warn(retriever, cards[name])
+        if retriever:
+            self._warn(retriever, self._card(name))
         return name
 
     def _for_card(self, card: RetrieverCard) -> RetrieverRewriter:
@@ -102,22 +96,19 @@ class RewriterPool:
                 "of theirs. Say as which of them it is asked: retriever=NAME."
             )
         (member,) = members.values()
-        self._warn(card.name, *([member.card] if member.card is not None else []))
+        self._warn(card.name, member.card)
         return self._prompts_for(None, member.rewriter, card)
 
-    def _warn(self, retriever: str, *trained: RetrieverCard) -> None:
+    def _warn(self, retriever: str, trained: RetrieverCard | None) -> None:
         with self._lock:
-            if not trained or retriever in self._warned:
+            if trained is None or retriever in self._warned:
                 return
             self._warned.add(retriever)
-        names = ", ".join(repr(card.name) for card in trained)
         log.warning(
-            "the retriever %r will search, and %s was trained for %s: its rewrites suit that one. Measure it with "
+            "the retriever %r will search, and %s was trained for %r: its rewrites suit that one. Measure it with "
             "`querylect eval` before you rely on it",
-            retriever,
-            self._trained.name,
-            names,
-        )
+            retriever, self._trained.name, trained.name,
+        )  # fmt: skip
 
     def _card(self, name: str) -> RetrieverCard:
         card = self.members[name].card

@@ -197,9 +197,8 @@ class Rewriter:
         oldest first; of several questions, each Question has its own.
 
         A failed answer returns the question, with the reason in `failure`. Raises ConfigError for an unknown or
-        ambiguous retriever, for a later turn without anything to search, and if `rollout.max_prompt_tokens` is too
-        small for any question; RequestError for an invalid question, such as a blank text or None; and the errors of
-        the search.
+        ambiguous retriever and for a later turn without anything to search, RequestError for an invalid question, such
+        as a blank text or None, and the errors of the search.
         """
         loop = self._turn_loop(parse_questions(questions, history), retriever, turn, search_last=False)
         if client is None and loop.turns > 1:

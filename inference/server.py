@@ -10,7 +10,7 @@ from functools import partial
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, FastAPI, HTTPException
-from pydantic import Field, StrictBool
+from pydantic import Field
 
 from ..data.types import Question
 from ..envs.plan import SearchPlan
@@ -68,8 +68,6 @@ class AskRequest(RequestBody):
     """The last turn; the one that won on validation where it is not said. 1 rewrites without looking at documents."""
     k: Annotated[int, Field(ge=1, le=MAX_K)] | None = None
     """Documents of the ranking; as many as a plan of the rewriter asks for."""
-    with_text: StrictBool = True
-    """Whether hits carry title and text besides id and score."""
 
 
 class RewriteBody(Wire):
@@ -164,7 +162,7 @@ def _router(service: ServiceState, rewriter: Rewriter) -> APIRouter:
         work = rewriter.asearch(questions, searcher, turns=body.turns, retriever=card, k=body.k)
         answers = []
         for result in await _finished(work):
-            ranking = None if result.ranking is None else [_hit_body(hit, body.with_text) for hit in result.ranking]
+            ranking = None if result.ranking is None else list(result.ranking)
             turns = [RewriteBody.of(turn.rewrite) for turn in result.turns]
             answers.append(FoundBody(turns=turns, ranking=ranking, failure=result.failure))
         return AskAnswer(index_hash=environment.index_hash, rewriter=rewriter.name, answers=answers)
@@ -212,7 +210,3 @@ async def _finished(work: Awaitable[Value]) -> Value:
         raise
     except QuerylectError as error:
         raise HTTPException(500, f"the rewriter failed: {error}") from error
-
-
-def _hit_body(hit: HitBody, with_text: bool) -> HitBody:
-    return hit if with_text else HitBody(id=hit.id, score=hit.score)

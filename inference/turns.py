@@ -9,10 +9,9 @@ from ..configs.schema import PolicyConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..envs.schemas import HitBody
-from ..errors import ConfigError
 from ..rewriters.base import Rewrite
 from ..rollouts.conversation import Branch, Conversation
-from ..rollouts.first_stage import ask_first_stage
+from ..rollouts.first_stage import StageModels, learn_first_stage
 from ..rollouts.memory import give_back_freed_memory
 from .endpoint import ChatSoFar, EndpointConversation
 from .results import Continuation, RewriteResult, SearchResult, TurnOutcome
@@ -54,7 +53,7 @@ def answer(orders: Sequence[Order], base: PolicyConfig | LlmConfig, depth: int) 
     """The greedy answer to each order, in input order.
 
     `base` is the model of first stages that name none; `depth` is the number of documents in the fallback plan of a
-    failed answer. Raises ConfigError if the prompt is too long even without a question.
+    failed answer.
     """
     results: dict[int, RewriteResult] = {}
     groups: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -227,7 +226,7 @@ def _ask_endpoint(
 def _ask_policy(
     conversation: Conversation, pairs: Sequence[tuple[Order, Question]], turn: int, failed: dict[str, str]
 ) -> dict[str, _Answer]:
-    """`_ask_endpoint` of a policy that is loaded here. Raises ConfigError if no question fits into the prompt."""
+    """`_ask_endpoint` of a policy that is loaded here."""
     branches: dict[str, Branch] = {}
     max_tokens = conversation.rollout.max_prompt_tokens
     for order, question in pairs:
@@ -240,8 +239,6 @@ def _ask_policy(
             failed[order.id] = _NO_TURN
             continue
         if len(branch.prompt_ids) > max_tokens:
-            if turn == 1:
-                _refuse_long_prompt(conversation, branch)
             failed[order.id] = f"the prompt has {len(branch.prompt_ids)} tokens of {max_tokens}; shorten the question"
         else:
             branches[order.id] = branch
@@ -257,25 +254,9 @@ def _first_stage(
     conversation: Conversation | EndpointConversation, questions: Sequence[Question], base: PolicyConfig | LlmConfig
 ) -> dict[str, str]:
     """Run the first stage and return the reasons of failed questions by id."""
-    lost: dict[str, str] = {}
-    try:
-        ask_first_stage(
-            conversation.rewriter,
-            questions,
-            base,
-            lost=lambda question, reason: lost.update({question.id: reason}),
-            history_words=conversation.rollout.history_tokens,
-        )
-    except ConfigError:
-        if len(lost) < len(questions):
-            raise
-    return {name: f"first stage: {reason}" for name, reason in lost.items()}
-
-
-def _refuse_long_prompt(conversation: Conversation, branch: Branch) -> None:
-    """Raise ConfigError if the prompt is too long even with an empty question."""
-    question = branch.tree.question
-    bare = conversation.chat.first(
-        conversation.rewriter.first(Question(question.id, "")), conversation.rewriter.opening
-    )
-    conversation.check_length([bare])
+    with StageModels(base) as models:
+        history_words = conversation.rollout.history_tokens
+        reasons = learn_first_stage(conversation.rewriter, questions, models, history_words=history_words)
+    return {
+        question.id: f"first stage: {reason}" for question, reason in zip(questions, reasons, strict=True) if reason
+    }

@@ -37,6 +37,8 @@ from .base import (
 
 log = logging.getLogger(__name__)
 
+KEY = "QUERYLECT_LLM_KEY"
+"""The environment variable with the API key; not OPENAI_API_KEY, which no other host should get."""
 FIRST_CONTACT_SECONDS = 20.0
 """How long to try an endpoint that was never reached."""
 LONGEST_PAUSE = 8.0
@@ -185,7 +187,7 @@ class Endpoint:
                     raise self._unavailable_error(reason)
 
         http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [count_retry], "response": [check]})
-        key = secret_in(config.api_key_env) or "none"
+        key = secret_in(KEY) or "none"
         async with openai.AsyncOpenAI(
             base_url=config.base_url, api_key=key, timeout=config.deadline, http_client=http
         ) as client:
@@ -276,10 +278,10 @@ class Endpoint:
         return {"model": sent.pop("model"), "messages": sent.pop("messages"), "extra_body": sent}
 
     def _config_error(self, error: openai.APIStatusError) -> ConfigError:
-        key = "is set" if secret_in(self._config.api_key_env) else "is not set"
+        key = "is set" if secret_in(KEY) else "is not set"
         return ConfigError(
             f"{self._config.base_url} answers HTTP {error.status_code} for the model {self._config.model!r}: "
-            f"{error.message}. Check base_url, model and the key ({self._config.api_key_env} {key})."
+            f"{error.message}. Check base_url, model and the key ({KEY} {key})."
         )
 
     def _unavailable_error(self, reason: str) -> EngineUnavailableError:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 BATCH_TOKENS = 16_384
 """Tokens of a generation batch: prompts and answers, padding included."""
+MAX_PROMPT_TOKENS = 8192
 _WEIGHTS = (".safetensors", ".gguf", ".json", ".jinja", ".model", ".txt")
 
 
@@ -65,7 +66,7 @@ class LocalModel:
     def generate(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver, costs: Costs) -> None:
         """Answer all prompts, those of like length side by side; deliver a batch at a time.
 
-        A prompt of more than `max_prompt_tokens` fails. Raises ModelError for an unusable model.
+        A prompt of more than MAX_PROMPT_TOKENS fails. Raises ModelError for an unusable model.
         """
         from .engines.base import Sampling
         from .engines.transformers import refuse_special_attention
@@ -80,7 +81,7 @@ class LocalModel:
             for prompt in prompts
         ]
         ids = [prompt_ids for prompt_ids, _ in starts]
-        fitting = [index for index, prompt_ids in enumerate(ids) if len(prompt_ids) <= self._config.max_prompt_tokens]
+        fitting = [index for index, prompt_ids in enumerate(ids) if len(prompt_ids) <= MAX_PROMPT_TOKENS]
         for index in sorted(set(range(len(prompts))) - set(fitting)):
             deliver(index, MissingResponse("prompt too long"))
         if fitting:

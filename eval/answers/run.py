@@ -79,7 +79,7 @@ def answer_questions(
         refuse_other(folder / "answers.json", answering.identity, overwrite)
         results = tabulate_answers(
             answering.all(),
-            "accuracy" if gold.choice else config.answers.metric,
+            "accuracy" if gold.choice else "f1",
             resamples=config.eval.bootstrap,
             permutations=config.eval.permutations,
             seed=config.seed,

@@ -6,27 +6,18 @@ from typing import Literal, TypeVar
 
 from ...data.types import Utterance
 from ...envs.plan import RRF_CONSTANT
-from ...errors import QuerylectError
 from ..results import RewriteResult, plain_queries
 
 log = logging.getLogger(__name__)
 
-OnFailure = Literal["question", "raise"]
-"""On a format failure: search with the raw question and log a warning, or raise RewriteFailedError."""
 Item = TypeVar("Item")
 
 
-class RewriteFailedError(QuerylectError):
-    """A format failure under `on_failure="raise"`."""
-
-
-def queries_of(result: RewriteResult, on_failure: OnFailure) -> list[str]:
+def queries_of(result: RewriteResult) -> list[str]:
     """The query texts of a result, the question where it is `unsearched`: what takes texts has to search something.
-    Raises RewriteFailedError, and ConfigError for a plan with negative weights."""
+    Raises ConfigError for a plan with negative weights."""
     if not result.fallback:
-        return plain_queries(result.plan, result.question.text)
-    if on_failure == "raise":
-        raise RewriteFailedError(f"the rewrite of {result.question.text!r} failed: {result.failure}")
+        return plain_queries(result.plan)
     log.warning("the rewrite failed (%s): the question is searched as it stands", result.failure)
     return [result.question.text]
 

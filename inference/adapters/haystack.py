@@ -5,7 +5,7 @@
 
 Needs the extra `haystack`. `warm_up`, which a pipeline calls before it runs, loads the policy. Outputs: `query` is the
 first query, `queries` are all queries, `failure` is the reason of a format failure or None. On a failure both hold the
-raw question and a warning is logged; `on_failure="raise"` raises instead. The optional input `history` takes the chat
+raw question and a warning is logged. The optional input `history` takes the chat
 messages before the query.
 """
 
@@ -15,7 +15,7 @@ from haystack import component, default_from_dict, default_to_dict
 from haystack.dataclasses import ChatMessage
 
 from ..rewriter import Rewriter
-from .common import OnFailure, queries_of, utterances
+from .common import queries_of, utterances
 
 
 @component
@@ -31,13 +31,12 @@ class QuerylectRewriter:
         self,
         path_or_id: str,
         checkpoint: str | None = None,
-        on_failure: OnFailure = "question",
         env: str | None = None,
         turn: int | None = None,
         settings: list[str] | None = None,
         trust: bool = False,
     ) -> None:
-        self.path_or_id, self.checkpoint, self.on_failure, self.env = path_or_id, checkpoint, on_failure, env
+        self.path_or_id, self.checkpoint, self.env = path_or_id, checkpoint, env
         self.turn, self.settings, self.trust = turn, settings, trust
         self._rewriter: Rewriter | None = None
 
@@ -54,7 +53,7 @@ class QuerylectRewriter:
 
     def to_dict(self) -> dict[str, object]:
         """The component as a dict, for serialising a pipeline."""
-        names = ("path_or_id", "checkpoint", "on_failure", "env", "turn", "settings")
+        names = ("path_or_id", "checkpoint", "env", "turn", "settings")
         values: dict[str, object] = default_to_dict(self, **{name: getattr(self, name) for name in names})
         return values
 
@@ -72,5 +71,5 @@ class QuerylectRewriter:
         assert self._rewriter is not None, "it was loaded"
         conversation = utterances((message.role.value, message.text) for message in history or ())
         result = self._rewriter.rewrite(query, retriever=self.env, history=conversation)
-        queries = queries_of(result, self.on_failure)
+        queries = queries_of(result)
         return {"query": queries[0], "queries": queries, "failure": result.failure}

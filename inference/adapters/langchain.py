@@ -6,10 +6,11 @@
 Needs the extra `langchain`. Between the turns of a rewriter, `RewritingRetriever` searches its own `retriever`; the
 other classes search as `Rewriter.rewrite` does. A question of a conversation is {"input": …, "chat_history": messages}
 for the runnable; the retrievers take the messages beside it: `retriever.invoke(question, chat_history=messages)`. On a
-format failure the raw question is searched and a warning is logged; `on_failure="raise"` raises instead. `env` selects
+format failure the raw question is searched and a warning is logged. `env` selects
 the environment or retriever of a policy trained for several.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,7 @@ from ...envs.plan import SearchPlan
 from ...envs.schemas import HitBody
 from ..results import plain_queries
 from ..rewriter import Rewriter
-from .common import OnFailure, merged, queries_of, utterances
+from .common import merged, queries_of, utterances
 
 Messages = Sequence[BaseMessage]
 RewriterInput = str | dict[str, Any]
@@ -38,7 +39,6 @@ class QueryRewriter(RunnableSerializable[RewriterInput, list[str]]):
     """From a question to the queries to search with; the questions of a `batch` are rewritten together."""
 
     rewriter: Rewriter
-    on_failure: OnFailure = "question"
     env: str | None = None
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -48,25 +48,27 @@ class QueryRewriter(RunnableSerializable[RewriterInput, list[str]]):
         queries: list[str] = self._call_with_config(self._one, input, config)
         return queries
 
-    async def ainvoke(self, input: RewriterInput, config: RunnableConfig | None = None, **kwargs: object) -> list[str]:
-        """`invoke` for an event loop; concurrent calls share a batch."""
-        queries: list[str] = await self._acall_with_config(self._aone, input, config)
-        return queries
-
     def _one(self, rewriter_input: RewriterInput) -> list[str]:
-        return queries_of(self.rewriter.rewrite(_question(rewriter_input), retriever=self.env), self.on_failure)
-
-    async def _aone(self, rewriter_input: RewriterInput) -> list[str]:
-        return queries_of(await self.rewriter.arewrite(_question(rewriter_input), retriever=self.env), self.on_failure)
+        return queries_of(self.rewriter.rewrite(_question(rewriter_input), retriever=self.env))
 
 
-class RewritingRetriever(BaseRetriever):
+class _ChatRetriever(BaseRetriever):
+    """A retriever that takes `chat_history` in an event loop too, where LangChain's own default drops it."""
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **options: Any
+    ) -> list[Document]:
+        return await asyncio.to_thread(
+            self._get_relevant_documents, query, run_manager=run_manager.get_sync(), **options
+        )
+
+
+class RewritingRetriever(_ChatRetriever):
     """Searches `retriever` with the rewrites of a question; several rankings are merged by reciprocal rank fusion.
     Returns no documents where the rewriter stopped before any search."""
 
     rewriter: Rewriter
     retriever: BaseRetriever
-    on_failure: OnFailure = "question"
     env: str | None = None
 
     def _get_relevant_documents(
@@ -77,18 +79,7 @@ class RewritingRetriever(BaseRetriever):
         result = self.rewriter.rewrite(query, retriever=self.env, client=client, history=_history(chat_history))
         if result.unsearched:
             return []
-        return merged(self.retriever.batch(queries_of(result, self.on_failure), config), _key)
-
-    async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, chat_history: Messages = ()
-    ) -> list[Document]:
-        config: RunnableConfig = {"callbacks": run_manager.get_child()}
-        client = _TurnSearcher(self.retriever, config)
-        history = _history(chat_history)
-        result = await self.rewriter.arewrite(query, retriever=self.env, client=client, history=history)
-        if result.unsearched:
-            return []
-        return merged(await self.retriever.abatch(queries_of(result, self.on_failure), config), _key)
+        return merged(self.retriever.batch(queries_of(result), config), _key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +107,7 @@ def _hits(rankings: Sequence[Sequence[Document]], k: int) -> list[HitBody]:
     ]
 
 
-class EnvironmentRetriever(BaseRetriever):
+class EnvironmentRetriever(_ChatRetriever):
     """Searches a querylect service (`querylect serve`) with the question, or with the full plans of a rewriter."""
 
     client: SyncEnvironmentClient
@@ -125,7 +116,6 @@ class EnvironmentRetriever(BaseRetriever):
     """The last turn of the rewriter; None is the turn selected on validation."""
     k: int = 10
     """Number of documents; overrides that of the rewriter's plan."""
-    on_failure: OnFailure = "question"
     env: str | None = None
     """None selects the retriever of the service."""
 
@@ -139,7 +129,7 @@ class EnvironmentRetriever(BaseRetriever):
                 query, self.client, turns=self.turns, retriever=self.env, k=self.k, history=history
             )
             if result.failure is not None:
-                queries_of(result.rewrite, self.on_failure)
+                queries_of(result.rewrite)
             ranking = () if result.rewrite.unsearched else result.ranking
         if ranking is None:
             ranking = self.client.search([SearchPlan.of(query, self.k)])[0]

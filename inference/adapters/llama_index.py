@@ -5,7 +5,7 @@
 
 The retriever searches with the rewrite, while the query engine answers the original question. Needs the extra
 `llama-index`. Text retrievers get the first query, embedding retrievers the mean of all queries. On a format failure
-the raw question is searched and a warning is logged; `on_failure="raise"` raises instead. `history` gives the messages
+the raw question is searched and a warning is logged. `history` gives the messages
 before the question, such as the `get` of a chat memory; `chat_history` in the metadata of a call replaces them.
 """
 
@@ -16,7 +16,7 @@ from llama_index.core.indices.query.query_transform.base import BaseQueryTransfo
 from llama_index.core.schema import QueryBundle
 
 from ..rewriter import Rewriter
-from .common import OnFailure, queries_of, utterances
+from .common import queries_of, utterances
 
 
 class QuerylectTransform(BaseQueryTransform):
@@ -25,13 +25,12 @@ class QuerylectTransform(BaseQueryTransform):
     def __init__(
         self,
         rewriter: Rewriter,
-        on_failure: OnFailure = "question",
         env: str | None = None,
         history: Callable[[], Sequence[ChatMessage]] = list,
     ) -> None:
         """`env` selects the environment or retriever of a policy trained for several."""
         super().__init__()
-        self._rewriter, self._on_failure, self._env, self._history = rewriter, on_failure, env, history
+        self._rewriter, self._env, self._history = rewriter, env, history
 
     def _get_prompts(self) -> dict[str, object]:
         """Empty: the prompts of the policy are fixed by its training."""
@@ -45,5 +44,5 @@ class QuerylectTransform(BaseQueryTransform):
         assert isinstance(messages, Sequence), "a chat history is a sequence of messages"
         history = utterances((message.role.value, message.content) for message in messages)
         result = self._rewriter.rewrite(query_bundle.query_str, retriever=self._env, history=history)
-        queries = queries_of(result, self._on_failure)
+        queries = queries_of(result)
         return QueryBundle(query_str=queries[0], custom_embedding_strs=queries)

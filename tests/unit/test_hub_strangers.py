@@ -56,9 +56,9 @@ def write(folder, values):
     return folder
 
 
-LLM = {"model": "acme/llm", "dtype": "float32", "max_prompt_tokens": 512}
+LLM = {"model": "acme/llm", "dtype": "float32"}
 OBEYED_BY_NOBODY = {
-    "base_url": "http://elsewhere/v1", "api_key_env": "HF_TOKEN", "extra": {"user": "me"}, "cache": "/home/me/.bashrc",
+    "base_url": "http://elsewhere/v1", "extra": {"user": "me"}, "cache": "/home/me/.bashrc",
     "deadline": 1e9,
 }  # fmt: skip
 
@@ -67,7 +67,7 @@ def test_a_file_of_somebody_else_chooses_no_address_no_key_and_no_file_to_write(
     rewriter = {"name": "hcqr", "llm": {**LLM, **OBEYED_BY_NOBODY}}
     llm = rewriter_of(read_exported(write(tmp_path, exported(rewriter=rewriter))).environments[""], tmp_path).llm
     assert llm.model_dump(exclude_unset=True) == LLM
-    assert (llm.base_url, llm.api_key_env, llm.cache) == (None, "QUERYLECT_LLM_KEY", "auto")
+    assert (llm.base_url, llm.cache) == (None, "auto")
 
 
 def test_an_export_says_no_address_and_no_key_of_the_model_that_its_rewriter_asked(tmp_path):
@@ -92,7 +92,7 @@ def test_a_frozen_model_that_others_cannot_find_is_not_named_and_must_be_said(tm
         open_trained(str(folder))
     overrides = ["rewriter.llm.model=m", "rewriter.llm.base_url=http://host/v1"]
     llm = open_trained(str(folder), settings=overrides).members[""].rewriter.llm
-    assert (llm.model, llm.base_url, llm.max_prompt_tokens) == ("m", "http://host/v1", 512)
+    assert (llm.model, llm.base_url) == ("m", "http://host/v1")
 
 
 def test_settings_of_the_rewriter_are_changed_in_each_environment_of_an_export(tmp_path):
