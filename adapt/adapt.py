@@ -1,6 +1,6 @@
 """Runs the stages one after another, and skips those that are finished."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..configs.differences import flat
@@ -55,20 +55,11 @@ def _refuse_other_settings(stage: Stage, started: StartedStage | None, options: 
             f"{stage.output} exists, and the stage {stage.name!r} of this command did not write it. Remove it, or name "
             "another folder with --to."
         )
-    changed = changed_settings(started.settings, stage.settings)
-    if changed == ["source"]:
-        raise ConfigError(
-            f"the documents in {options.source} have changed since {stage.output} was written from them. Name another "
-            "folder with --to, or remove this one."
-        )
+    old, new = dict(flat(started.settings)), dict(flat(stage.settings))
+    changed = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
     if changed:
         raise ConfigError(
-            f"the stage {stage.name!r} in {options.folder} is finished, with other settings: {', '.join(changed[:5])}. "
-            f"Give those again, name another folder with --to, or do a stage alone, such as `{stage.command}`."
+            f"the stage {stage.name!r} in {options.folder} is finished, with other settings or documents: "
+            f"{', '.join(changed[:5])}. Give those again, name another folder with --to, or do a stage alone, such as "
+            f"`{stage.command}`."
         )
-
-
-def changed_settings(previous: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """The dotted names of settings that differ."""
-    old, new = dict(flat(previous)), dict(flat(now))
-    return [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]

@@ -66,15 +66,10 @@ def adapt(
             typer.echo(f"# {number}. {stage.name}: {stage.command}")
         typer.echo(dump_config(settings), nl=False)
         return
-    from ..envs.recipes import recipe_of
-    from ..rewriters.small import load_prompt
     from ..sources import resolve_model
     from .adapt import adapt as run_stages
 
-    recipe_of(settings.env)
     resolve_model(settings.policy.model)
-    if settings.rewriter.name == "small":
-        load_prompt(settings.rewriter.prompt)
     out = sys.stdout  # a tracker may have redirected sys.stdout by the end of the run
     stages = run_stages(settings, options, progress_bar, lambda line: typer.echo(line, err=True))
     for stage in stages[-2:]:

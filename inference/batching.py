@@ -9,7 +9,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ..data.sampling import in_batches
@@ -23,10 +22,7 @@ class ClosedError(QuerylectError):
     """The batcher was closed before it ran an order."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Order(Generic[Item, Outcome]):
-    items: Sequence[Item]
-    future: "Future[list[Outcome]]"
+_Order = tuple[Sequence[Item], "Future[list[Outcome]]"]
 
 
 class DynamicBatcher(Generic[Item, Outcome]):
@@ -42,7 +38,7 @@ class DynamicBatcher(Generic[Item, Outcome]):
     def waiting(self) -> int:
         """Number of queued items that were not cancelled."""
         with self._lock:
-            return sum(len(order.items) for order in self._orders if not order.future.cancelled())
+            return sum(len(items) for items, future in self._orders if not future.cancelled())
 
     def ask(self, items: Sequence[Item]) -> list[Outcome]:
         """The outcomes, in the order of `items`. Raises the error of `work` on these items."""
@@ -71,17 +67,17 @@ class DynamicBatcher(Generic[Item, Outcome]):
             self._closed = True
             pending = list(self._orders)
             self._orders.clear()
-        for order in pending:
-            if order.future.set_running_or_notify_cancel():
-                order.future.set_exception(ClosedError("the rewriter was closed before it came to this question"))
+        for _, future in pending:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(ClosedError("the rewriter was closed before it came to this question"))
 
     def _enqueue(self, items: Sequence[Item]) -> list["Future[list[Outcome]]"]:
-        orders: list[_Order[Item, Outcome]] = [_Order(part, Future()) for part in in_batches(items, self._max_items)]
+        orders: list[_Order[Item, Outcome]] = [(part, Future()) for part in in_batches(items, self._max_items)]
         with self._lock:
             if self._closed:
                 raise ClosedError("the rewriter is closed")
             self._orders.extend(orders)
-        return [order.future for order in orders]
+        return [future for _, future in orders]
 
     def _start(self) -> None:
         with self._lock:
@@ -98,24 +94,24 @@ class DynamicBatcher(Generic[Item, Outcome]):
         batch: list[_Order[Item, Outcome]] = []
         size = 0
         with self._lock:
-            while self._orders and (not batch or size + len(self._orders[0].items) <= self._max_items):
-                order = self._orders.popleft()
-                if order.future.set_running_or_notify_cancel():
-                    batch.append(order)
-                    size += len(order.items)
+            while self._orders and (not batch or size + len(self._orders[0][0]) <= self._max_items):
+                items, future = self._orders.popleft()
+                if future.set_running_or_notify_cancel():
+                    batch.append((items, future))
+                    size += len(items)
             self._running = bool(batch)
         return batch
 
     def _run_batch(self, batch: Sequence[_Order[Item, Outcome]]) -> None:
         try:
-            outcomes = iter(self._work([item for order in batch for item in order.items]))
+            outcomes = iter(self._work([item for items, _ in batch for item in items]))
         except BaseException as error:  # noqa: BLE001 (passed to the callers as the outcome)
             if len(batch) == 1 or isinstance(error, EngineUnavailableError):
-                for order in batch:
-                    order.future.set_exception(error)
+                for _, future in batch:
+                    future.set_exception(error)
                 return
             for order in batch:  # so that one order that cannot be answered does not fail the others
                 self._run_batch([order])
         else:
-            for order in batch:
-                order.future.set_result([next(outcomes) for _ in order.items])
+            for items, future in batch:
+                future.set_result([next(outcomes) for _ in items])

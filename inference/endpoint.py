@@ -68,8 +68,13 @@ class EndpointConversation:
         """The greedy answer to each chat. Raises as `Llm.ask`."""
         missing: dict[int, str] = {}
         draw = SamplingParams(max_tokens=self.rollout.max_new_tokens)
-        ask = self._ask_policy if self.trained else self._ask_prompted
-        answers = ask(questions, [chat.messages for chat in chats], turn, draw, missing)
+        messages = [chat.messages for chat in chats]
+        answers: list[tuple[Rewrite, str] | None]
+        if self.trained:
+            answers = self._ask_policy(questions, messages, turn, draw, missing)
+        else:
+            asked = ask_turn(self.llm, self.rewriter, questions, messages, turn, draw, missing.__setitem__)
+            answers = [None if answer is None else (answer.rewrite, answer.text) for answer in asked]
         return [
             ChatAnswer(Rewrite(None, failure=missing.get(index, "no reply")), "", None)
             if answer is None
@@ -86,17 +91,6 @@ class EndpointConversation:
         messages = (*chat.messages, Message(role="assistant", content=text))
         after = ChatSoFar(messages, rewrite.plan or chat.last_plan)
         return ChatAnswer(rewrite, text, after)
-
-    def _ask_prompted(
-        self,
-        questions: Sequence[Question],
-        chats: Sequence[Sequence[Message]],
-        turn: int,
-        draw: SamplingParams,
-        missing: dict[int, str],
-    ) -> list[tuple[Rewrite, str] | None]:
-        answers = ask_turn(self.llm, self.rewriter, questions, chats, turn, draw, missing.__setitem__)
-        return [None if answer is None else (answer.rewrite, answer.text) for answer in answers]
 
     def _ask_policy(
         self,

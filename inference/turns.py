@@ -153,11 +153,6 @@ def _last_search(outcomes: Sequence[TurnOutcome]) -> TurnOutcome | None:
     return next((outcome for outcome in reversed(outcomes) if outcome.ranking is not None), None)
 
 
-def _failed(order: Order, turn: int, depth: int, failure: str) -> RewriteResult:
-    """The result of a question that could not be asked."""
-    return RewriteResult(order.question, turn, SearchPlan.of(order.question.text, depth), failure=failure)
-
-
 def _result(
     order: Order, turn: int, depth: int, rewrite: Rewrite, text: str, continuation: Continuation | ChatSoFar | None
 ) -> RewriteResult:
@@ -192,62 +187,58 @@ def _answer_turn(
 ) -> list[RewriteResult]:
     """The answers to orders of one conversation and turn."""
     questions = [replace(order.question, id=order.id) for order in orders]
-    failed = _first_stage(conversation, questions, base) if turn == 1 else {}
-    pairs = [(order, question) for order, question in zip(orders, questions, strict=True) if order.id not in failed]
+    lost = _first_stage(conversation, questions, base) if turn == 1 else {}
+    lost |= {order.id: _NO_TURN for order in orders if turn > 1 and order.continuation is None}
+    pairs = [(order, question) for order, question in zip(orders, questions, strict=True) if order.id not in lost]
+    answers = {name: _lost(reason) for name, reason in lost.items()}
     if isinstance(conversation, EndpointConversation):
-        answers = _ask_endpoint(conversation, pairs, turn, failed)
+        answers |= _ask_endpoint(conversation, pairs, turn)
     else:
-        answers = _ask_policy(conversation, pairs, turn, failed)
-    return [
-        _failed(order, turn, depth, failed[order.id])
-        if order.id in failed
-        else _result(order, turn, depth, *answers[order.id])
-        for order in orders
-    ]
+        answers |= _ask_policy(conversation, pairs, turn)
+    return [_result(order, turn, depth, *answers[order.id]) for order in orders]
+
+
+def _lost(reason: str) -> _Answer:
+    """The answer of a question that could not be asked."""
+    return Rewrite(None, failure=reason), "", None
 
 
 def _ask_endpoint(
-    conversation: EndpointConversation, pairs: Sequence[tuple[Order, Question]], turn: int, failed: dict[str, str]
+    conversation: EndpointConversation, pairs: Sequence[tuple[Order, Question]], turn: int
 ) -> dict[str, _Answer]:
-    """The answers of a model behind an endpoint, by id; `failed` receives the reasons of orders that have none."""
+    """The answers of a model behind an endpoint, by id."""
     chats: dict[str, ChatSoFar] = {}
     for order, question in pairs:
-        if turn == 1:
-            chats[order.id] = conversation.begin(question)
-        elif isinstance(order.continuation, ChatSoFar):
-            chats[order.id] = conversation.next_turn(question, order.continuation, order.documents, turn)
+        after = order.continuation
+        if isinstance(after, ChatSoFar):
+            chats[order.id] = conversation.next_turn(question, after, order.documents, turn)
         else:
-            failed[order.id] = _NO_TURN
-    questions = [question for order, question in pairs if order.id in chats]
-    replies = conversation.answer(questions, list(chats.values()), turn) if chats else []
+            chats[order.id] = conversation.begin(question)
+    replies = conversation.answer([question for _, question in pairs], list(chats.values()), turn) if chats else []
     return {name: (reply.rewrite, reply.text, reply.after) for name, reply in zip(chats, replies, strict=True)}
 
 
-def _ask_policy(
-    conversation: Conversation, pairs: Sequence[tuple[Order, Question]], turn: int, failed: dict[str, str]
-) -> dict[str, _Answer]:
+def _ask_policy(conversation: Conversation, pairs: Sequence[tuple[Order, Question]], turn: int) -> dict[str, _Answer]:
     """`_ask_endpoint` of a policy that is loaded here."""
+    answers: dict[str, _Answer] = {}
     branches: dict[str, Branch] = {}
     max_tokens = conversation.rollout.max_prompt_tokens
     for order, question in pairs:
-        if turn == 1:
-            branch = conversation.begin(question)
-        elif isinstance(order.continuation, Continuation):
-            after = order.continuation
+        after = order.continuation
+        if isinstance(after, Continuation):
             branch = conversation.next_turn(after.branch, after.node, order.documents, turn)
         else:
-            failed[order.id] = _NO_TURN
-            continue
+            branch = conversation.begin(question)
         if len(branch.prompt_ids) > max_tokens:
-            failed[order.id] = f"the prompt has {len(branch.prompt_ids)} tokens of {max_tokens}; shorten the question"
+            reason = f"the prompt has {len(branch.prompt_ids)} tokens of {max_tokens}; shorten the question"
+            answers[order.id] = _lost(reason)
         else:
             branches[order.id] = branch
     sampling = conversation.sampling(greedy=True)
-    answers = conversation.generate(list(branches.values()), turn, 1, sampling) if branches else []
-    return {
-        name: (node.rewrite, node.text, Continuation(branch, node))
-        for name, (branch, node) in zip(branches, answers, strict=True)
-    }
+    generated = conversation.generate(list(branches.values()), turn, 1, sampling) if branches else []
+    for name, (branch, node) in zip(branches, generated, strict=True):
+        answers[name] = (node.rewrite, node.text, Continuation(branch, node))
+    return answers
 
 
 def _first_stage(

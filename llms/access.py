@@ -49,27 +49,22 @@ class Llm:
         self,
         prompts: Sequence[Prompt],
         draw: SamplingParams,
-        advance: Callable[[int, int], None] | None = None,
         missing: Callable[[int, str], None] | None = None,
     ) -> list[LlmResponse | None]:
         """The reply to each prompt, in their order; None if it is missing.
 
-        Equal prompts are asked once. `advance` is called with the number of finished prompts and of all prompts,
-        `missing` with the index of each prompt without a reply and the reason. Raises ConfigError if the endpoint
-        refuses everything, EngineUnavailableError if it does not answer at all, ModelError for an unusable local model.
+        Equal prompts are asked once. `missing` is called with the index of each prompt without a reply and the reason.
+        Raises ConfigError if the endpoint refuses everything, EngineUnavailableError if it does not answer at all,
+        ModelError for an unusable local model.
         """
         keys = [self.key(prompt, draw) for prompt in prompts]
         replies = self.cache.get(list(dict.fromkeys(keys))) if self.cache is not None else {}
         uncached = {key: prompt for key, prompt in zip(keys, prompts, strict=True) if key not in replies}
         pending = list(uncached)
         reasons: dict[str, str] = {}
-        done = len(prompts) - len(pending)
-        self.costs.cached += done
-        if advance is not None:
-            advance(done, len(prompts))
+        self.costs.cached += len(prompts) - len(pending)
 
         def deliver(index: int, outcome: LlmResponse | MissingResponse) -> None:
-            nonlocal done
             self.costs.count(outcome)
             if isinstance(outcome, LlmResponse):
                 replies[pending[index]] = outcome
@@ -78,9 +73,6 @@ class Llm:
             else:
                 reasons[pending[index]] = outcome.reason
                 log.debug("no reply: %s", outcome.reason)
-            done += 1
-            if advance is not None:
-                advance(done, len(prompts))
 
         if pending:
             self.backend.generate([uncached[key] for key in pending], draw, deliver, self.costs)

@@ -6,7 +6,7 @@
 The retriever searches with the rewrite, while the query engine answers the original question. Needs the extra
 `llama-index`. Text retrievers get the first query, embedding retrievers the mean of all queries. On a format failure
 the raw question is searched and a warning is logged. `history` gives the messages
-before the question, such as the `get` of a chat memory; `chat_history` in the metadata of a call replaces them.
+before the question, such as the `get` of a chat memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,9 +40,7 @@ class QuerylectTransform(BaseQueryTransform):
         """No prompts to update."""
 
     def _run(self, query_bundle: QueryBundle, metadata: dict[str, object]) -> QueryBundle:
-        messages = metadata["chat_history"] if "chat_history" in metadata else self._history()
-        assert isinstance(messages, Sequence), "a chat history is a sequence of messages"
-        history = utterances((message.role.value, message.content) for message in messages)
+        history = utterances((message.role.value, message.content) for message in self._history())
         result = self._rewriter.rewrite(query_bundle.query_str, retriever=self._env, history=history)
         queries = queries_of(result)
         return QueryBundle(query_str=queries[0], custom_embedding_strs=queries)

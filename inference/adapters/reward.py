@@ -34,7 +34,7 @@ class RewardFunction:
     __name__ = PRIMARY_METRIC
     """The name under which a trainer logs it."""
 
-    def __init__(self, client: SyncEnvironmentClient, rewriter: RewriterConfig, owns_client: bool = False) -> None:
+    def __init__(self, client: SyncEnvironmentClient, rewriter: RewriterConfig) -> None:
         """Raises ConfigError for an unknown rewriter, for one that asks a frozen model first, for one that may search
         nothing, and as the client."""
         if rewriter.stop == "answer":
@@ -43,7 +43,7 @@ class RewardFunction:
                 "reader. Set rewriter.stop=true, which searches the question, or train with reward.kind=answer."
             )
         card = RetrieverCard.from_service(client.environment().retriever)
-        self._client, self._owns_client = client, owns_client
+        self._client = client
         self._rewriter = make_rewriter(rewriter, card)
         if isinstance(self._rewriter, Staged) and self._rewriter.stage(Question("", "")) is not None:
             raise ConfigError(
@@ -62,9 +62,8 @@ class RewardFunction:
         self.close()
 
     def close(self) -> None:
-        """Close the client, unless the caller passed one in."""
-        if self._owns_client:
-            self._client.close()
+        """Close the client."""
+        self._client.close()
 
     def rows(self, split: str) -> list[dict[str, object]]:
         """For each question of a split its `prompt`, the chat of the rewriter's first turn, and its `question_id`."""
@@ -145,24 +144,22 @@ def _text(message: Mapping[str, object]) -> str:
 
 
 def reward_function(
-    environment: str | Sequence[str] | SyncEnvironmentClient,
+    environment: str | Sequence[str],
     rewriter: str | RewriterConfig = "general",
     *,
     client: ClientConfig | None = None,
 ) -> RewardFunction:
     """The reward of a served environment as a function with TRL's signature.
 
-    `environment` is the URL of a running `querylect serve`, several URLs of its replicas, or a client of it, whose
-    token and deadline `client` sets. `rewriter` is the form of the completions, which are first turns, by name or with
+    `environment` is the URL of a running `querylect serve`, or several of its replicas; `client` sets token and
+    deadline. `rewriter` is the form of the completions, which are first turns, by name or with
     its settings. Raises as `RewardFunction`.
     """
     settings = RewriterConfig(name=rewriter) if isinstance(rewriter, str) else rewriter
-    if isinstance(environment, SyncEnvironmentClient):
-        return RewardFunction(environment, settings)
     urls = [environment] if isinstance(environment, str) else environment
     opened = SyncEnvironmentClient(client or ClientConfig(), urls)
     try:
-        return RewardFunction(opened, settings, owns_client=True)
+        return RewardFunction(opened, settings)
     except BaseException:
         opened.close()
         raise

@@ -187,14 +187,8 @@ def test_a_run_goes_on_where_its_file_ends(config, records, server):
     answer_questions(config(), records)
     assert len(server.bodies) - request_count <= 2
     assert (page.parent / "answers.jsonl").read_bytes() == complete
-    request_count = len(server.bodies)
-    answer_questions(config(metric="em"), records)
-    assert len(server.bodies) == request_count, "nothing is asked for another metric"
     answer_questions(config(document_words=3), records)
-    assert len(server.bodies) > request_count, "shorter documents are other prompts"
-    request_count = len(server.bodies)
-    answer_questions(config(), records)
-    assert len(server.bodies) == request_count, "answers with other settings are kept"
+    assert len(server.bodies) > request_count + 2, "shorter documents are other prompts"
 
 
 def test_other_right_answers_score_anew_without_a_call(config, records, server, tmp_path):
@@ -247,7 +241,7 @@ def test_multiple_choice(config, records, server, tmp_path):
     options = {"A": "a pill", "B": "insulin", "C": "triptan"}
     lines(tmp_path / "gold.jsonl", [{"_id": "q-head", "options": options, "answer": "C"}])
     server.answer = lambda body: "The answer is C." if "About triptan" in last_user(body) else "perhaps"
-    page = answer_questions(config(metric="f1"), records)
+    page = answer_questions(config(), records)
     results = json.loads((page.parent / "answers.json").read_text())
     rows = {(entry["system"], entry["top"]): entry for entry in results["systems"]}
     assert results["metric"] == "accuracy"

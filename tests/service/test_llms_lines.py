@@ -8,13 +8,12 @@ from querylect.configs.llm import LlmConfig
 from querylect.eval.tasks import judge_prompts
 from querylect.eval.tasks.judge_prompts import Attribution, Attributions, Utility, YesNo
 from querylect.llms.access import Llm
-from querylect.llms.base import LlmResponse, MissingResponse, Prompt, SamplingParams, Text
-from querylect.llms.lines import opening, read_lines, render, request
+from querylect.llms.base import LlmResponse, Prompt, SamplingParams, Text
+from querylect.llms.lines import render, request
 from querylect.llms.structured import FormPrompt, WorkedExample, ask_structured, read
 from querylect.methods.chr import Hypotheses
 from querylect.methods.migres import Extracted, Kept, Piece
 from querylect.methods.misknow import Judgement
-from querylect.rewriters.hcqr import Hypothesis
 from querylect.rollouts.llms import open_llm
 
 FULL = """Thought: Passage 1 says nothing.
@@ -51,16 +50,12 @@ def value(text, form, finished=True):
     "answer",
     [
         JUDGED,
-        Judgement(thought="a: b, and Judge: c", judge=False, missing_knowledge=[], query=[]),
         Utility(selected_answer="J", label="USEFUL_BUT_NOT_ENTAILED"),
         Hypotheses(H_plus="乳糖不耐症：腹胀", H_minus="H_plus is not a label here, H_minus: neither"),
-        Kept(passages=[3, 1]),
         Kept(passages=[]),
         Extracted(pieces=[Piece(passage=2, information="x: y"), Piece(passage=1, information="1. z")]),
-        Extracted(pieces=[]),
         Attributions(statements=[Attribution(statement=1, attributed=False, reason="Documents: none")]),
         Sure(score=0.25, label="NOT_USEFUL"),
-        Sure(score=1, label="USEFUL"),
     ],
 )
 def test_what_is_written_is_read_back(answer):
@@ -98,10 +93,8 @@ def test_an_answer_ends_with_its_last_part(after):
     [
         ("", "empty answer"),
         ("I think so.", "thought: Field required"),
-        (FULL.replace("Judge: yes\n", ""), "judge: Field required"),
         (FULL.replace("Judge: yes", "Judge: yes\nJudge: no"), "judge: Input should be a valid boolean"),
         (FULL.replace("yes", "yes and no"), "judge: Input should be a valid boolean"),
-        (FULL.replace("Passage 1 says nothing.", ""), "thought: Input should be a valid string"),
         (FULL.replace("Passage 1 says nothing.", "<text>"), "thought: Input should be a valid string"),
     ],
 )
@@ -140,9 +133,6 @@ def test_half_a_number_or_word_at_the_limit_is_not_taken_for_a_whole_one():
         ("Missing:\n1. the year\n2. the pla", ["the year"]),
         ("Missing:\n- the year\n- the place of\n  bir", ["the year"]),
         ("Missing:\n1. the year\n2. the place\n3.", ["the year", "the place"]),
-        ("Missing:\n1. the year\n2. the place\n3", ["the year", "the place"]),
-        ("Missing:\n- the year\n- the place\n-", ["the year", "the place"]),
-        ("Missing:\n1. the year\n2", ["the year"]),
         ("Missing:\n1. the ye", ["the ye"]),
         ("Missing:\n1. the year\n2. the place\n\nI hope th", ["the year", "the place"]),
         ("1. the year\n2. the pla", ["the year"]),
@@ -152,28 +142,18 @@ def test_the_item_of_a_list_that_was_cut_at_the_limit_is_dropped(listed, items):
     assert value(listed, Pieces, finished=False) == Pieces(missing=items)
 
 
-def test_an_answer_begins_with_what_is_known_of_it():
-    assert opening(Judgement, {}) == "Thought:"
-    assert opening(Hypothesis, {}) == "Discriminating features:\n1."
-    assert opening(Attributions, {}) == "", "a list of models may begin in two ways"
-    assert opening(Judgement, {"thought": "so", "judge": False}) == "Thought: so\nJudge: no\nMissing knowledge:"
-
-
 class Script:
-    """Says the texts of a script, each after the opening that its prompt gives, or as it is where the model is one that
-    is not told the opening."""
+    """Says the texts of a script, each after the opening that its prompt gives."""
 
     identity = {"local": "script"}  # noqa: RUF012
 
-    def __init__(self, *texts, prefilled=True):
-        self.texts, self.prefilled, self.prompts = list(texts), prefilled, []
+    def __init__(self, *texts):
+        self.texts, self.prompts = list(texts), []
 
     def generate(self, prompts, draw, deliver, costs):
         for index, prompt in enumerate(prompts):
             self.prompts.append(prompt)
-            text = self.texts.pop(0)
-            reply = (prompt.opening if self.prefilled else "") + text if text is not None else None
-            deliver(index, MissingResponse("gone") if reply is None else LlmResponse((Text(reply, True),), 1, 1))
+            deliver(index, LlmResponse((Text(prompt.opening + self.texts.pop(0), True),), 1, 1))
 
 
 EXAMPLE = WorkedExample("Reply: 4", YesNo(explanation="four", verdict=True))
@@ -209,20 +189,6 @@ def case(number):
     return FormPrompt("Judge.", f"Reply: {number}", "judge-1", (EXAMPLE,))
 
 
-def test_a_model_that_is_not_told_how_to_begin_is_read_as_it_begins():
-    script = Script("Sure! Verdict: yes", "Explanation: so\nVerdict: yes", prefilled=False)
-    (outcome,) = ask_structured(Llm(script), [case(1)], YesNo, SamplingParams(), "lines")
-    assert (outcome.value, len(outcome.replies)) == (YesNo(explanation="so", verdict=True), 2)
-    answer, correction = script.prompts[1].messages[-2:]
-    assert answer["content"] == "Sure! Verdict: yes"
-    assert "explanation: Field required" in correction["content"]
-    assert correction["content"].endswith(
-        "\nWrite all of it again, each of these labels on a line of its own: Explanation, Verdict"
-    )
-    assert "<" not in correction["content"], "a small model copies what it is shown"
-    assert script.prompts[1].version == "judge-1/lines"
-
-
 def test_every_example_of_a_judge_is_an_answer_of_its_form():
     examples = [attribute for attribute in vars(judge_prompts).values() if isinstance(attribute, WorkedExample)]
     assert len(examples) == 10
@@ -231,20 +197,14 @@ def test_every_example_of_a_judge_is_an_answer_of_its_form():
         assert read(example.json, type(example.answer)).value == example.answer
 
 
-def test_a_cut_off_tail_never_raises():
-    for end in range(len(FULL)):
-        read_lines(FULL[:end], Judgement, finished=False)
-
-
-@pytest.mark.parametrize("form", [YesNo, Hypotheses, Judgement])
-def test_a_model_that_runs_here_finds_its_answer_begun(tiny_policy, tmp_path, form):
+def test_a_model_that_runs_here_finds_its_answer_begun(tiny_policy, tmp_path):
     config = LlmConfig(model=str(tiny_policy), dtype="float32", cache=str(tmp_path / "cache"))
     plain = Prompt(({"role": "user", "content": "judge"},))
-    prefilled = Prompt(plain.messages, opening=opening(form, {}))
+    prefilled = Prompt(plain.messages, opening="Thought:")
     with open_llm(config) as llm:
         first, second = llm.ask([plain, prefilled], SamplingParams(max_tokens=8))
         assert (llm.costs.calls, llm.key(plain, SamplingParams()) == llm.key(prefilled, SamplingParams())) == (2, False)
-        assert second.texts[0].text.startswith(opening(form, {}))
+        assert second.texts[0].text.startswith("Thought:")
         assert second.prompt_tokens > first.prompt_tokens
         assert second.tokens <= 8, "what was begun for it is read, not written"
         assert llm.ask([prefilled], SamplingParams(max_tokens=8)) == [second]

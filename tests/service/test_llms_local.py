@@ -38,22 +38,6 @@ def test_first_tokens_are_read_in_the_batch_as_they_are_alone(model):
         assert len(alone.texts[0].first) > 1
 
 
-def test_a_prompt_is_read_once_for_its_text_and_its_first_tokens(model, monkeypatch):
-    from querylect.rollouts.engines.transformers import TransformersEngine
-
-    llm, token_counts, hidden = model(), [], TransformersEngine._hidden
-    llm.ask(PROMPTS[:1], SamplingParams(max_tokens=1))  # loads it
-    monkeypatch.setattr(
-        TransformersEngine,
-        "_hidden",
-        lambda self, ids, *options: (token_counts.append(ids.numel()), hidden(self, ids, *options))[1],
-    )
-    llm.ask(PROMPTS, SamplingParams(max_tokens=1))
-    plain = token_counts.copy()
-    llm.ask(PROMPTS, SamplingParams(max_tokens=1, first_logprobs=4))
-    assert token_counts == 2 * plain
-
-
 @pytest.mark.parametrize(
     "draw", [SamplingParams(max_tokens=12), SamplingParams(n=3, temperature=0.8, max_tokens=12, seed=4)]
 )
@@ -90,8 +74,9 @@ def test_greedy_texts_are_those_of_transformers(model, tiny_policy):
     assert reply.texts[0].first == pytest.approx(likeliest, abs=1e-4)
 
 
-def test_a_prompt_that_is_too_long_is_missing(model):
-    llm = model(max_prompt_tokens=60)
+def test_a_prompt_that_is_too_long_is_missing(model, monkeypatch):
+    monkeypatch.setattr("querylect.rollouts.local_model.MAX_PROMPT_TOKENS", 60)
+    llm = model()
     replies = llm.ask(PROMPTS, SamplingParams(max_tokens=4))
     assert [reply is None for reply in replies] == [False, True, False, True]
     assert llm.costs.missing == {"prompt too long": 2}

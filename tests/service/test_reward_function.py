@@ -5,12 +5,9 @@ import asyncio
 import pytest
 import querylect
 from querylect.configs.rewriter import RewriterConfig
-from querylect.configs.schema import ClientConfig
-from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import Step
 from querylect.errors import ConfigError, EnvironmentUnavailableError, RequestError
-from querylect.inference.adapters.reward import RewardFunction
 from querylect.rewriters.parse import render
 
 from ..grpo import grpo_config, train, unavailable_client  # noqa: F401 (a fixture)
@@ -70,6 +67,8 @@ def test_an_outage_is_none_and_mistakes_raise(reward, lesson_url, unavailable_cl
         reward(["…"], [GOOD], question_id=["q-nobody"])
     with refused(ConfigError, "hcqr"):
         querylect.reward_function(lesson_url, "hcqr")
+    with refused(ConfigError, "rewriter.stop is answer", "rewriter.stop=true"):
+        querylect.reward_function(lesson_url, RewriterConfig(name="general", stop="answer"))
     assert reward.value("head", GOOD) == 1.0
     reward._client, served = unavailable_client, reward._client
     try:
@@ -132,20 +131,3 @@ def test_verifiers_scores_a_trace_with_it(reward, unavailable_client):  # noqa: 
             scored(GOOD)
     finally:
         reward._client = served
-
-
-def test_a_client_that_is_passed_in_stays_open(lesson_url):
-    with SyncEnvironmentClient(ClientConfig(), [lesson_url]) as client:
-        with querylect.reward_function(client) as reward:
-            assert reward.value("head", GOOD) == 1.0
-        assert client.questions("train")
-
-
-def test_it_is_found_at_the_top_of_the_package():
-    assert querylect.reward_function.__module__ == RewardFunction.__module__
-    assert "reward_function" in dir(querylect)
-
-
-def test_a_stop_that_searches_nothing_needs_a_reader_and_is_refused(lesson_url):
-    with refused(ConfigError, "rewriter.stop is answer", "rewriter.stop=true"):
-        querylect.reward_function(lesson_url, RewriterConfig(name="general", stop="answer"))

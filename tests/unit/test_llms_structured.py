@@ -1,7 +1,5 @@
 """Answers of a fixed form: what is read, one repair that shows the error, then a recorded failure."""
 
-import json
-from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -9,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from querylect.llms.access import Llm
 from querylect.llms.base import Prompt, SamplingParams
 from querylect.llms.json_answers import find_values
-from querylect.llms.structured import Structured, ask_structured, instructions, read, strict_schema
+from querylect.llms.structured import Structured, ask_structured, instructions, read
 
 from ..scripted import Script
 
@@ -32,9 +30,7 @@ def prompts(count):
     "text",
     [
         RIGHT,
-        f"  {RIGHT}\n",
         f"```json\n{RIGHT}\n```",
-        f"```\n{RIGHT}\n```",
         f"<think>is {{it}}?</think>\n{RIGHT}",
         f'is it {{"label": "NOT USEFUL", "score": 0}}?</think>\n{RIGHT}',
         f"Here is my answer: {RIGHT} I hope this helps!",
@@ -59,11 +55,9 @@ def test_an_object_is_read_wherever_it_stands(text):
     "text",
     [
         "",
-        "USEFUL",
         '{"label": "USEFUL"}',
         '{"label": "very useful", "score": 3}',
         '{"label": "USEFUL", "score": "high"}',
-        '{"label": "USEFUL", "score": null}',
         f'{RIGHT} or {{"label": "NOT USEFUL", "score": 3}}',
         "<think>" + RIGHT,
         "I'm sorry, but I can't judge this.",
@@ -115,14 +109,6 @@ def test_the_schema_goes_with_the_repair_to_a_backend_that_takes_one():
     script = Script("hm", "Label: USEFUL\nScore: 3")
     ask_structured(Llm(script, schemas=True), prompts(1), Verdict, SamplingParams(), "lines")
     assert not any(prompt.schema for prompt in script.prompts), "lines fit no JSON schema"
-
-
-def test_a_schema_is_strict_and_part_of_the_key():
-    schema = json.loads(strict_schema(Verdict))
-    assert (schema["additionalProperties"], schema["required"]) == (False, ["label", "score"])
-    plain = prompts(1)[0]
-    llm = Llm(Script())
-    assert llm.key(plain, SamplingParams()) != llm.key(replace(plain, schema="{}"), SamplingParams())
 
 
 def test_a_model_that_repeats_a_bracket_is_read_in_linear_time():
