@@ -37,7 +37,6 @@ class RewriterPool:
     def __init__(self, trained: Trained, engine: Engine | EndpointModel) -> None:
         self._trained, self._engine = trained, engine
         self._cache: dict[tuple[str | None, RetrieverCard], RetrieverRewriter] = {}
-        self._warned: set[str] = set()
         self._lock = threading.Lock()
 
     @property
@@ -73,15 +72,12 @@ class RewriterPool:
             matches = [name for name in members if retriever in (name, self._card(name).name)]
             if retriever in members or len(matches) == 1:
                 return retriever if retriever in members else matches[0]
-        if len(members) > 1:
-            names = ", ".join(members)
+        if retriever or len(members) > 1:
+            names = ", ".join(name or self._card(name).name for name in members)
             raise ConfigError(
                 f"the policy was trained for {names}, and {retriever!r} does not name one: retriever=NAME"
             )
-        (name,) = members
-        if retriever:
-            self._warn(retriever, self._card(name))
-        return name
+        return next(iter(members))
 
     def _for_card(self, card: RetrieverCard) -> RetrieverRewriter:
         """The prompts for a retriever by its card, whether the policy was trained for it or not."""
@@ -96,19 +92,13 @@ class RewriterPool:
                 "of theirs. Say as which of them it is asked: retriever=NAME."
             )
         (member,) = members.values()
-        self._warn(card.name, member.card)
+        if member.card is not None and (None, card) not in self._cache:
+            log.warning(
+                "the retriever %r will search, and %s was trained for %r: its rewrites suit that one. Measure it with "
+                "`querylect eval` before you rely on it",
+                card.name, self._trained.name, member.card.name,
+            )  # fmt: skip
         return self._prompts_for(None, member.rewriter, card)
-
-    def _warn(self, retriever: str, trained: RetrieverCard | None) -> None:
-        with self._lock:
-            if trained is None or retriever in self._warned:
-                return
-            self._warned.add(retriever)
-        log.warning(
-            "the retriever %r will search, and %s was trained for %r: its rewrites suit that one. Measure it with "
-            "`querylect eval` before you rely on it",
-            retriever, self._trained.name, trained.name,
-        )  # fmt: skip
 
     def _card(self, name: str) -> RetrieverCard:
         card = self.members[name].card

@@ -18,7 +18,7 @@ from typing import Self, TypedDict, Unpack, overload
 
 from ..configs.llm import LlmConfig
 from ..data.types import Question
-from ..errors import ConfigError, RequestError
+from ..errors import RequestError
 from ..rewriters.card import RetrieverCard
 from ..rollouts.engines.base import Engine
 from ..rollouts.grow import ANSWERED_AT_ONCE
@@ -73,10 +73,8 @@ class Rewriter:
         """Load the policy, or use an `engine` that has loaded it, or an endpoint that serves it. `turn` as in
         `from_pretrained`.
 
-        Raises ConfigError for a turn below 1, ModelError, CheckpointError, MissingPackageError.
+        Raises ModelError, CheckpointError, MissingPackageError.
         """
-        if turn is not None and turn < 1:
-            raise ConfigError(f"turn is {turn}; turns are counted from 1.")
         if engine is None:
             with optional_packages("local"):
                 from ..rollouts.engines.open import load_engine

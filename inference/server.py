@@ -47,9 +47,7 @@ class AskedBody(RequestBody):
         return Question("", self.text, tuple(self.options), utterances(self.history))
 
 
-Questions = Annotated[
-    list[Text | AskedBody], Field(min_length=1, fail_fast=True, json_schema_extra={"maxItems": MAX_QUESTIONS})
-]
+Questions = Annotated[list[Text | AskedBody], Field(min_length=1, max_length=MAX_QUESTIONS, fail_fast=True)]
 
 
 class RewriteRequest(RequestBody):
@@ -182,12 +180,8 @@ class _ServiceSearcher:
 
 
 def _admitted(body: RewriteRequest | AskRequest, rewriter: Rewriter) -> list[Question]:
-    """The questions of a request. HTTPException 413 for too many, OverloadedError if the queue is full."""
-    count, waiting = len(body.questions), rewriter.waiting
-    if count > MAX_QUESTIONS:
-        raise HTTPException(
-            413, f"{count} questions in one request; at most {MAX_QUESTIONS} are taken. Send them in parts."
-        )
+    """The questions of a request. OverloadedError if the queue is full."""
+    waiting = rewriter.waiting
     if waiting >= MAX_WAITING:
         raise OverloadedError(
             f"{waiting} questions already wait, and more are taken while fewer than {MAX_WAITING} do; ask again later, "

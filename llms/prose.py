@@ -47,10 +47,9 @@ _TITLE = re.compile(
 )
 _ANSWER = re.compile(
     r"^[\s#>*_-]*(?:(?:so|thus|therefore),? )?(?:the |my )?(?:final |short |correct )?answer"
-    r"(?: to (?:the|this|your) question)?(?: is)?[ *_]*[:：][ \t*_]*(?:\n\s*)?(.*?)[\s*_]*$",
+    r"(?: to (?:the|this|your) question)?(?: is\b[ *_]*[:：]?|[ *_]*[:：])[ \t*_]*(?:\n\s*)?(.*?)[\s*_]*$",
     re.IGNORECASE | re.MULTILINE,
 )
-_ANSWER_IS = re.compile(r"[\s*_>#-]*(?:the |my )?(?:final |correct )?answer is[ \t*_]+(?=\S)", re.IGNORECASE)
 _BOXED = re.compile(r"\$*\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}\$*")
 _LATEX = re.compile(r"\\(?:text|textbf|mathrm)\s*\{([^{}]*)\}")
 _QUOTES = (('"', '"'), ("“", "”"), ("'", "'"), ("`", "`"), ("**", "**"), ("*", "*"))
@@ -161,10 +160,9 @@ def unquoted(text: str) -> str:
     return text
 
 
-def marked_answer(text: str) -> str | None:
-    """The last non-empty text behind an "Answer:" that begins a line, or else in a box; None without either."""
-    answers = list(filter(None, map(_behind_marks, _ANSWER.findall(text)))) or boxed(text)
-    return answers[-1] if answers else None
+def marked_answers(text: str) -> list[str]:
+    """The non-empty texts behind "Answer:" or "The answer is" at the beginning of a line, or else in a box."""
+    return list(filter(None, map(_behind_marks, _ANSWER.findall(text)))) or boxed(text)
 
 
 def _behind_marks(answer: str) -> str:
@@ -172,18 +170,3 @@ def _behind_marks(answer: str) -> str:
     while mark := _ANSWER.match(answer):
         answer = mark[1]
     return answer
-
-
-def short_answer(text: str) -> str:
-    """The paragraph behind "Answer:" or "The answer is" at the beginning of a text, or else all of the text.
-
-    Small models begin a short answer like this, and go on with an explanation that was not asked for.
-    """
-    if mark := _ANSWER.match(text):
-        start = mark.start(1)
-    elif sentence := _ANSWER_IS.match(text):
-        start = sentence.end()
-    else:
-        return text
-    behind = paragraphs(text[start:])
-    return short_answer(behind[0]).strip(" *_") if behind else ""

@@ -12,7 +12,7 @@ from ..configs.methods import CotConfig, DirectGenConfig, StdRagConfig
 from ..data.leakage import unique
 from ..data.types import Question
 from ..llms.base import Prompt, SamplingParams
-from ..llms.prose import marked_answer
+from ..llms.prose import marked_answers
 from ..rewriters.levels import case_text
 from .method import ANSWER, MISSING, NO_RANKING, Outcome, PromptStep, Steps
 from .reading import NO_ANSWER, READER_VERSION, Notes, answered, pull, reader_prompt, text_of, user_prompt
@@ -57,7 +57,7 @@ class Cot:
         if reply is None:
             return Outcome(failure=MISSING)
         notes.data["text"] = text_of(reply, notes, ANSWER)
-        answer = marked_answer(notes.data["text"])
+        answer = next(reversed(marked_answers(notes.data["text"])), None)
         return Outcome(answer=answer, notes=notes.data, failure="" if answer is not None else NO_ANSWER)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ...configs.paper import Style
 from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
-from ...llms.prose import marked_answer, short_answer, without_end_of_turn, without_thinking
+from ...llms.prose import marked_answers, without_end_of_turn, without_thinking
 from ...rewriters.levels import case_text, one_line
 from .choice import choice_fields, chosen
 
@@ -90,10 +90,9 @@ def read_answer(text: str, question: Question, style: Style) -> ReaderAnswer:
     reply = without_end_of_turn(without_thinking(text))
     if question.options:
         return ReaderAnswer((choice_fields(reply) or [reply])[-1], chosen(reply, question.options))
-    if style == "short":
-        return ReaderAnswer(short_answer(reply))
-    marked = marked_answer(reply) if style == "reasoned" else None
-    return ReaderAnswer(reply if marked is None else marked)
+    marked = marked_answers(reply) if style != "grounded" else []
+    # small models go on after a short answer
+    return ReaderAnswer(marked[0 if style == "short" else -1] if marked else reply)
 
 
 def numbered(documents: Sequence[Document], words: int) -> list[str]:

@@ -126,7 +126,7 @@ def test_token_limits_and_errors_are_the_services_own(service):
                 ({"questions": [""]}, 422),
                 ({"questions": ["x"], "n": 1}, 422),
                 ({"questions": ["x" * (serving.MAX_QUESTION + 1)]}, 422),
-                ({"questions": ["x"] * (serving.MAX_QUESTIONS + 1)}, 413),
+                ({"questions": ["x"] * (serving.MAX_QUESTIONS + 1)}, 422),
             ):
                 answer = http.post(path, json=body)
                 assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")

@@ -139,7 +139,7 @@ def test_a_reasoned_answer_stands_in_its_last_line():
         ("The answer is:\nAda\n\nShe wrote it.", "Ada"),
         ("The answer is 12.\n\nIt is a number.", "12."),
         ("The answers are many.", "The answers are many."),
-        ("Ada\nAnswer: Tom", "Ada\nAnswer: Tom"),
+        ("The answer is: Ada\n\nThe answer is a name.", "Ada"),
     ],
 )
 def test_a_short_answer_is_what_stands_behind_its_mark(text, answer):
