@@ -21,12 +21,6 @@ def adapt(
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as train.steps=60.")
     ] = None,
     to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="Where everything goes.")] = Path("adapted"),
-    retriever: Annotated[
-        str | None, typer.Option("--retriever", metavar="NAME", help="The retriever to learn for; bm25.")
-    ] = None,
-    questions: Annotated[
-        int | None, typer.Option("--questions", min=3, help="Questions to write; synthetic.count.")
-    ] = None,
     llm: Annotated[
         str | None, typer.Option("--llm", metavar="MODEL", help="The model that writes and judges questions.")
     ] = None,
@@ -47,12 +41,7 @@ def adapt(
     Prints the paths of the report and the export. Given again, it goes on where it was interrupted.
     """
     set_up_logging(verbose)
-    shortcuts = {
-        "env.retriever": retriever,
-        "synthetic.count": questions,
-        "questions.writer.model": llm,
-        "questions.writer.base_url": endpoint,
-    }
+    shortcuts = {"questions.writer.model": llm, "questions.writer.base_url": endpoint}
     changes = [f"{key}={value}" for key, value in shortcuts.items() if value is not None]
     folder = to.expanduser()
     if folder.resolve().is_relative_to(source.expanduser().resolve()):

@@ -151,10 +151,9 @@ def only_member(trained: Trained, env: str | None) -> Trained:
     """The policy restricted to the environment `env`; None leaves it unchanged. Raises ConfigError."""
     if env is None:
         return trained
-    if trained.config.mix is None and "" in trained.members:
-        raise ConfigError(f"--env is {env!r}, and {trained.name} was trained for one environment. Leave it out.")
     if env not in trained.members:
-        raise ConfigError(f"--env is {env!r}; {trained.name} knows {', '.join(trained.members)}. Name one of them.")
+        known = ", ".join(trained.members) or "one environment, without a name"
+        raise ConfigError(f"--env is {env!r}, and {trained.name} was trained for {known}.")
     config = only(trained.config, env) if trained.config.mix is not None else trained.config
     return replace(trained, config=config, members={"": trained.members[env]})
 

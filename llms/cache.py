@@ -49,10 +49,9 @@ class ReplyCache:
         for start in range(0, len(keys), _KEYS_PER_QUERY):
             chunk = keys[start : start + _KEYS_PER_QUERY]
             placeholders = ",".join("?" * len(chunk))
+            select = f"SELECT key, reply FROM replies WHERE key IN ({placeholders})"
             with self._storage_errors():
-                rows = self._connection.execute(
-                    f"SELECT key, reply FROM replies WHERE key IN ({placeholders})", chunk
-                ).fetchall()
+                rows = self._connection.execute(select, chunk).fetchall()
             for key, line in rows:
                 try:
                     replies[key] = LlmResponse.from_json(line)

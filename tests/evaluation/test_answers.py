@@ -1,7 +1,6 @@
 """Full RAG over a real environment and a real chat endpoint: documents, scores, what is missing, and a kill."""
 
 import json
-from dataclasses import dataclass, replace
 from operator import itemgetter
 
 import pytest
@@ -14,9 +13,8 @@ from querylect.eval.answers.run import answer_questions
 from querylect.eval.records import NO_RAG
 from querylect.eval.tasks.gold import read_gold
 from querylect.eval.tasks.reader import reader_prompt, shortened
-from querylect.eval.tasks.records import keyed_records
 from querylect.rewriters.levels import case_text
-from querylect.storage import KeyedJournal, only_writer
+from querylect.storage import only_writer
 
 from ..chat_server import ChatServer, killed_while_asking, last_user, serving
 from ..command import end
@@ -137,30 +135,6 @@ def test_every_system_reads_what_it_found(config, records, server):
     }
     prompts = {last_user(body) for body in server.bodies}
     assert len(prompts) == len(server.bodies), "equal prompts are asked once"
-
-
-@dataclass(frozen=True)
-class Reply:
-    key: str
-    name: str
-    text: str | None
-
-
-def test_a_key_is_asked_once_in_a_call_and_again_only_without_an_answer(tmp_path):
-    journal = KeyedJournal(tmp_path / "replies.jsonl", Reply, "", complete=lambda reply: reply.text is not None)
-    requested = []
-
-    def make(cases):
-        requested.extend(key for _, key in cases)
-        return [Reply(key, name, None if key == "lost" else key.upper()) for name, key in cases]
-
-    cases = [("one", "a"), ("two", "lost"), ("three", "a"), ("four", "b"), ("five", "lost")]
-    for _ in range(2):
-        replies = keyed_records(cases, journal, make, lambda name, reply: replace(reply, name=name), batch=1)
-        assert [(reply.name, reply.key, reply.text) for reply in replies] == [
-            (name, key, {"a": "A", "b": "B"}.get(key)) for name, key in cases
-        ]
-    assert requested == ["a", "lost", "b", "lost"]
 
 
 def test_missing_answers_are_left_out_and_asked_again(config, records, server):
@@ -287,9 +261,6 @@ def test_right_answers_are_read_with_the_history_of_their_questions(tmp_path):
     (gold,) = read_gold(lines(tmp_path / "gold.jsonl", rows)).by_id.values()
     assert gold.question.history == (Utterance("user", "What is triptan?"),)
     assert "User: What is triptan?" in case_text(gold.question, options=False)
-    rows = [{"_id": "a", "text": "And?", "options": ["3", "4"], "answer": "B", "history": history}]
-    (gold,) = read_gold(lines(tmp_path / "gold.jsonl", rows)).by_id.values()
-    assert (gold.question.options, gold.question.history) == (("3", "4"), (Utterance("user", "What is triptan?"),))
     with refused(DataError, "line 1", "entry 1"):
         read_gold(lines(tmp_path / "gold.jsonl", [{"_id": "a", "text": "And?", "answers": ["3"], "history": [{}]}]))
 

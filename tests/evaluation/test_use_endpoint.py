@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from querylect.cli import main
 from querylect.configs.llm import LlmConfig
 from querylect.data.types import Question
 from querylect.envs.client.client import SyncEnvironmentClient
-from querylect.errors import ConfigError, EngineUnavailableError, MissingPackageError
+from querylect.errors import ConfigError, EngineUnavailableError
 from querylect.export.export import ExportOptions, export_to_folder
 from querylect.inference.rewriter import Rewriter
 from querylect.inference.server import RewriteBody
@@ -154,14 +153,6 @@ def test_an_endpoint_needs_a_url_and_a_model(write_settings):
     for endpoint, model in (("http://127.0.0.1:1/v1", None), (LlmConfig(model="m"), None)):
         with refused(ConfigError):
             Rewriter.from_pretrained(config, endpoint=endpoint, model=model)
-
-
-def test_without_pytorch_the_error_names_the_extra(write_settings, monkeypatch):
-    for module in [name for name in sys.modules if name.startswith("querylect.rollouts.engines.")]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with refused(MissingPackageError, "torch", "'.[local]'"):
-        Rewriter.from_pretrained(write_settings())
 
 
 def test_a_question_that_stops_keeps_its_ranking_and_is_not_asked_again(settings, write_settings, run_app):

@@ -4,14 +4,11 @@ import asyncio
 import json
 import logging
 import shutil
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import querylect
 import torch
 from huggingface_hub import constants
 from querylect.benchmarks.greedy import greedy_trees
@@ -307,17 +304,6 @@ def test_what_cannot_be_asked_is_told(trained_run, rewriter, tmp_path):
         Rewriter.from_pretrained(folder, checkpoint="best")
     with refused(ConfigError, tmp_path, "config.yaml", "querylect.json"):
         Rewriter.from_pretrained(tmp_path)
-
-
-def test_the_package_names_it_without_importing_what_it_needs():
-    code = "import sys, querylect; print('torch' in sys.modules, 'pydantic' in sys.modules, *dir(querylect))"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
-    assert out.split() == ["False", "False", *sorted([*querylect.__all__, "__version__"])]
-    assert {"Rewriter", "train"} < set(querylect.__all__)
-    assert all(callable(getattr(querylect, name)) for name in querylect.__all__ if not name.startswith("Retrieval"))
-    assert querylect.Rewriter is Rewriter
-    with pytest.raises(AttributeError):
-        querylect.nothing  # noqa: B018
 
 
 def test_a_question_is_rewritten_after_its_history(rewriter):

@@ -39,7 +39,7 @@ def arguments(tmp_path_factory, author, speaking):
     folder = tmp_path_factory.mktemp("adapt")
     settings = [*short_run(speaking, folder), "train.steps=3", "train.validate_steps=3"]
     settings += ["questions.form=json", "questions.judge_form=structured"]
-    options = ["--words", "60", "--overlap", "0", "--questions", "60", "--llm", "author", "--endpoint", author[0]]
+    options = ["--words", "60", "--overlap", "0", "synthetic.count=60", "--llm", "author", "--endpoint", author[0]]
     return [str(save_handbook(folder / "docs")), *settings, *options]
 
 

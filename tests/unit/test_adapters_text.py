@@ -19,9 +19,7 @@ def test_a_ranking_is_one_line_a_document():
 @pytest.mark.parametrize(
     ("reply", "queries"),
     [
-        ("headache", ["headache"]),
         (" a \n\n b<c \r\n", ["a", "b<c"]),
-        ("<think>a\nplan</think>\nb", ["b"]),
         ("x</think>y</think>z", ["z"]),
         ("", None),
         ("<think>only thought</think>\n ", None),

@@ -9,7 +9,6 @@ from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 from querylect import sources
 from querylect.errors import MissingPackageError
@@ -146,19 +145,6 @@ def test_a_command_names_the_extra_that_it_lacks(tmp_path, tmp_path_factory):
         assert f"pip install -c constraints.txt -e '.[{commands[command]}]'" in message
         assert message.count(". ") == 0, "one sentence"
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_evaluation_metric_of_trec_eval_names_its_extra(monkeypatch):
-    from querylect.rewards.metrics import measure
-
-    monkeypatch.setitem(sys.modules, "pytrec_eval", None)
-    with refused(MissingPackageError, "pytrec-eval-terrier", "'.[serve]'"):
-        measure("map@10")(["a"], {"a": 1})
-
-
-def test_a_missing_module_of_no_extra_stays_what_it_is():
-    with pytest.raises(ModuleNotFoundError, match="nowhere"), optional_packages("train"):
-        import querylect_nowhere  # noqa: F401
 
 
 def test_the_smallest_extra_is_named_where_that_of_the_command_does_not_help():
