@@ -56,4 +56,4 @@ def _named(text: str, options: Sequence[str]) -> int | None:
         return None
     rest = text[mark.end() :]
     of_option = not normalise(rest) or normalise(rest).startswith(words[index])
-    return index if of_option or re.match(r"[.)]? [A-Z(]|,? because|, [a-z]", text[mark.end(1) :]) else None
+    return index if of_option or re.match(r"[.):]+ [A-Z]|,? because|, [a-z]", text[mark.end(1) :]) else None

@@ -33,7 +33,13 @@ NAMED = {
 UNNAMED = [
     *("", "E", "Answer: F", "\\boxed{G}", "A or B", "A and C", "A/B", "The answer is not B.", "B is incorrect.", "AB"),
     *("A. aspirin\nB. insulin\nC. vitamin C\nD. a statin", "None of the above.", "I don't know.", "B. aspirin"),
-    *("A lesion of the nerve", "The answer is a matter of taste", '{"answer_choice": "A or B"}', "It's C. difficile."),
+    *(
+        "A lesion of the nerve",
+        "A Cochrane review is missing.",
+        "The answer is a matter of taste",
+        '{"answer_choice": "A or B"}',
+        "It's C. difficile.",
+    ),
 ]
 
 
