@@ -22,7 +22,7 @@ class ClosedError(QuerylectError):
     """The batcher was closed before it ran an order."""
 
 
-_Order = tuple[Sequence[Item], "Future[list[Outcome]]"]
+_Order = tuple[Sequence[Item], Future[list[Outcome]]]
 
 
 class DynamicBatcher(Generic[Item, Outcome]):
