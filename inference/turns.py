@@ -17,8 +17,6 @@ from .endpoint import ChatSoFar, EndpointConversation
 from .results import Continuation, RewriteResult, SearchResult, TurnOutcome
 from .retriever_prompts import RetrieverRewriter
 
-_NO_TURN = "no turn to go on from"
-
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -188,7 +186,7 @@ def _answer_turn(
     """The answers to orders of one conversation and turn."""
     questions = [replace(order.question, id=order.id) for order in orders]
     lost = _first_stage(conversation, questions, base) if turn == 1 else {}
-    lost |= {order.id: _NO_TURN for order in orders if turn > 1 and order.continuation is None}
+    lost |= {order.id: "no turn to go on from" for order in orders if turn > 1 and order.continuation is None}
     pairs = [(order, question) for order, question in zip(orders, questions, strict=True) if order.id not in lost]
     answers = {name: _lost(reason) for name, reason in lost.items()}
     if isinstance(conversation, EndpointConversation):

@@ -106,12 +106,10 @@ class Structured(Generic[Form]):
 def ask_structured(
     llm: Llm, prompts: Sequence[Prompt | FormPrompt], form: type[Form], draw: SamplingParams, way: AnswerForm = "json"
 ) -> list[Structured[Form]]:
-    """One value of `form` for each prompt, in their order; `draw.n` must be 1. Raises as `Llm.ask`.
+    """One value of `form` for each prompt, in their order, from the first text of each reply. Raises as `Llm.ask`.
 
     A plain `Prompt` is asked as it is: it must itself ask for an answer written in `way`.
     """
-    if draw.n != 1:
-        raise ValueError(f"n is {draw.n}; a structured answer is one text")
     plain_prompts = [prompt if isinstance(prompt, Prompt) else prompt.worded(form, way) for prompt in prompts]
     outcomes: list[Structured[Form]] = [
         _read_reply(reply, form, way) if reply is not None else Structured() for reply in llm.ask(plain_prompts, draw)

@@ -6,16 +6,11 @@ rollout and updates the weights.
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
-from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
-from querylect.data.beir import save_beir
-from querylect.data.types import Dataset, Document, Question, Split, Utterance
+from querylect.data.types import Question, Utterance
 from querylect.envs.adapters.trl import RetrievalEnvironment, environment_factory, question_dataset
-from querylect.envs.builder.build import build_index
-from querylect.envs.client.client import SyncEnvironmentClient
-from querylect.envs.environment import Environment
-from querylect.envs.server.app import create_app
 from querylect.errors import RequestError
 
 from ..grpo import grpo_config, train, unavailable_client  # noqa: F401 (a fixture)
@@ -125,17 +120,11 @@ def test_an_outage_teaches_trl_nothing(client, unavailable_client, tmp_path):  #
     assert not moved
 
 
-def test_the_history_of_a_question_is_in_its_chat(tmp_path, run_app):
+def test_the_history_of_a_question_is_in_its_chat():
     pytest.importorskip("datasets")
-    document, history = Document("d", "", "text"), (Utterance("user", "a"), Utterance("assistant", "b"))
-    split = Split([Question("q", "c", history=history)], {"q": {"d": 1}})
-    save_beir(Dataset("set", [document], {"train": split}), tmp_path / "data")
-    dataset = DatasetConfig(kind="beir", path=str(tmp_path / "data"))
-    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"))
-    build_index(config)
-    service = create_app(Environment.open(config))
-    with run_app(service) as url, SyncEnvironmentClient(ClientConfig(), [url]) as client:
-        (row,) = question_dataset(client, "train", "Search.")
+    history = (Utterance("user", "a"), Utterance("assistant", "b"))
+    client = SimpleNamespace(questions=lambda split: [Question("q", "c", history=history)])
+    (row,) = question_dataset(client, "train", "Search.")
     assert [(message["role"], message["content"]) for message in row["prompt"]] == [
         ("system", "Search."),
         ("user", "a"),

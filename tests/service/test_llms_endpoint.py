@@ -102,18 +102,6 @@ def test_what_never_succeeds_is_missing_for_its_reason(opened, deed, reason):
     assert llm.costs.missing == {reason: 1}
 
 
-def test_a_deadline_that_passes_between_attempts_tells_their_failure(opened, monkeypatch):
-    async def passes(seconds):
-        raise TimeoutError
-
-    monkeypatch.setattr(openai._base_client, "anyio", SimpleNamespace(sleep=passes))
-    server = ChatServer()
-    server.always = lambda body: (429, {"retry-after": "60"})
-    llm = opened(server)
-    assert llm.ask([ask("a")], SamplingParams()) == [None]
-    assert llm.costs.missing == {"HTTP 429": 1}
-
-
 @pytest.mark.parametrize(
     ("message", "text"),
     [

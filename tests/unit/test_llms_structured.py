@@ -90,8 +90,6 @@ def test_a_repair_without_a_reply_leaves_the_first_failure():
     (outcome,) = ask_structured(Llm(Script("hm", None)), prompts(1), Verdict, SamplingParams())
     assert (outcome.value, outcome.text, len(outcome.replies)) == (None, "hm", 1)
     assert outcome.failure
-    with pytest.raises(ValueError, match="n is 2"):
-        ask_structured(Llm(Script()), prompts(1), Verdict, SamplingParams(n=2))
 
 
 def test_half_an_object_at_the_limit_is_not_taken_for_a_whole_one():
