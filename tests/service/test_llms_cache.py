@@ -79,7 +79,7 @@ def test_a_missing_reply_is_not_kept(run_app, tmp_path):
         assert llm.ask([ask("q")], SamplingParams())[0].texts[0].text == "an answer"
 
 
-def test_a_killed_process_leaves_every_reply_that_it_said_was_kept_to_others_that_share_the_cache(tmp_path):
+def test_a_killed_process_leaves_every_reply_that_it_said_was_kept(tmp_path):
     path = tmp_path / "c.sqlite"
     cache, process = ReplyCache(path), writer(path, "killed", 10**6)
     for number in range(20):
