@@ -309,8 +309,6 @@ def test_nearly_all_answers_are_read_right_and_hardly_any_wrongly(answers, parse
     assert right / len(answers) >= share, dict(unread)
 
 
-
-
 @pytest.mark.parametrize("name", ["direct_gen", "std_rag"])
 @pytest.mark.parametrize(
     ("text", "answer"),
