@@ -19,12 +19,11 @@ from .benchmark import splits_of, within_corpus
 from .history import parse_history, records_of
 from .jsonl import ALL_LINES, Span, identifier_of, plain_or_gzipped, read_records, text_of
 from .rows import grade_of, strings_of
-from .trec import JUDGEMENT_COLUMNS, read_judgements, read_topics
+from .trec import JUDGEMENT_COLUMNS, read_judgements
 from .types import Dataset, Document, Question, Split, relevant
 
 _QREL_FILES = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
 _QREL_SUFFIXES = (".tsv", ".txt", ".qrels", ".trec")
-_QUESTION_FILES = ("queries.jsonl", "queries.tsv", "topics.tsv")
 
 
 def load_beir(
@@ -46,7 +45,7 @@ def load_beir(
     """
     folder = beir_folder(path)
     name, licence = name_and_licence(folder)
-    if splits is None and not (folder / "qrels").exists() and not _question_files(folder):
+    if splits is None and not (folder / "qrels").exists() and not _questions_file(folder).is_file():
         corpus = _read_documents(corpus_file(folder)) if documents is None else ()
         return Dataset(name, corpus, {}, (f"{name} is a corpus without questions.",), licence)
     if splits is None and not (folder / "qrels").exists() and (unjudged := _unjudged_splits(folder)):
@@ -99,17 +98,12 @@ def question_records(folder: Path) -> Iterator[tuple[Path, int, dict[str, object
 
     Raises DataError for a missing or invalid file.
     """
-    files = _question_files(folder)
-    path = files[0] if files else folder / _QUESTION_FILES[0]
-    if not files or ".jsonl" in path.suffixes:
-        yield from ((path, number, record) for number, record in read_records(path, "the questions, one per line"))
-    else:
-        for number, name, text in read_topics(path):
-            yield path, number, {"_id": name, "text": text}
+    path = _questions_file(folder)
+    yield from ((path, number, record) for number, record in read_records(path, "the questions, one per line"))
 
 
-def _question_files(folder: Path) -> list[Path]:
-    return [file for name in _QUESTION_FILES if (file := plain_or_gzipped(folder / name)).is_file()]
+def _questions_file(folder: Path) -> Path:
+    return plain_or_gzipped(folder / "queries.jsonl")
 
 
 def name_and_licence(folder: Path) -> tuple[str, str]:

@@ -30,8 +30,6 @@ def open_bright(
 ) -> Benchmark:
     """Read the questions of a domain, which are its test split, from the folder `queries`.
 
-    Excluded documents that are relevant are an error.
-
     Raises DataError for a missing or damaged file, a duplicate question, and a row without id, text or lists of ids.
     """
     folder = Path(path).expanduser()
@@ -45,11 +43,6 @@ def open_bright(
                 raise DataError(f"{file}, row {number}: a second question has the id {identifier!r}. {FETCH}")
             excluded = tuple(name for name in strings_of(row, "excluded_ids", file, number) if name != NONE)
             relevant = strings_of(row, gold, file, number)
-            if both := set(excluded).intersection(relevant):
-                raise DataError(
-                    f"{file}, row {number}: question {identifier!r} excludes {min(both)!r}, which is relevant to it. "
-                    f"{FETCH}"
-                )
             questions[identifier] = Question(identifier, string_of(row, "query", file, number), excluded=excluded)
             qrels[identifier] = dict.fromkeys(relevant, 1)
     notes: list[str] = []

@@ -61,8 +61,8 @@ def open_finagentbench(path: str | Path, task: Task = "chunks") -> Benchmark:
         identifier = f"q{document_id(question)}"
         questions.setdefault(identifier, Question(identifier, question))
         judged = qrels.setdefault(identifier, {})
-        for index, grade in _grades(grades, len(candidates), file, number).items():
-            document = document_id(candidates[index])
+        for index, value in grades.items():
+            grade, document = grade_of(value, file, number), document_id(candidates[int(index)])
             contradicting += judged.get(document, grade) != grade
             judged[document] = max(grade, judged.get(document, grade))
     name = f"finagentbench/{task}"
@@ -94,7 +94,7 @@ def _files(path: Path, task: str, form: _Form) -> list[Path]:
     return files
 
 
-def _rows(files: list[Path], form: _Form) -> Iterator[tuple[Path, int, str, list[str], object]]:
+def _rows(files: list[Path], form: _Form) -> Iterator[tuple[Path, int, str, list[str], dict[str, object] | None]]:
     """(file, line number, question, candidates, grades) of each row; grades is None if the row has none."""
     for file in files:
         count = 0
@@ -137,22 +137,6 @@ def _parse_prompt(prompt: str, form: _Form, file: Path, number: int) -> tuple[st
             f"{file}, line {number}: the prompt has no question or no [{form.candidate} 0]. Correct the row."
         )
     return question, candidates
-
-
-def _grades(grades: object, candidates: int, file: Path, number: int) -> dict[int, int]:
-    if not isinstance(grades, dict):
-        raise DataError(
-            f"{file}, line {number}: 'qrel' is {grades!r}; expected an object of candidate number and grade."
-        )
-    by_candidate = {}
-    for key, value in grades.items():
-        if not key.isdecimal() or int(key) >= candidates:
-            raise DataError(
-                f"{file}, line {number}: candidate {key!r} is graded, and the prompt has {candidates}, from 0 on. "
-                "The row is damaged; fetch the file again."
-            )
-        by_candidate[int(key)] = grade_of(value, file, number)
-    return by_candidate
 
 
 def _documents(files: list[Path], form: _Form) -> Iterator[Document]:

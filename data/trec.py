@@ -1,4 +1,4 @@
-"""Questions as tab-separated lines of id and text; judgements as in BEIR's qrels or in those of TREC."""
+"""Judgements as in BEIR's qrels or in those of TREC."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,15 +10,6 @@ JUDGEMENT_COLUMNS = ("query-id", "corpus-id", "score")
 _ITERATION = {"0", "q0", "iter", "iteration", "iter_id", "unused"}
 _GRADE = {"score", "rel", "relevance", "label", "grade"}
 """What a header line of TREC's form may call its second and fourth column."""
-
-
-def read_topics(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Yield (line number, id, text) of a file of questions. Raises DataError for a line without an id or a text."""
-    for number, line in read_lines(path, "questions, each an id, a tab and a text"):
-        identifier, tab, text = line.partition("\t")
-        if not tab or not identifier.strip() or not text.strip():
-            raise DataError(f"{path}, line {number}: {line!r}; expected 'id<TAB>text'. Correct the line.")
-        yield number, identifier.strip(), text.strip()
 
 
 def read_judgements(path: Path) -> Iterator[tuple[int, tuple[str, str, str]]]:

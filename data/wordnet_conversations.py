@@ -13,10 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import DataError
 from ..storage import text_sha256
 from .types import SPLITS, Dataset, Question, Split, Utterance
-from .wndb import INSTALL, Synset, WordNet, read_wordnet
+from .wndb import Synset, WordNet, read_wordnet
 from .wordnet import Gloss, document_of, installed_folder, licence_of, read_gloss, tagged_synsets
 
 TEST_QUESTIONS = 400
@@ -85,12 +84,6 @@ def load_wordnet_conversations(
     sizes = {"test": test_questions, "validation": validation_questions, "train": training_questions}
     follow_ups = sorted(_follow_ups(synsets, glosses, wordnet), key=lambda follow_up: follow_up.digest)
     splits = _draw(follow_ups, sizes)
-    for name, required in (("test", test_questions), ("validation", validation_questions), ("train", 1)):
-        if len(splits[name].questions) < required:
-            raise DataError(
-                f"{folder}: {len(follow_ups)} follow-up questions can be asked, and {len(splits[name].questions)} are "
-                f"left for {name}, which needs {required}. Use the complete WordNet 3.0 ({INSTALL})."
-            )
     return Dataset(
         name="wordnet-conversations",
         corpus=tuple(document_of(synset, glosses[synset.id], wordnet) for synset in synsets),

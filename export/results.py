@@ -4,9 +4,8 @@
 settings.
 """
 
-import logging
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,10 @@ from ..configs.schema import RunConfig
 from ..configs.yaml12 import parse_yaml
 from ..data.sampling import QuestionSample
 from ..errors import CheckpointError, ConfigError, DataError
-from ..eval.placement import EVALUATIONS
 from ..eval.records import METRICS, TRAINED
 from ..storage import json_object
 from .exported import ExportedEnvironment
 from .source import CheckpointSource
-
-log = logging.getLogger(__name__)
 
 HELD_OUT = ("validation", "test")
 
@@ -52,29 +48,17 @@ _ANSWER_SETTINGS = (
 def find_results(source: CheckpointSource) -> tuple[dict[str, dict[str, Any]], str | None]:
     """The results of these weights by environment name, and the dtype that the weights were loaded in.
 
-    Of several evaluations, the one with the most questions is taken. An environment without results of these weights
-    is missing from the dict. If none of its result files is usable, the error of the first one is raised:
-    CheckpointError for other settings, DataError for training questions or for the split that selected the checkpoint.
+    An environment without results of these weights is missing from the dict. Raises CheckpointError for results with
+    other settings, DataError for training questions or for the split that selected the checkpoint.
     """
     by_env: dict[str, dict[str, Any]] = {}
     dtypes: set[str] = set()
     for name, config in environments(source.config).items():
-        unusable: list[CheckpointError | DataError] = []
-        usable: list[tuple[Path, dict[str, Any], str]] = []
-        for path in _result_paths(source.run, name):
-            try:
-                results, dtype = _usable(path, config, source)
-            except (CheckpointError, DataError) as error:
-                unusable.append(error)
-                continue
-            if results is not None:
-                usable.append((path, results, dtype))
-        if usable:
-            path, by_env[name], dtype = max(usable, key=lambda entry: entry[1]["questions"])  # the first on ties
+        path = (source.run / f"eval-{name}" if name else source.run) / "results.json"
+        results, dtype = _usable(path, config, source) if path.is_file() else (None, "")
+        if results is not None:
+            by_env[name] = results
             dtypes.add(dtype)
-            log.info("the card shows %s: %s %s questions", path, by_env[name]["count"], by_env[name]["split"])
-        elif unusable:
-            raise unusable[0]
     return by_env, next(iter(dtypes)) or None if len(dtypes) == 1 else None
 
 
@@ -102,19 +86,6 @@ def refuse_unevaluated(source: CheckpointSource, results: Mapping[str, dict[str,
             f"{run} holds no held-out evaluation{scope} of these weights ({checkpoint}), and a rewriter is published "
             f"with what it gained. Run `{command}`, or export it --without-evaluation, which its card will say."
         )
-
-
-def _result_paths(run: Path, environment: str) -> Iterator[Path]:
-    """Existing result files: that of the run folder first, then those in other output folders of `querylect eval`."""
-    prefix = f"eval-{environment}/" if environment else ""
-    first = run / f"{prefix}results.json"
-    patterns = (
-        f"{prefix}{EVALUATIONS}/*/results.json",
-        f"*/{prefix}results.json",
-        f"*/{EVALUATIONS}/*/{prefix}results.json",
-    )
-    others = {path for pattern in patterns for path in run.glob(pattern)} - {first}
-    yield from (path for path in (first, *sorted(others)) if path.is_file())
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -62,17 +62,5 @@ class MixedRewriter:
             if isinstance(member, Staged):
                 member.learn_example(question)
 
-    def indistinguishable(self, retrievers: Mapping[str, object]) -> list[str]:
-        """Environments whose prompts equal those of an environment with another retriever; `retrievers` is by name."""
-        retriever_of: dict[str, object] = {}
-        example = Question("", "?")
-        self.learn_example(example)
-        prompts = {name: repr(member.first(example)) for name, member in self.members.items()}
-        return [
-            name
-            for name, prompt in prompts.items()
-            if retriever_of.setdefault(prompt, retrievers[name]) != retrievers[name]
-        ]
-
     def _member_of(self, question: Question) -> RewritingStrategy:
         return self.members[split_id(question.id)[0]]

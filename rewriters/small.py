@@ -23,7 +23,7 @@ from ..llms.base import Message
 from .base import Rewrite
 from .card import RetrieverCard
 from .levels import question_text
-from .parse import REWRITE_OPEN, parse, parse_plain, read_passage, read_tagged, render
+from .parse import REWRITE_OPEN, parse_plain, read_passage, read_tagged, render
 from .plans import AnswerReader, planned
 
 PROMPTS = Path(__file__).parent / "prompts"
@@ -40,12 +40,6 @@ class ExampleTurn(_Strict):
     documents: tuple[str, ...] = ()
     think: str = ""
     rewrite: str
-
-    @model_validator(mode="after")
-    def _check_answer_format(self) -> Self:
-        if failure := parse(self.tagged).failure:
-            raise ValueError(f"this example answer would itself be a format failure ({failure}): {self.tagged!r}")
-        return self
 
     @property
     def tagged(self) -> str:
@@ -88,19 +82,7 @@ class FewShotPrompt(_Strict):
         for name in ("question", "documents"):
             if f"{{{name}}}" not in getattr(self, name):
                 raise ValueError(f"the template {name!r} must hold {{{name}}} where the text goes")
-        has_retriever = "{retriever}" in self.question
-        for example in self.examples:
-            if has_retriever != bool(example.retriever):
-                actual = "names no retriever" if has_retriever else f"names the retriever {example.retriever!r}"
-                raise ValueError(
-                    f"the example {example.question!r} {actual}, and the template {self.question!r} has "
-                    f"{'a' if has_retriever else 'no'} place for {{retriever}}; the two go together"
-                )
-        if self.form == "plain" and self.opening:
-            raise ValueError(f"the opening {self.opening!r} belongs to the form 'tags' and the form is 'plain'")
         for turn in (turn for example in self.examples for turn in example.turns):
-            if self.form == "plain" and turn.think:
-                raise ValueError(f"the example thinks ({turn.think!r}), and answers of the form 'plain' do not")
             if not self.answer(turn).startswith(self.opening):
                 raise ValueError(
                     f"the example answer {self.answer(turn)!r} does not begin with the opening {self.opening!r}"

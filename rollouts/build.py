@@ -1,7 +1,5 @@
 """From a run's settings to what grows its trees: the rewriter for the retriever that will search, and the grower."""
 
-import logging
-
 from ..configs.schema import MixConfig, RewardConfig, RewriterConfig, RolloutConfig
 from ..envs.client.base import EnvironmentApi, StepClient
 from ..envs.client.multi import MixedClient
@@ -12,8 +10,6 @@ from ..rewriters.registry import make_rewriter
 from .engines.base import Engine
 from .grow import Grower
 from .streaming import StreamingGrower
-
-log = logging.getLogger(__name__)
 
 
 def make_grower(
@@ -30,16 +26,9 @@ def rewriter_for(rewriter: RewriterConfig, mix: MixConfig | None, client: Enviro
     if mix is None or not isinstance(client, MixedClient):
         return make_rewriter(rewriter, RetrieverCard.from_service(client.environment().retriever), k)
     cards = {name: info.retriever for name, info in client.environments().items()}
-    mixed = MixedRewriter(
+    return MixedRewriter(
         {
             name: make_rewriter(mix.environments[name].rewriter, RetrieverCard.from_service(card), k)
             for name, card in cards.items()
         }
     )
-    if ambiguous := mixed.indistinguishable(cards):
-        log.warning(
-            "the prompts for %s read like those of an environment with another retriever: the policy cannot tell which "
-            "one will search. rewriter.name explore and direct name it, and so does a few-shot prompt with {retriever}",
-            ", ".join(ambiguous),
-        )
-    return mixed

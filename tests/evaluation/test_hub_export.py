@@ -12,10 +12,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from querylect.configs.load import dump_config, load_config
 from querylect.data.types import Question
-from querylect.errors import CheckpointError, ConfigError, DataError, ModelError, StorageError
-from querylect.export.base import BaseModelSource, Licence, base_of, licence_of_card
-from querylect.export.card import fenced
-from querylect.export.describe import _without_folders, portable
+from querylect.errors import CheckpointError, ConfigError, DataError, ModelError
+from querylect.export.base import BaseModelSource, Licence, base_of
 from querylect.export.export import ExportOptions, export_to_folder
 from querylect.export.exported import FILE, read_exported, rewriter_of
 from querylect.export.results import find_results
@@ -25,11 +23,10 @@ from querylect.inference.rewriter import Rewriter
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.engines.base import Sampling
 
-from ..evaluated import evaluate
 from ..exported import snippet
 from ..growers import engine_of, grower_of
 from ..lessons import change
-from ..raising import logged, refused
+from ..raising import refused
 
 MERGED = ExportOptions(merge_lora=True)
 
@@ -213,26 +210,10 @@ def test_results_of_other_weights_or_not_held_out_are_refused(copied, tmp_path, 
     assert not (tmp_path / "out").exists()
 
 
-def test_of_several_evaluations_that_of_the_most_questions_leaves(copied, tmp_path, monkeypatch):
-    """A quick look at some questions, made later, is not what the card shows; alone, it says that it is a sample."""
-    config = load_config(str(copied / "config.yaml"))
-    quick = config.model_copy(update={"eval": config.eval.model_copy(update={"limit": 2})})
-    monkeypatch.setattr("querylect.eval.run.draw_run", lambda *_: [])
-    page = evaluate(quick, copied, None)
-    assert page.parent.parent == copied / "evaluations"
-    assert page.parent.name.startswith("test-2-final-")
-    assert evaluate(config, copied, None).parent == copied
-    source = open_source(copied)
-    assert find_results(source)[0][""]["count"] == "5"
-    (copied / "results.json").unlink()
-    export_to_folder(copied, tmp_path / "out", MERGED)
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert "2 test questions (2 of 5, drawn with seed 0) of" in card
-    assert "**trained policy, turn 2, which is used**" in card
-    (page.parent / "results.json").rename(copied / "results.json")
+def test_the_turn_that_is_used_has_to_be_measured(copied):
     rewrite_results(copied, drop_the_second_turn)
     with refused(CheckpointError, "turn 1", "turn 2", "eval.turns=2"):
-        find_results(source)
+        find_results(open_source(copied))
 
 
 def drop_the_second_turn(values):
@@ -270,20 +251,6 @@ def test_an_adapter_leaves_alone_only_where_others_have_its_base(evaluated_run, 
     quantised = BaseModelSource("package:llm", "acme/base", dequantised=True, licence=Licence())
     with refused(ConfigError, "package:llm", "--merge-lora"):
         refuse_lone_adapter(quantised, evaluated_run / "final")
-
-
-def test_a_disk_that_takes_no_more_leaves_the_earlier_export(copied, folder, tmp_path, monkeypatch):
-    target = Path(shutil.copytree(folder, tmp_path / "out"))
-    original = (target / FILE).read_bytes()
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("querylect.export.export.model_card", full)
-    with refused(StorageError, "No space left on device"):
-        export_to_folder(copied, target, replace(MERGED, overwrite=True))
-    assert (target / FILE).read_bytes() == original
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
 def test_a_mix_leaves_with_the_rewriter_and_results_of_each_environment(copied, tmp_path):
@@ -324,28 +291,6 @@ def test_a_staged_rewriter_says_that_its_chat_needs_more_than_the_question(copie
     assert not (tmp_path / "out" / "prompt.yaml").exists()
 
 
-def test_a_card_shows_the_conversation_before_its_example(copied, tmp_path):
-    history = [{"role": "user", "text": 'What is a "mallet"?'}, {"role": "assistant", "text": "A hammer."}]
-    first, *remaining = (copied / "eval.jsonl").read_text().splitlines()
-    (copied / "eval.jsonl").write_text(
-        "\n".join([json.dumps({**json.loads(first), "history": history}), *remaining]) + "\n", encoding="utf-8"
-    )
-    unevaluated(copied)
-    export_to_folder(copied, tmp_path / "out", replace(MERGED, without_evaluation=True))
-    chat = read_exported(tmp_path / "out").environments[""].chat
-    assert [(entry.role, entry.content) for entry in chat.history] == [
-        (utterance["role"], utterance["text"]) for utterance in history
-    ]
-    assert 'User: What is a "mallet"?\nAssistant: A hammer.' in chat.messages[-1].content
-    assert chat.template is None, "a chat with the question alone would lack the conversation"
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert "history=history" in card
-    assert "the conversation before it" in card
-    namespace = {}
-    exec(card[card.index("history = [") : card.index("]\n", card.index("history = [")) + 1], namespace)
-    assert namespace["history"] == [{"role": utterance["role"], "content": utterance["text"]} for utterance in history]
-
-
 def test_the_licence_of_a_packaged_gguf_is_read_from_it(tmp_path, monkeypatch):
     gguf = pytest.importorskip("gguf")
     (tmp_path / "own_llm").mkdir()
@@ -358,26 +303,6 @@ def test_the_licence_of_a_packaged_gguf_is_read_from_it(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     base = base_of("package:own_llm")
     assert (base.hub_id, base.dequantised, base.licence.id) == (None, True, "apache-2.0")
-
-
-def test_a_base_that_does_not_say_its_licence_is_told(tmp_path, caplog):
-    assert base_of(str(tmp_path)).licence == Licence()
-    assert logged(caplog, "export.base") == [(tmp_path.name,)]
-
-
-def test_models_of_this_machine_are_told_by_their_last_name():
-    card = {"name": "mine", "model": "/data/encoders/mine", "rerank": {"model": "~/ranker", "trained": "/ is fine"}}
-    expected = {"name": "mine", "model": "mine", "rerank": {"model": "ranker", "trained": "/ is fine"}}
-    assert _without_folders(card) == expected
-    assert [portable(name) for name in ("acme/base", "package:one/model", "letters")] == [
-        "acme/base",
-        "package:one/model",
-        "letters",
-    ]
-
-
-def test_text_cannot_leave_its_fence():
-    assert fenced("a\n````\nb", "text") == "`````text\na\n````\nb\n`````"
 
 
 def test_an_existing_target_is_replaced_whole_and_only_when_told(copied, tmp_path):
@@ -403,15 +328,3 @@ def test_a_file_that_describes_no_rewriter_is_told(tmp_path, text):
         (tmp_path / FILE).write_text(text)
     with refused(ModelError, tmp_path / FILE):
         read_exported(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("card", "licence"),
-    [
-        ("---\nlicense: other\nlicense_name: acme\nlicense_link: LICENSE\n---\n", Licence("other", "acme", "LICENSE")),
-        ("# no metadata\n---\nlicense: mit\n---\n", Licence()),
-        ("---\n: [\n---\n", Licence()),
-    ],
-)
-def test_the_licence_is_the_one_of_the_base_s_card(card, licence):
-    assert licence_of_card(card) == licence

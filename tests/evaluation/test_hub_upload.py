@@ -11,7 +11,6 @@ from querylect.export.export import ExportOptions, export_to_hub
 from querylect.export.exported import FILE, Exported, read_exported
 from querylect.export.upload import HubRepository
 
-from ..command import end
 from ..exported import snippet
 from ..hub_models import Hub, serving, use_endpoint
 from ..raising import refused
@@ -113,52 +112,12 @@ def test_another_model_is_replaced_only_when_told(hub, evaluated_run):
         publish(hub, evaluated_run)
 
 
-def test_the_command_prints_where_it_is_and_ends_with_one_sentence(hub, evaluated_run, tmp_path, monkeypatch, capsys):
-    calls = []
-
-    def to_folder(run, target, wishes):
-        calls.append((run, target, wishes))
-        return str(target)
-
-    def to_hub(run, name, wishes):
-        calls.append((run, name, wishes))
-        raise HubError("acme/rewriter could not take it")
-
-    monkeypatch.setattr("querylect.export.export.export_to_folder", to_folder)
-    monkeypatch.setattr("querylect.export.export.export_to_hub", to_hub)
-
-    export = ("export", evaluated_run, "--to")
-    assert end(*export, tmp_path / "out", "--merge-lora", "--license", "mit", "--checkpoint", "best") == 0
-    assert end(*export, f"hub:{NAME}", "--public") == 1
-    captured = capsys.readouterr()
-    assert captured.out == f"{tmp_path / 'out'}\n"
-    assert re.search("error: acme/rewriter could not take it", captured.err)
-    assert calls == [
-        (evaluated_run, tmp_path / "out", ExportOptions(merge_lora=True, licence="mit", checkpoint="best")),
-        (evaluated_run, NAME, ExportOptions(public=True)),
-    ]
-
-
-def test_the_files_of_an_earlier_export_are_replaced(hub, evaluated_run):
-    publish(hub, evaluated_run)
-    stored, files = list(hub.stored), hub.at(NAME).keys()
-    publish(hub, evaluated_run, replace(MERGED, example="another question"))
-    assert (hub.stored, hub.at(NAME).keys()) == (stored, files), "the weights are there already"
-    assert exported_at(hub).environments[""].chat.question == "another question"
-
-
 @pytest.mark.parametrize(("status", "path"), [(403, "/api/repos/create"), (500, f"/api/models/{NAME}/commit/main")])
 def test_what_the_hub_refuses_is_told_in_its_words_without_the_token(hub, evaluated_run, caplog, status, path):
     hub.refuse = lambda method, requested: status if requested == path else None
     with refused(HubError, NAME, status) as caught:
         publish(hub, evaluated_run)
     assert TOKEN not in f"{caught.value} {caplog.text}"
-
-
-def test_a_licence_that_the_hub_does_not_know_is_told_before_anything_is_sent(hub, evaluated_run):
-    with refused(HubError, NAME, "license"):
-        publish(hub, evaluated_run, replace(MERGED, licence="my own"))
-    assert hub.stored == []
 
 
 @pytest.mark.parametrize("name", ["rewriter", "a/b/c", ""])

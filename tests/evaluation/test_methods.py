@@ -3,7 +3,7 @@
 from pydantic import BaseModel
 from querylect.data.types import Question
 from querylect.envs.plan import SearchPlan
-from querylect.envs.schemas import HitBody, Hits
+from querylect.envs.schemas import HitBody
 from querylect.errors import ConfigError, EnvironmentUnavailableError
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, MissingResponse, Prompt, SamplingParams, Text
@@ -103,17 +103,6 @@ def test_every_question_pays_for_what_was_said_to_it():
     ]
 
 
-def test_the_order_of_questions_changes_no_outcome():
-    forward = Runner(Llm(Echo()), {"": Shelf()}).run(TwoStages(), QUESTIONS)
-    backward = Runner(Llm(Echo()), {"": Shelf()}).run(TwoStages(), QUESTIONS[::-1])
-    assert [run.outcome for run in forward] == [run.outcome for run in backward][::-1]
-
-
-def test_a_retriever_without_an_answer_is_told_to_the_method():
-    ran = Runner(Llm(Echo()), {"": Shelf(down=True)}).run(TwoStages(), QUESTIONS)
-    assert [run.outcome.failure for run in ran] == [NO_RANKING] * 3 + [MISSING, NO_RANKING]
-
-
 def test_a_source_is_searched_by_name_and_an_unknown_one_refused():
     wiki, pairs = Shelf("wiki"), Shelf("pairs")
     ran = Runner(Llm(Echo()), {"wiki": wiki, "pairs": pairs}).run(TwoStages("pairs"), QUESTIONS[:1])
@@ -173,23 +162,6 @@ class Draft:
         comment = yield PromptStep(prompt(draft.texts[0].text), SamplingParams())
         form = yield AskForm(prompt(question.text), Judgement, SamplingParams(), role="reader")
         return Outcome(notes={"about": comment.texts[0].text, "form": form.failure != ""})
-
-
-class ReadsOneWord(Shelf):
-    """A retriever whose queries may have one word."""
-
-    def search(self, plans, with_text=True):
-        rankings = [Hits(ranking) for ranking in super().search(plans, with_text)]
-        for plan, ranking in zip(plans, rankings, strict=True):
-            ranking.truncated = sum(" " in term.text for probe in plan.probes for term in probe.terms)
-        return rankings
-
-
-def test_texts_of_a_search_that_were_read_only_in_part_are_counted_by_question():
-    questions = [Question("short", "one"), Question("long", "two words")]
-    runner = Runner(None, {"": ReadsOneWord()})
-    ran = runner.run(method_of("std_rag", answers=False), questions)
-    assert [run.spent.truncated for run in ran] == [0, 1]
 
 
 def test_reader_and_writer_may_be_two_models():

@@ -1,16 +1,12 @@
 """Misknow-RAG and its plain baselines, worked by hand: sources, budget, duplicates, the prompts."""
 
-from contextlib import ExitStack
-
 import pytest
-from querylect.configs.schema import DatasetConfig, EnvironmentConfig
-from querylect.data.beir import save_beir
 from querylect.data.leakage import unique
-from querylect.data.types import Dataset, Question, Split
+from querylect.data.types import Question
 from querylect.llms.access import Llm
 from querylect.llms.base import Text
 from querylect.methods.method import MISSING, NO_RANKING
-from querylect.methods.reading import NO_ANSWER, plan_of, reader_prompt, shares, shortened, usable
+from querylect.methods.reading import NO_ANSWER, plan_of, shares, shortened, usable
 from querylect.methods.runner import Runner
 
 from ..method_doubles import (
@@ -151,14 +147,6 @@ def test_several_queries_share_the_budget_and_blank_or_known_ones_are_not_made()
     assert outcome.notes["judgements"][0]["query"][-1] == "x", "what was said is kept whole"
 
 
-def test_missing_knowledge_without_a_usable_query_is_noted_and_not_searched():
-    wiki = Shelf(WIKI)
-    judgement = form(thought="?", judge=True, missing_knowledge=["a name"], query=[QUERY])
-    outcome, model = run(misknow(), judging(judgement), wiki=wiki)
-    assert (wiki.queries, outcome.notes["queries"], outcome.answer) == ([[QUERY]], [[]], "Ann")
-    assert "More was wanted on: a name" in model.prompts[-1]
-
-
 def test_the_answer_can_be_left_to_another_reader():
     outcome, model = run(misknow(answers=False), judging(MISSING_IT), wiki=Shelf(WIKI))
     assert (ids(outcome), outcome.answer, len(model.prompts)) == (["w1", "w2", "w9"], None, 2)
@@ -215,15 +203,6 @@ def test_empty_rankings_contents_of_one_word_and_other_scripts_work():
     assert shortened("one two three", 2) == "one two…"
 
 
-def test_options_are_shown_and_a_letter_is_asked_for():
-    question = Question("o", "Which one?", ("red", "blue"))
-    for method in (direct_gen(), std_rag(), misknow()):
-        _, model = run(method, judging(ENOUGH, "B"), question, wiki=Shelf({"Which one?": [doc("1")]}))
-        assert sections(model.prompts[0])["Question"] == "Which one?\nA. red\nB. blue"
-        assert "letter" in model.prompts[0]
-    assert "letter" not in reader_prompt(ASKED, [], 5).messages[0]["content"]
-
-
 def test_every_prompt_bears_a_version_of_its_method():
     versions = set()
 
@@ -259,43 +238,3 @@ def test_shares_of_a_budget_and_plans():
     assert [shares(4, 2), shares(5, 2), shares(7, 3), shares(1, 1)] == [[2, 2], [3, 2], [3, 2, 2], [1]]
     assert (plan_of(["a"], 3).fuse, plan_of(["a", "b"], 3).fuse) == ("max", "interleave")
     assert usable([" b ", "", "b", "a", "\ud800"], ["a"], 9) == ["b"]
-
-
-@pytest.fixture(scope="module")
-def knowledge(tmp_path_factory, run_app):
-    """Clients of two BM25 environments, an encyclopedia and pairs of questions and answers, and a question."""
-    from querylect.configs.schema import ClientConfig
-    from querylect.envs.builder.build import build_index
-    from querylect.envs.client.client import SyncEnvironmentClient
-    from querylect.envs.environment import Environment
-    from querylect.envs.server.app import create_app
-
-    folder = tmp_path_factory.mktemp("knowledge")
-    question = Question("q", "which drink helps against scurvy at sea")
-    corpora = {
-        "wiki": [doc("1", "Scurvy was common at sea."), doc("2", "Anson lost most of his crew.", "Voyage")],
-        "pairs": [doc("1", "Lime juice, says James Lind.", "What cures scurvy?"), doc("2", "At noon.", "When?")],
-    }
-    with ExitStack() as stack:
-        clients = {}
-        for name, corpus in corpora.items():
-            save_beir(Dataset(name, corpus, {"test": Split([question], {"q": {"1": 1}})}), folder / name)
-            config = EnvironmentConfig(
-                dataset=DatasetConfig(kind="beir", path=str(folder / name)), index=str(folder / f"{name}-index")
-            )
-            build_index(config)
-            url = stack.enter_context(run_app(create_app(Environment.open(config))))
-            clients[name] = stack.enter_context(SyncEnvironmentClient(ClientConfig(), [url]))
-        yield clients, question
-
-
-def test_misknow_over_real_bm25_environments(knowledge):
-    clients, question = knowledge
-    judgement = form(thought="No cure yet.", judge=True, missing_knowledge=["cure"], query=["James Lind lime juice"])
-    model = Scripted(judging(judgement, "lime juice"))
-    method = misknow(first=["wiki"], second=["pairs"], first_k=1, second_k=1)
-    (ran,) = Runner(Llm(model), clients).run(method, [question])
-    titles = [(document.id, document.title) for document in ran.outcome.documents]
-    assert titles == [("1", ""), ("1", "What cures scurvy?")]
-    assert (ran.outcome.answer, ran.spent.searches, ran.spent.calls) == ("lime juice", 2, 3)
-    assert ran.outcome.notes["found"] == [[["wiki", "1"]], [["pairs", "1"]]]

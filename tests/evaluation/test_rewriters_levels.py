@@ -100,27 +100,8 @@ def test_the_manual_shows_the_prompts_as_they_are():
         assert card.trained in manual, name
 
 
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda recipe: recipe.name)
-@pytest.mark.parametrize("level", ["explore", "direct"])
-def test_every_built_in_retriever_is_introduced_by_its_own_sentence(level, recipe):
-    first, _ = chat(level, RetrieverCard.from_service(recipe.model_dump()))
-    assert first.count(recipe.trained) == 1
-
-
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_next_turn_numbers_the_documents_in_rank_order(level):
     _, second = chat(level, BM25)
     assert "\n[1] Polonium: A rare metal.\n[2] An untitled text.\n" in second
     assert second.endswith(QUESTION_ASKED.text)
-
-
-def test_only_general_offers_several_rewrites_and_says_how_many():
-    assert "4 at most" in chat("general", BM25)[0]
-    for level in ("explore", "direct"):
-        assert "exactly one" in chat(level, BM25)[0]
-
-
-def test_answer_options_are_shown_with_the_question():
-    rewriter = make_rewriter(RewriterConfig(name="explore"), BM25)
-    question = Question("q", "Which metal?", ("Iron", "Polonium"))
-    assert rewriter.first(question)[0]["content"].endswith("Question: Which metal?\nA. Iron\nB. Polonium")

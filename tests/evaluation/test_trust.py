@@ -9,10 +9,8 @@ import pytest
 from querylect.cli import main
 from querylect.configs import run_settings
 from querylect.configs.environment import EnvironmentConfig
-from querylect.configs.load import known_configs, load_config
 from querylect.configs.run_settings import load_run_config
 from querylect.configs.schema import RunConfig
-from querylect.configs.trust import code_in
 from querylect.envs.builder.build import build_index
 from querylect.errors import CheckpointError, ConfigError
 from querylect.inference import load
@@ -140,10 +138,3 @@ def test_to_resume_the_run_of_another_user_reads_no_pickle(tmp_path, monkeypatch
     RunFolder.reopen(config, trust=True)
     monkeypatch.setattr(run_folder, "is_own", lambda path: True)
     RunFolder.reopen(config)
-
-
-def test_code_is_found_wherever_it_stands():
-    values = {"env": {"hybrid": {"members": [{"retriever": "python:x.py"}]}}, "a": {"trust_remote_code": True}}
-    assert [key for key, _ in code_in(values)] == ["env.hybrid.members.0.retriever", "a.trust_remote_code"]
-    for name in known_configs():
-        assert not list(code_in(load_config(name).model_dump(mode="json"))), name

@@ -11,7 +11,6 @@ from querylect.errors import (
     ConfigError,
     DataError,
     IncompleteError,
-    IndexFolderError,
 )
 from querylect.llms.base import LlmResponse, Text
 from querylect.llms.cache import ReplyCache
@@ -264,19 +263,3 @@ def test_yes_or_no_is_judged_by_the_likelier_first_token(tmp_path, corpus):  # n
     assert description.asked["judge_prompt"] == "qb-rag-judge-yes-no-1"
     assert {draw.first_logprobs for draw in model.draws} == {0, 20}
     assert (description.counts["questions_kept"], description.counts["questions_dropped"]) == (8, 1)
-
-
-def test_a_damaged_question_index_says_so(tmp_path, corpus):  # noqa: F811
-    with questions_config(QuestionModel()) as config:
-        write_question_index(config, corpus, folder_of(corpus))
-    file = tmp_path / "questions" / "answers.jsonl"
-    file.write_text(file.read_text().replace("written", "vetted!"))
-    with refused(IndexFolderError, "answers.jsonl", "sha256"):
-        verify_question_index(folder_of(corpus))
-    (tmp_path / "questions" / "questions.json").write_text("{}")
-    with refused(IndexFolderError, folder_of(corpus), "questions.json"):
-        open_question_index(folder_of(corpus))
-    with refused(IndexFolderError, tmp_path / "data", "questions.json"):
-        open_question_index(tmp_path / "data")
-    with refused(IndexFolderError, tmp_path / "data", "questions.json"):
-        write_question_index(config, corpus, tmp_path / "data", overwrite=True)

@@ -9,7 +9,7 @@ from querylect.cli import main
 from querylect.configs.paper import load_paper
 from querylect.data.beir import load_beir
 from querylect.envs.retrievers.question_index import open_question_index
-from querylect.errors import DataError, IncompleteError
+from querylect.errors import DataError
 from querylect.eval.tasks.items import read_items
 from querylect.questions.build import write_question_index
 from querylect.questions.test_sets import write_test_set
@@ -90,17 +90,6 @@ def test_new_questions_are_others_that_the_content_answers(tmp_path, indexed):
     assert (summary.questions, summary.dropped, summary.repeated, summary.failed) == (2, 1, 1, 2)
     assert model.listed["aspirin"].startswith(f"- {HEAD}\n- What is aspirin for?")
     assert model.listed["word"].startswith("(none)")
-
-
-def test_missing_replies_and_no_question_at_all_write_nothing(tmp_path, indexed):
-    model = Rewords()
-    with questions_config(model) as config:
-        with refused(DataError, "questions.writer.model"):
-            write_test_set("new", config, indexed, tmp_path / "new")
-        model.silent = lambda text: True
-        with refused(IncompleteError, "6 of 6"):
-            write_test_set("new", config, indexed, tmp_path / "new")
-    assert not (tmp_path / "new").exists()
 
 
 def test_the_commands(tmp_path, indexed, capsys):

@@ -6,25 +6,18 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from querylect.configs.environment import EnvironmentConfig
 from querylect.configs.evaluation import HISTORY, RAW, REFERENCE
 from querylect.configs.schema import RewriterConfig
 from querylect.data.beir import load_beir, save_beir
-from querylect.data.history import alternating, cut_history, lines_of, parse_history
+from querylect.data.history import alternating, cut_history
 from querylect.data.leakage import without_leaks
-from querylect.data.types import Dataset, Document, Question, Split, Utterance
-from querylect.envs.environment import settings_hash
+from querylect.data.types import Dataset, Question, Split, Utterance
 from querylect.envs.plan import SearchPlan
-from querylect.envs.schemas import QuestionPage
 from querylect.errors import DataError
 from querylect.eval.answering import TEXTS, unwritten_systems
 from querylect.eval.journal import finished
-from querylect.eval.placement import question_set
 from querylect.eval.records import EvalRecord, read_records, record_of_search, write_records
-from querylect.eval.run import examples_of_run
 from querylect.eval.run_table import final_comparisons, tabulate_run
-from querylect.methods.csqe import passage_prompt
-from querylect.methods.thinkqe import expand_prompt
 from querylect.rewriters.base import Staged
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import REWRITERS, make_rewriter
@@ -74,12 +67,6 @@ def test_a_first_stage_shows_the_newest_words():
         assert learn_first_stage(rewriter, [QUESTION], Models(), history_words=words) == ["no answer"]
     assert LINES in cases[0]
     assert "User: What\nAssistant: a tool for nails\n" in cases[1]
-
-
-def test_methods_show_the_history_too():
-    for prompt in (passage_prompt, lambda question: expand_prompt(question, ())):
-        content = prompt(QUESTION).messages[-1]["content"]
-        assert content.index(LINES) < content.index("And a bigger one?")
 
 
 def test_a_few_shot_prompt_says_where_the_history_stands(tmp_path):
@@ -160,11 +147,6 @@ def test_a_beir_folder_keeps_histories_and_rewrites(tmp_path):
     assert load_beir(tmp_path / "again").splits["test"].questions == (QUESTION,)
 
 
-def test_histories_travel_with_the_questions_of_a_service():
-    page = QuestionPage(split="test", total=1, offset=0, questions=[QUESTION])
-    assert QuestionPage.model_validate_json(page.model_dump_json(), strict=True) == page
-
-
 def test_the_same_words_after_another_history_are_no_leak():
     after_history = replace(QUESTION, id="other", history=(Utterance("user", "What does shovel mean?"),))
     again = replace(QUESTION, id="again")
@@ -174,16 +156,6 @@ def test_the_same_words_after_another_history_are_no_leak():
     }
     left, _ = without_leaks("set", splits)
     assert left["train"].questions == (after_history,)
-
-
-def test_hashes_change_with_the_history_and_stay_without_one():
-    def hash_of(question):
-        dataset = Dataset("set", (Document("d", "", "x"),), {"test": Split((question,), {question.id: {"d": 1}})})
-        return settings_hash(dataset, {"d"}, EnvironmentConfig())
-
-    hashes = [hash_of(ALONE), hash_of(QUESTION), hash_of(replace(QUESTION, history=SAID[:1]))]
-    assert len(set(hashes)) == 3
-    assert question_set([ALONE]) != question_set([QUESTION])
 
 
 def record(question, system=RAW, score=0.5):
@@ -199,11 +171,6 @@ def test_a_record_answers_its_question_only_after_the_same_history(tmp_path):
     assert "history" not in (tmp_path / "eval.jsonl").read_text(encoding="utf-8").splitlines()[1]
     assert finished([first], [QUESTION], [0], 1) == {"q"}
     assert finished([first], [replace(QUESTION, history=SAID[:1])], [0], 1) == set()
-
-
-def test_examples_of_a_report_show_what_was_said_before_a_question():
-    (row,) = examples_of_run([record(QUESTION), record(QUESTION, "untrained"), record(QUESTION, "trained")]).rows
-    assert row.question == "What does hammer mean? · a tool\nfor nails · And a bigger one?"
 
 
 def test_baselines_of_conversations_appear_only_where_there_are_some():
@@ -230,9 +197,3 @@ def test_the_trained_policy_is_compared_with_the_history_as_a_query():
     assert [row.label for row in results.rows][:3] == ["Raw question", "History and question", "Reference rewrite"]
     compared = {comparison.baseline.system for comparison in final_comparisons(results)}
     assert compared == {RAW, "untrained", HISTORY}
-
-
-def test_alternating_texts_begin_with_the_user_and_skip_blanks():
-    assert alternating(["a", "", "b"]) == (Utterance("user", "a"), Utterance("user", "b"))
-    assert parse_history(None) == ()
-    assert lines_of(()) == ""

@@ -87,19 +87,6 @@ def test_beside_a_corpus_questions_with_right_answers_become_a_dataset_to_train_
     assert known()["medqa"].licence in dataset.licence
 
 
-def test_right_answers_are_joined_with_a_corpus(tmp_path):
-    raw = tmp_path / "raw"
-    table(raw / "nq_open/train-00000-of-00001.parquet", {"question": "who?", "answer": ["Ann"]})
-    table(raw / "nq_open/validation-00000-of-00001.parquet", {"question": "where?", "answer": ["Rome", "Roma"]})
-    convert(known()["nq-open"], raw, tmp_path / "nq")
-    corpus(tmp_path / "nq")
-    convert(known()["nq-open"], raw, tmp_path / "joined", tmp_path / "nq")
-    assert read_gold(tmp_path / "joined/queries.jsonl").by_id["nq-open-test-0000"].answers == ("Rome", "Roma")
-    with refused(DataError, "corpus.jsonl"):
-        convert(known()["nq-open"], raw, tmp_path / "again", raw)
-    assert end("data", "prepare", "medquad", "--corpus", tmp_path / "nq", "--to", tmp_path / "other") == 2
-
-
 def test_mmlu_med_takes_its_ids_from_the_subjects(tmp_path):
     choices = ["ulna", "tibia", "atlas", "sacrum"]
     row = {"question": "Which bone?", "subject": "anatomy", "choices": choices, "answer": 0}

@@ -96,14 +96,6 @@ def test_a_corpus_in_beir_form_is_taken_as_it_is(tmp_path):
     assert json.loads((tmp_path / "to-mine" / "meta.json").read_text())["licence"] == "CC0"
 
 
-def test_a_repeated_passage_stands_once(tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / "docs" / name).mkdir(parents=True)
-        (tmp_path / "docs" / name / "same.md").write_text("# Same\nThe same text.")
-    summary = write_corpus(tmp_path / "docs", tmp_path / "corpus")
-    assert (summary.documents, summary.passages, summary.repeated) == (2, 1, 1)
-
-
 def test_the_command_says_what_it_read(tmp_path, capsys):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.md").write_text("# A\n" + " ".join(f"Number {i} in a row." for i in range(30)))

@@ -1,6 +1,5 @@
 """Several BEIR folders as one: ids, duplicates, judgements, questions, and what is refused."""
 
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -66,18 +65,6 @@ def test_grade_0_is_merged_where_its_document_is_there_and_levels_must_agree(fol
         merge([folders[0], graded], tmp_path / "both")
 
 
-def test_a_folder_may_bring_documents_only_and_questions_can_be_chosen(folders, tmp_path):
-    bare = tmp_path / "bare"
-    bare.mkdir()
-    (bare / "corpus.jsonl").write_text('{"_id": "b", "text": "Birds"}\n')
-    merge([*folders, MergeSource("more", bare)], tmp_path / "merged", question_sources=["pairs"])
-    merged = load_beir(tmp_path / "merged")
-    assert [document.id for document in merged.corpus][-1] == "more/b"
-    assert {name: split.questions for name, split in merged.splits.items()} == {"test": (DOG,)}
-    with refused(DataError):
-        merge([MergeSource("a", bare), MergeSource("b", bare)], tmp_path / "none", question_sources=["a"])
-
-
 def test_right_answers_beside_a_question_are_kept(folders, tmp_path):
     queries = folders[0].folder / "queries.jsonl"
     write_jsonl(queries, *(row | {"answers": ["Ann"]} for row in read_jsonl(queries)))
@@ -109,13 +96,3 @@ def test_merge_from_the_command_line(folders, tmp_path, capsys):
         "both: 3 documents; questions: 2 train, 1 test",
     ]
     assert stdout_lines[-1].startswith("next: querylect index build CONFIG env.dataset.kind=beir env.dataset.path=")
-
-
-def test_corpora_without_questions_are_merged_into_one(folders, tmp_path):
-    for source in folders:
-        shutil.rmtree(source.folder / "qrels")
-        (source.folder / "queries.jsonl").unlink()
-    meta = merge(folders, tmp_path / "merged")
-    merged = load_beir(tmp_path / "merged")
-    assert ([document.id for document in merged.corpus], merged.splits) == (["wiki/1", "wiki/2", "pairs/2"], {})
-    assert meta["questions"] == {}

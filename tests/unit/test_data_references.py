@@ -19,10 +19,6 @@ def test_a_figure_within_the_tolerance_is_right():
     assert check_baselines([measured(0.69)], tolerance=0.02)[0].status == "right"
 
 
-def test_names_of_collections_are_no_part_of_a_dataset_name():
-    assert check_baselines([measured(0.679, "beir/scifact")])[0].status == "right"
-
-
 def test_nothing_is_invented_where_nothing_is_published():
     for measurement in (
         measured(0.5, "cranfield"),

@@ -1,7 +1,6 @@
 """The reverse dictionary: parsing by hand-written database files, and the real files' facts."""
 
 import hashlib
-import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ from querylect.configs.llm import AnswersConfig
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.leakage import near_overlap
 from querylect.data.wordnet import Gloss, load_wordnet, read_gloss
-from querylect.envs.builder.build import build_index
 from querylect.eval.tasks.gold import gold_answers
 
 NOTICE = ("This software is pro-  ", "vided to you.  ", "  ", "WordNet 3.0 Copyright 2006  ")
@@ -177,15 +175,6 @@ def test_the_words_of_a_definition_are_its_right_answers(tmp_path, monkeypatch):
     answers = {right.question.text: right.answers for right in gold.by_id.values()}
     assert answers[DEFINITION] == ("dump truck", "dumper")
     assert not gold.choice
-
-
-def test_the_notice_is_carried_into_the_index_and_to_clients(tmp_path, monkeypatch):
-    folder = write(tmp_path / "dict", TRUCK, VEHICLE, EMPTY, FULL, *FILLERS)
-    monkeypatch.setattr("querylect.data.load.load_wordnet", lambda path: load_wordnet(path, 1, 1))
-    dataset = DatasetConfig(kind="wordnet", path=str(folder))
-    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"))
-    build_index(config)
-    assert "WordNet 3.0 Copyright 2006" in json.loads((tmp_path / "index" / "manifest.json").read_text())["licence"]
 
 
 def answer_words(dataset):

@@ -1,21 +1,17 @@
 """What a `querylect.json` of an untrusted author may set, and what is read from it. No model is loaded."""
 
-import asyncio
 import json
-import threading
 
-import pytest
 from querylect.configs.llm import LlmConfig
 from querylect.configs.rewriter import RewriterConfig
 from querylect.configs.schema import RunConfig
-from querylect.errors import ConfigError, EnvironmentUnavailableError, ModelError
+from querylect.errors import ConfigError, ModelError
 from querylect.export.base import BaseModelSource, Licence
 from querylect.export.card import model_card
 from querylect.export.describe import _settings, findable, training
 from querylect.export.exported import FILE, Exported, read_exported, rewriter_of
 from querylect.inference.load import open_trained
 from querylect.inference.retriever_prompts import RewriterPool
-from querylect.inference.rewriter import Rewriter
 from querylect.rewriters.card import RetrieverCard
 
 from ..raising import refused
@@ -95,15 +91,6 @@ def test_a_frozen_model_that_others_cannot_find_is_not_named_and_must_be_said(tm
     assert (llm.model, llm.base_url) == ("m", "http://host/v1")
 
 
-def test_settings_of_the_rewriter_are_changed_in_each_environment_of_an_export(tmp_path):
-    several = exported({"bm25": {"name": "general"}, "splade": {"name": "explore"}})
-    changed = open_trained(str(write(tmp_path, several)), settings=["rewriter.rewrite_weight=0.5"]).members
-    weights = {member.rewriter.name: member.rewriter.rewrite_weight for member in changed.values()}
-    assert weights == {"general": 0.5, "explore": 0.5}
-    with refused(ConfigError, "rewriter.rewrite_weight", '"much"'):
-        open_trained(str(tmp_path), settings=["rewriter.rewrite_weight=much"])
-
-
 def test_a_mixed_policy_is_asked_for_one_of_its_retrievers(tmp_path):
     write(tmp_path, exported({"bm25": {"name": "general"}, "splade": {"name": "explore"}}))
     with refused(ConfigError, "bm25, splade", "retriever=NAME"):
@@ -143,20 +130,3 @@ def test_an_export_names_the_reader_of_its_reward_without_address_key_and_files(
     card = model_card(Exported.model_validate(exported(training=published)), base, None, None)
     assert "      model: reader-7b\n" in card
     assert "answer" not in training(RunConfig(), base)["reward"], "settings that nothing read"
-
-
-def test_the_environment_is_asked_outside_of_the_event_loop(monkeypatch):
-    threads = []
-
-    def ask(trained):
-        threads.append(threading.current_thread())
-        raise EnvironmentUnavailableError("it does not answer")
-
-    monkeypatch.setattr("querylect.inference.retriever_prompts.with_cards", ask)
-    rewriter = Rewriter(open_trained("demo"), engine=object())
-    with pytest.raises(EnvironmentUnavailableError):
-        asyncio.run(rewriter.arewrite("an itch"))
-    assert threads != [threading.main_thread()]
-    with pytest.raises(EnvironmentUnavailableError):
-        rewriter.rewrite("an itch")
-    assert len(threads) == 2

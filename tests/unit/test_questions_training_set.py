@@ -158,18 +158,6 @@ def test_without_a_judge_every_question_is_kept_for_its_own_passages(tmp_path, c
     assert {name: sorted(judged) for split in splits.values() for name, judged in split.qrels.items()} == written_for
 
 
-class Copies(Author):
-    """Answers with the example of the prompt where two texts are shown."""
-
-    def question(self, prompt, things):
-        return "how LONG is the bike away if squealing brakes were ignored for too long?" if things[1:] else "what?"
-
-
-def test_a_copy_of_the_prompts_example_is_no_question(tmp_path, corpus):
-    with refused(DataError, "60", "copies an example of the prompt"):
-        write(Copies(), corpus, tmp_path / "set")
-
-
 class Repeats(Author):
     """Asks the same question about half of the things."""
 
@@ -245,12 +233,6 @@ def test_a_plan_keeps_documents_apart_and_asks_nothing_twice(documents, passages
     for question in planned:
         assert {partition.split_of[document_of[passage.id]] for passage in question.passages} == {question.split}
         assert len({passage.id for passage in question.passages}) == (2 if question.style == "multi_hop" else 1)
-
-
-def test_the_second_passage_of_a_question_is_the_next_or_for_the_last_the_previous():
-    first, second, third, alone = map(words_of, range(4))
-    document_of = {"p0": "a", "p1": "a", "p2": "a", "p3": "b"}
-    assert neighbours([first, second, third, alone], document_of) == {"p0": second, "p1": third, "p2": second}
 
 
 @given(st.text("abcdefgh éß日", min_size=1, max_size=80), st.text(max_size=3))

@@ -16,7 +16,6 @@ from querylect.llms.access import Llm
 from querylect.methods.method import GARBLED, MISSING
 from querylect.methods.methods import make_method
 from querylect.methods.runner import Runner
-from querylect.rewriters.base import Staged
 from querylect.rewriters.hcqr import ChosenHypothesis, Hypothesis
 from querylect.rewriters.mixed import MixedRewriter
 from querylect.rewriters.registry import make_rewriter
@@ -175,14 +174,6 @@ def test_a_small_model_forms_hypotheses_in_lines(opened):
     assert "Best guess at the answer: scattering" in rewriter.first(PLAIN)[0]["content"]
 
 
-def test_other_rewriters_have_no_first_stage(opened):
-    general = make_rewriter(RewriterConfig(name="general"), BM25)
-    assert not isinstance(general, Staged)
-    assert ask_first_stage(general, [PLAIN], BASE) == [PLAIN]
-    assert ask_first_stage(hcqr(), [], BASE) == []
-    assert opened[1] == []
-
-
 def test_forms_do_not_mix_and_several_processes_ask_once(opened):
     opened[0]["base"] = Script(OPEN, CHOSEN)
     results = []
@@ -217,7 +208,6 @@ def test_in_a_mix_only_the_questions_of_its_environment_have_a_first_stage(opene
     with refused(ConfigError, "a", "b"):
         MixedRewriter(members)
     mixed = MixedRewriter({"a": members["a"], "b": hcqr()})
-    assert mixed.indistinguishable({"a": "one", "b": "another"}) == ["b"], "looked at without a hypothesis"
     questions = [Question("a/1", "why?")]
     assert ask_first_stage(mixed, questions, BASE) == questions
     assert "scattering" in mixed.first(questions[0])[0]["content"]

@@ -1,7 +1,5 @@
 """One rewriter for several retrievers: every question gets the prompt of its own retriever."""
 
-import logging
-
 import pytest
 from querylect.configs.schema import RewriterConfig, RunConfig
 from querylect.data.types import Document, Question
@@ -14,7 +12,7 @@ from querylect.rewriters.mixed import MixedRewriter
 from querylect.rewriters.registry import make_rewriter
 from querylect.rollouts.build import rewriter_for
 
-from ..raising import logged, refused
+from ..raising import refused
 
 NAMES = {"lexical": "bm25", "semantic": "all-minilm-l6-v2"}
 
@@ -66,27 +64,9 @@ def test_plans_are_those_of_the_environments_own_settings():
     assert terms == {"lexical": 1, "semantic": 2}
 
 
-@pytest.mark.parametrize(
-    ("rewriter", "warned"),
-    [
-        ({"name": "general"}, True),
-        ({"name": "small"}, True),
-        ({"name": "small", "prompt": "hpo_mix"}, False),
-        ({"name": "explore"}, False),
-        ({"name": "direct"}, False),
-    ],
-)
-def test_prompts_that_do_not_tell_the_retriever_are_warned_of(rewriter, warned, caplog):
-    with caplog.at_level(logging.WARNING):
-        mixed_of(run(rewriter))
-    assert logged(caplog, "rollouts.build") == ([("semantic",)] if warned else [])
-
-
-def test_levels_may_differ_but_not_what_begins_an_answer(caplog):
-    with caplog.at_level(logging.WARNING):
-        mixed = mixed_of(run(name="direct"))
+def test_levels_may_differ_but_not_what_begins_an_answer():
+    mixed = mixed_of(run(name="direct"))
     assert isinstance(mixed, MixedRewriter)
     assert [mixed.members[name].name for name in NAMES] == ["explore", "direct"]
-    assert not caplog.text
     with refused(ConfigError, "'semantic': '<think></think><rewrite>'"):
         mixed_of(run(name="small"))

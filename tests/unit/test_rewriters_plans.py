@@ -55,17 +55,6 @@ def test_a_kept_question_is_a_term_of_every_probe(name):
     )
 
 
-def test_a_rewrite_with_angle_brackets_reaches_the_plan_whole():
-    rewrite = make(k=25).parse(ASKED, "<think>x < y</think><rewrite>p < 0.05 </b> <i></rewrite>", 1)
-    assert rewrite.plan == SearchPlan.of("p < 0.05 </b> <i>", k=25)
-
-
-@every_rewriter
-def test_more_rewrites_than_allowed_fail(name):
-    rewrite = make(name).parse(ASKED, render("", ["a", "b", "c", "d", "e"]), 1)
-    assert (rewrite.plan, rewrite.failure, rewrite.format_ok) == (None, "too many rewrites", False)
-
-
 @every_rewriter
 @pytest.mark.parametrize("turn", [1, 2, 3])
 def test_tags_in_the_prompt_earn_nothing(name, turn):
@@ -107,8 +96,3 @@ def test_an_unknown_rewriter_names_the_nearest():
 def test_a_rewrite_without_weight_is_refused():
     with refused(ConfigError, "rewriter.rewrite_weight is 0"):
         make(rewrite_weight=0)
-
-
-@pytest.mark.parametrize("name", sorted(REWRITERS))
-def test_the_name_is_the_configured_one(name):
-    assert make(name).name == name

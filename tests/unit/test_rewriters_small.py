@@ -113,12 +113,6 @@ def test_an_answer_continues_the_opening_of_the_prompt(tmp_path):
     assert make(write(tmp_path, PROMPT)).opening == ""
 
 
-@pytest.mark.parametrize("name", PACKAGED)
-def test_all_questions_share_the_prefix_of_a_packaged_prompt(name):
-    first, second = (make(name).first(Question("q", text)) for text in ("Big head", "Red eyes"))
-    assert first[:-1] == second[:-1]
-
-
 @pytest.mark.parametrize("name", [name for name in PACKAGED if name.startswith("hpo")])
 def test_no_hpo_example_can_be_asked_for_in_any_split(name):
     """Questions are layperson synonyms: a term that has none is in no split, whatever the split is."""
@@ -152,10 +146,6 @@ def test_no_hpo_example_can_be_asked_for_in_any_split(name):
         ({"documents": "no place"}, ["'documents'", "{documents}"]),
         ({"examples": []}, ["examples"]),
         (example(), ["turns"]),
-        (example({"rewrite": "b</rewrite>"}), ["'<think></think><rewrite>b</rewrite></rewrite>'"]),
-        (example({"rewrite": " "}), ["empty rewrite"]),
-        ({"question": "{retriever} {question}"}, ["'flat foot'", "'{retriever} {question}'"]),
-        (example({"rewrite": "b"}, retriever="bm25"), ["'bm25'", "{retriever}"]),
         ({"opening": "<think></think><rewrite>"}, ["'<think></think><rewrite>'"]),
     ],
 )
@@ -183,11 +173,3 @@ def test_the_plain_form_has_no_tags_in_examples_or_answers(tmp_path):
     assert rewrite.plan.probes[0].terms[-1].text == "hyperemia, conjunc"
     thought = rewriter.parse(question, "<think>an eye</think>hyperemia", 1)
     assert (thought.think, thought.rewrites) == ("an eye", ("hyperemia",))
-
-
-@pytest.mark.parametrize(
-    ("text", "failure"), [("", "empty answer"), ("<think>no end", "unclosed think"), ("\ud800", "invalid unicode")]
-)
-def test_a_plain_answer_fails_where_there_is_nothing_to_search_with(tmp_path, text, failure):
-    rewrite = make(write(tmp_path, PLAIN)).parse(Question("q", "red eye"), text, 1)
-    assert (rewrite.plan, rewrite.failure) == (None, failure)

@@ -9,7 +9,6 @@ from querylect.errors import StorageError
 from querylect.storage import (
     KeyedJournal,
     atomic_folder,
-    folder_reaches_the_disk,
     new_folder,
     parse_json,
     restore_folder,
@@ -57,16 +56,6 @@ def test_half_a_line_and_lines_of_another_form_are_left_out(tmp_path, caplog):
     assert list(open_journal(tmp_path).by_key) == ["a", "e"]
 
 
-def test_an_incomplete_record_is_written_and_never_found(tmp_path):
-    journal = open_journal(tmp_path)
-    journal.append([Note("a", None), Note("b", "two")])
-    assert journal.get("a") is None
-    assert open_journal(tmp_path).get("a") is None
-    assert len(journal.path.read_text().splitlines()) == 2
-    journal.rewrite([Note("b", "two")])
-    assert len(journal.path.read_text().splitlines()) == 1
-
-
 def test_a_rewrite_keeps_complete_records_of_other_keys(tmp_path):
     journal = open_journal(tmp_path)
     journal.append([Note("a", "one"), Note("b", "two"), Note("c", None)])
@@ -74,16 +63,6 @@ def test_a_rewrite_keeps_complete_records_of_other_keys(tmp_path):
     expected = {"b": Note("b", "changed"), "d": Note("d", "four"), "a": Note("a", "one")}
     assert journal.by_key == open_journal(tmp_path).by_key == expected
     assert [json.loads(line)["key"] for line in journal.path.read_text().splitlines()] == ["b", "d", "e", "a"]
-
-
-def test_a_journal_that_cannot_be_read_or_written_says_what_to_do(tmp_path):
-    (tmp_path / "notes.jsonl").mkdir()
-    with refused(StorageError, tmp_path / "notes.jsonl", "Remove it."):
-        open_journal(tmp_path)
-    lost = KeyedJournal(tmp_path / "none" / "notes.jsonl", Note, "Remove it.")
-    with refused(StorageError, lost.path):
-        lost.append([Note("a", "one")])
-    assert lost.get("a") is None
 
 
 DEEP = '{"key": "k", "text": ' + "[" * 100_000
@@ -103,28 +82,6 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
     with refused(StorageError, path, "No space left", "Free some space."):
         write_text(path, "new", "Free some space.")
     assert [file.read_text() for file in path.parent.iterdir()] == ["old"]
-
-
-@pytest.mark.parametrize("error", [UnicodeEncodeError, KeyboardInterrupt])
-def test_text_that_cannot_be_encoded_and_ctrl_c_leave_no_partial_file(tmp_path, monkeypatch, error):
-    def interrupt(_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("os.fsync", interrupt)
-    with pytest.raises(error):
-        write_text(tmp_path / "page.md", "\ud800" if error is UnicodeEncodeError else "text", "")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_system_that_cannot_fsync_folders_is_tolerated_and_files_are_not(tmp_path, monkeypatch):
-    def refuse(descriptor):
-        raise OSError(errno.EINVAL, "Invalid argument")
-
-    monkeypatch.setattr("os.fsync", refuse)
-    folder_reaches_the_disk(tmp_path)
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="Invalid argument"):
-        folder_reaches_the_disk(tmp_path)
 
 
 def test_an_atomic_folder_replaces_the_old_one_or_leaves_it(tmp_path):
