@@ -433,9 +433,7 @@ def _evaluate_run(
 ) -> None:
     """Evaluate a run folder, or without one the untrained policy of a config, and print the paths of the reports."""
     from .rollouts.checkpoints import find_checkpoint
-    from .rollouts.preflight import check_run
 
-    check_run(settings, env)
     if folder is not None:
         find_checkpoint(folder, checkpoint)
     from .eval.run import evaluate_each

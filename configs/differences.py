@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
 FREE_TO_CHANGE = ("tracking", "eval", "answers", "client", "env.host", "env.port", "env.workers",
                   "train.save_steps",
-                  "train.grace_seconds", "train.usr1_grace_seconds", "train.validate_steps", "train.guard",
-                  "train.keep_checkpoints", "train.log_rollouts", "rollout.micro_batch", "rollout.max_prompt_tokens",
+                  "train.validate_steps", "train.guard",
+                  "train.keep_checkpoints", "rollout.micro_batch", "rollout.max_prompt_tokens",
                   "rollout.vllm", "rollout.server",
                   "optimize.searches", "optimize.proposals", "synthetic",
                   *(f"{model}.{name}" for model in ("rewriter.llm", "optimize.reflection", "optimize.task",

@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ..errors import ConfigError
-from .mix_values import shortened, taken_over
+from .mix_values import shortened
 from .schema import RunConfig
 from .section import Section
 from .yaml12 import InvalidYAMLError, parse_yaml, write_yaml
@@ -212,8 +212,6 @@ def _error_lines(
     """One line per wrong key, with what pydantic says of each option of a union."""
     sentences: dict[Key, list[str]] = {}
     for problem in error.errors(include_url=False, include_context=False):
-        if taken_over(problem["loc"], values):
-            continue
         key, value = _existing(problem["loc"], values)
         if problem["type"] == "extra_forbidden":
             sentence = _unknown_key_message(key, schema)

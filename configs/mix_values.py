@@ -1,6 +1,6 @@
 """Settings of a mix as plain values: a member inherits the run's and overrides them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 PATH = ("mix", "environments")
 """Path of the members in a config; they are keyed by names that the user chose."""
@@ -21,11 +21,6 @@ def filled_in(values: object) -> object:
 def shortened(values: dict[str, object]) -> dict[str, object]:
     """The inverse of `filled_in`: members without the settings that they inherit."""
     return _each_member(values, lambda member: {key: _difference(values[key], member[key]) for key in SHARED})
-
-
-def taken_over(key: tuple[str | int, ...], values: Mapping[str, object]) -> bool:
-    """Whether a member inherited this setting, so that it has to be corrected in the run."""
-    return key[:2] == PATH and len(key) > 3 and _has(values, key[3:]) and not _has(values, key)
 
 
 def _each_member(
@@ -54,11 +49,3 @@ def _difference(base: object, merged: object) -> object:
     return {
         key: _difference(base.get(key), value) for key, value in merged.items() if key not in base or base[key] != value
     }
-
-
-def _has(values: object, key: tuple[str | int, ...]) -> bool:
-    for step in key:
-        if not isinstance(values, Mapping) or step not in values:
-            return False
-        values = values[step]
-    return True

@@ -185,10 +185,6 @@ class TrackingConfig(Section):
     """Weights & Biases mode. auto: the value of WANDB_MODE; if unset, offline, for `querylect sync`."""
     report_to: list[Literal["tensorboard", "trackio"]] = []
     """Further trackers for the same metrics; each needs the extra of its name."""
-    project: str = "querylect"
-    """Project name in Weights & Biases and trackio."""
-    group: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Weights & Biases: the group of the run; `querylect sweep` sets its name. None: no group."""
 
 
 class EvalConfig(Section):

@@ -57,18 +57,13 @@ class TrainConfig(LossConfig):
     old (docs/training.md). 0: sample, then train."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
     """Peak learning rate. 1e-6 is the paper's value for all weights; the demo trains LoRA with 8e-4."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps of linear warm-up of the learning rate from 0."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Learning rate after warm-up: constant, or linear or cosine decay to 0 at the last step."""
+    """Learning rate: constant, or linear or cosine decay to 0 at the last step."""
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
     """Gradient clipping: maximum norm of the gradient."""
-    packing: bool | Literal["auto"] = True
-    """Compute every shared prefix of a tree once, with an ancestor mask. A policy that does not support it is an error;
-    `auto` logs the reason and trains every leaf in its own row, as false does."""
-    packed_attention: Literal["auto", "sdpa", "flex"] = "auto"
-    """Attention kernel for the ancestor mask: PyTorch's scaled dot product in blocks (sdpa), or FlexAttention (flex),
-    which needs a GPU. `auto`: flex on a GPU, else sdpa."""
+    packing: bool = True
+    """Compute every shared prefix of a tree once, with an ancestor mask. False trains every leaf in its own row,
+    also of a policy that does not support the mask."""
     gradient_checkpointing: bool | Literal["auto"] = "auto"
     """Keep only each layer's inputs and recompute the rest in the backward pass: less memory, a third more time. auto:
     where the activations of the longest tree are estimated at more than 8 GiB."""
@@ -76,10 +71,6 @@ class TrainConfig(LossConfig):
     """Steps between two checkpoints."""
     keep_checkpoints: Annotated[int, Field(ge=1)] = 2
     """Newest checkpoints to keep, in addition to `best/` and `final/`."""
-    grace_seconds: Annotated[float, Field(ge=0)] = 25.0
-    """Seconds between SIGTERM and SIGKILL. A step that cannot finish in time is aborted and sampled again on resume."""
-    usr1_grace_seconds: Annotated[float, Field(ge=0)] = 540.0
-    """The same after SIGUSR1, which a cluster sends before its time limit (Slurm: --signal=USR1@600)."""
     validate_steps: Annotated[int, Field(ge=0)] = 0
     """Steps between two validations, which also run before the first and after the last step; 0: no validation."""
     validation_questions: Annotated[int, Field(ge=1)] = 100
@@ -88,13 +79,6 @@ class TrainConfig(LossConfig):
     """Look at the means of the latest steps for signs that training has failed (train/guard.py), and do nothing, log a
     warning, or also end the run where the sign persists."""
     warm_start: WarmStartConfig = WarmStartConfig()
-    log_rollouts: Annotated[int, Field(ge=0)] = 4
-    """Trees written to rollouts.jsonl at every step."""
-    importance_sampling_correction: bool = True
-    """Weight every token by p_trainer / p_sampler if the sampling engine differs from the trained model. The mismatch
-    is logged with any value."""
-    importance_sampling_clip_max: Annotated[float, Field(gt=0)] | None = 3.0
-    """Upper bound of that ratio; None: no bound."""
 
     @model_validator(mode="after")
     def _check_samples_per_update(self) -> "TrainConfig":
@@ -107,8 +91,7 @@ class TrainConfig(LossConfig):
 
     @model_validator(mode="after")
     def _check_staleness(self) -> "TrainConfig":
-        incompatible = {"num_iterations": self.num_iterations > 1, "resample_rounds": self.resample_rounds > 0,
-                  "importance_sampling_correction": not self.importance_sampling_correction}  # fmt: skip
+        incompatible = {"num_iterations": self.num_iterations > 1, "resample_rounds": self.resample_rounds > 0}
         wrong = [f"train.{name} {getattr(self, name)}" for name, refused in incompatible.items() if refused]
         if self.staleness and wrong:
             raise ValueError(

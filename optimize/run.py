@@ -32,7 +32,6 @@ from ..logs import Progress
 from ..provenance import this_start
 from ..rollouts.first_stage import policy_llm
 from ..rollouts.llms import open_llm
-from ..rollouts.preflight import check_run
 from ..sources import optional_packages
 from ..storage import only_command
 from ..train.grading import Grader, grader_of
@@ -68,7 +67,6 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
     if not resume:
         RunFolder(path).refuse_existing()
     refuse_unsupported(config.rewriter, config.reward)
-    check_run(config)
     with only_command(path), open_environments(config) as client, ExitStack() as models:
         if resume and not is_own(path):
             raise CheckpointError(

@@ -1,7 +1,7 @@
 """Loading the policy: a folder of safetensors, one GGUF file (de-quantised), or a Hub id; an adapter is merged in."""
 
 import copy
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -323,37 +323,14 @@ def _refuse_missing(loaded: Mapping[str, Collection[str]]) -> None:
         raise ValueError(f"its weights lack {len(missing)} tensors of the model, such as {missing[0]}")
 
 
-def refuse_unmatched(checkpoint: Path, model: nn.Module) -> None:
-    """Compare the names of the tensors in a checkpoint with those of the model that is to hold them.
+def _refuse_unmatched(saved: set[str], adapted: nn.Module) -> None:
+    """Raise ValueError where a saved adapter has other tensors than the model that is to hold them: peft goes on with
+    random weights in the place of missing ones."""
+    from peft import get_peft_model_state_dict
 
-    They are those of the adapter for a peft model, else of the whole model. peft and transformers go on with random
-    weights in the place of missing ones. Raises ValueError with the number of tensors that only one of the two has;
-    OSError and SafetensorError for a file that cannot be read.
-    """
-    from peft import PeftModel, get_peft_model_state_dict
-
-    if isinstance(model, PeftModel):
-        saved = _tensor_names([checkpoint / "adapter_model.safetensors"])
-        expected = set(get_peft_model_state_dict(model, save_embedding_layers=False))
-    else:
-        saved, expected = _tensor_names(checkpoint.glob("model*.safetensors")), set(model.state_dict())
-        by_memory: dict[int, set[str]] = {}
-        for name, tensor in model.state_dict().items():
-            by_memory.setdefault(tensor.data_ptr(), set()).add(name)
-        saved = saved.union(*(tied for tied in by_memory.values() if tied & saved))  # one of them is saved
-    unmatched = saved ^ expected
+    unmatched = saved ^ set(get_peft_model_state_dict(adapted, save_embedding_layers=False))
     if unmatched:
-        raise ValueError(
-            f"{len(unmatched)} tensors are only in {checkpoint.name} or only in the policy, such as {min(unmatched)}"
-        )
-
-
-def _tensor_names(files: Iterable[Path]) -> set[str]:
-    names: set[str] = set()
-    for file in files:
-        with safe_open(file, "pt") as saved:
-            names |= set(saved.keys())
-    return names
+        raise ValueError(f"{len(unmatched)} tensors are only in it or only in the policy, such as {min(unmatched)}")
 
 
 def _refuse_other_methods(adapter_config: Path) -> None:
@@ -369,10 +346,13 @@ def _merge_adapter(model: "PreTrainedModel", adapter: Path) -> "PreTrainedModel"
     from peft import PeftModel
 
     try:
-        _tensor_names([adapter / "adapter_model.safetensors"])  # a pickle, which peft would open, ends here
+        with safe_open(
+            adapter / "adapter_model.safetensors", "pt"
+        ) as file:  # a pickle, which peft would open, ends here
+            saved = set(file.keys())
         _refuse_other_methods(adapter / "adapter_config.json")
         adapted = PeftModel.from_pretrained(model, str(adapter), use_safetensors=True)
-        refuse_unmatched(adapter, adapted)
+        _refuse_unmatched(saved, adapted)
         merged: PreTrainedModel = adapted.merge_and_unload()
         return merged
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:

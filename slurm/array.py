@@ -76,7 +76,8 @@ def _training(arrays: SweepArrays, options: LaunchOptions) -> list[Job]:
         )
     ((script, adapters),) = needs
     request = requested_options(options) | {"array": _span(len(configs), arrays.at_once)}
-    before = [f"configs=({shlex.join(str(run.config_file) for run in arrays.training)})"]
+    before = [f"export WANDB_RUN_GROUP={shlex.quote(arrays.name)}"]
+    before += [f"configs=({shlex.join(str(run.config_file) for run in arrays.training)})"]
     target = JobTarget(arrays.name, arrays.folder, adapters, "sweep")
     training = make_job("train", script, f'"${{configs[{TASK} - 1]}}"', request, target, options, before=before)
     if not arrays.evaluate:

@@ -3,6 +3,7 @@
 So a run that fails, or that is killed for its memory, ends no other one, and each begins with an empty GPU.
 """
 
+import os
 import shlex
 import signal
 import subprocess
@@ -35,7 +36,7 @@ def run_sweep(plan: SweepPlan, evaluate: bool, report: Callable[[str], None]) ->
                 report(f"[{number}/{len(plan.runs)}] {run.name}: finished before")
             for command in commands:
                 report(f"[{number}/{len(plan.runs)}] {run.name}: {shlex.join(['querylect', *command])}")
-                if code := run_process(command):
+                if code := run_process(command, {"WANDB_RUN_GROUP": plan.name}):
                     failed[run.name] = code
                     break
             write_table(plan, failed)
@@ -62,14 +63,16 @@ def commands_of(run: SweepRun, evaluate: bool) -> list[list[str]]:
     return commands
 
 
-def run_process(arguments: Sequence[str]) -> int:
+def run_process(arguments: Sequence[str], variables: Mapping[str, str]) -> int:
     """The exit code of `querylect ARGUMENTS`, negative if a signal killed it; its output goes to stderr.
+
+    `variables` are added to its environment, unless they are set already.
 
     Signals are handed on to it, and answered once it has ended: raises KeyboardInterrupt or StoppedError.
     """
     command = [sys.executable, "-P", "-m", "querylect", *arguments]
     # in a session of its own, so that Ctrl-C reaches it once, from here
-    process = subprocess.Popen(command, stdout=2, start_new_session=True)
+    process = subprocess.Popen(command, stdout=2, start_new_session=True, env={**variables, **os.environ})
     with _handed_on(process.send_signal) as received:
         code = process.wait()
     if signal.SIGINT in received:

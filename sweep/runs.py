@@ -86,7 +86,7 @@ def plan_sweep(
     combinations = [dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())]
     runs = []
     for values, run_name in zip(combinations, run_names(combinations), strict=True):
-        chosen = {"name": run_name, "output": output, "tracking.group": name}
+        chosen = {"name": run_name, "output": output}
         settings = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in (values | chosen).items()]
         run = SweepRun(values, load_config(config, [*overrides, *settings]))
         if run.is_started and (changed := changed_keys(load_config(str(run.folder / "config.yaml")), run.config)):

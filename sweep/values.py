@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ..configs.yaml12 import InvalidYAMLError, parse_yaml
 from ..errors import ConfigError
 
-NAMED_BY_SWEEP = ("name", "output", "tracking.group")
+NAMED_BY_SWEEP = ("name", "output")
 """Settings that a sweep chooses for its runs."""
 
 

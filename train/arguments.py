@@ -1,25 +1,18 @@
 """Translate the settings of a run into TRL's GRPOConfig, and reject combinations that cannot be trained."""
 
-from importlib.util import find_spec
+import os
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..configs.schema import PolicyConfig, RolloutConfig, RunConfig, TrackingConfig, TrainConfig
+from ..configs.schema import PolicyConfig, RolloutConfig, RunConfig, TrainConfig
 from ..errors import ConfigError
 from ..rollouts.engines.base import check_tensor_parallel
-from ..sources import install_command
 from .fsdp import check_fsdp, uses_fsdp
 from .zero import lacks_float32_masters, uses_deepspeed
 
 if TYPE_CHECKING:
     from trl import GRPOConfig
-
-
-def check_settings(config: RunConfig, processes: int) -> None:
-    """Raise ConfigError where a run of `config` cannot be trained here by this number of processes."""
-    check_combinations(config, processes)
-    check_report_to(config.tracking)
 
 
 def check_combinations(config: RunConfig, processes: int, sharded: bool = False) -> None:
@@ -79,14 +72,9 @@ def check_staleness(settings: TrainConfig, rollout: RolloutConfig) -> None:
         )
 
 
-def check_report_to(settings: TrackingConfig) -> None:
-    """Raise ConfigError if a package that `tracking.report_to` names is not installed."""
-    for name in settings.report_to:
-        if find_spec(name) is None:
-            raise ConfigError(
-                f"tracking.report_to names {name}, which is not installed. Install it "
-                f"({install_command(name)}), or leave {name} out."
-            )
+def project_name() -> str:
+    """The project of a run in Weights & Biases and trackio."""
+    return os.environ.get("WANDB_PROJECT", "querylect")
 
 
 REMEDY = (
@@ -163,8 +151,7 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1, run_name: s
         temperature=rollout.temperature,
         top_p=rollout.top_p,
         learning_rate=settings.learning_rate,
-        lr_scheduler_type={"constant": "constant_with_warmup"}.get(settings.lr_schedule, settings.lr_schedule),
-        warmup_steps=settings.warmup_steps,
+        lr_scheduler_type=settings.lr_schedule,
         **settings.trl_settings(),
         router_aux_loss_coef=0.0,  # packed rows return no router logits
         trust_remote_code=config.policy.trust_remote_code,
@@ -180,7 +167,7 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1, run_name: s
         save_steps=settings.save_steps,
         report_to=[],  # tracker_callbacks (tracking.py)
         run_name=run_name,
-        project=config.tracking.project,
+        project=project_name(),
         hub_private_repo=True,
         trackio_static_space_id=False,
         disable_tqdm=True,

@@ -104,7 +104,7 @@ def imitation_loss(
     ids, mask, target_mask = ids.to(device), mask.to(device), target_mask.to(device)
     dtype = next(policy.parameters()).dtype
     with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
-        kind = attention_kind(config.packed_attention, device) if config.packing else None
+        kind = attention_kind(device) if config.packing else None
         budget = config.max_tokens_per_micro_batch
         logps, _, _ = packed_logps(policy, ids, mask, target_mask, 1.0, attention=kind, budget=budget)
     return -(logps * target_mask).sum() / target_mask.sum()

@@ -1,18 +1,21 @@
-"""The records of a run: metrics.jsonl, rollouts.jsonl and what the collapse guard says of them."""
+"""The records of a run: metrics.jsonl, rollouts.jsonl, what the collapse guard says of them, and a progress bar."""
 
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..data.history import records_of
+from ..logs import progress_bar
 from ..rollouts.memory import peak_memory_gib
 from ..rollouts.tree import Node, Tree
 from ..rollouts.turns import ValidationRecord
 from .guard import CollapseGuard
+from .metrics import turns_of
 from .run_folder import RunFolder
 from .weight_changes import WeightChanges
 
@@ -21,20 +24,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LOGGED_TREES = 4
+"""Trees of a step that are written to rollouts.jsonl."""
+
 
 class MetricsCallback(TrainerCallback):
-    """Makes and writes the record of every optimizer step, in the main process."""
+    """Makes, writes and shows the record of every step, in the main process; `close` ends the progress bar."""
 
     def __init__(self, trainer: "TreeTrainer", folder: RunFolder, guard: CollapseGuard, changes: WeightChanges) -> None:
         self.trainer, self.folder, self.guard, self.changes = trainer, folder, guard, changes
-        self._started = time.perf_counter()
+        self._started, self._bar = time.perf_counter(), ExitStack()
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
-        """Replay the records of earlier starts to the guard."""
+        """Replay the records of earlier starts to the guard, and draw the bar."""
         for record in self.folder.read(self.folder.metrics):
             self.guard.look(record)
+        self._advance = self._bar.enter_context(progress_bar(self.trainer.run.name))
+        self._advance(state.global_step, state.max_steps)
         self._started = time.perf_counter()
 
     def record(self, losses: Mapping[str, float]) -> dict[str, float]:
@@ -68,13 +76,20 @@ class MetricsCallback(TrainerCallback):
         logs: Mapping[str, float] | None = None,
         **_: object,
     ) -> None:
-        """Write the record of a step and some of its trees, and check the guard."""
-        if not logs or "loss" not in logs:
+        """Show the rewards of a step or a validation. Write the record of a step and some of its trees, and check the
+        guard."""
+        logs = logs or {}
+        for name, label in (("reward", "step"), ("eval_reward", "validation at step")):
+            if rewards := [f"turn {turn} reward {logs[key]:.3f}" for turn, key in turns_of(logs, name)]:
+                seconds = f"  {logs['seconds/step']:.1f} s" if "seconds/step" in logs else ""
+                log.info("%s %d/%d  %s%s", label, state.global_step, state.max_steps, "  ".join(rewards), seconds)
+        self._advance(state.global_step, state.max_steps)
+        if "loss" not in logs:
             return
         step, trainer = state.global_step, self.trainer
         record: dict[str, float] = {"step": step, **logs}
         self.folder.append(self.folder.metrics, record)
-        if trees := trainer.trees[: trainer.run.train.log_rollouts]:
+        if trees := trainer.trees[:LOGGED_TREES]:
             self.folder.append(self.folder.rollouts, *({"step": step, **describe(tree)} for tree in trees))
         for finding in self.guard.look(record):
             log.warning("step %d: %s", step, finding)
@@ -87,6 +102,10 @@ class MetricsCallback(TrainerCallback):
         trainer = self.trainer
         trainer.callback_handler.on_log(trainer.args, trainer.state, trainer.control, logs)
         self._started = time.perf_counter()
+
+    def close(self) -> None:
+        """End the bar."""
+        self._bar.close()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """The time of saving does not count toward the next step."""

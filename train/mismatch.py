@@ -11,10 +11,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..configs.schema import TrainConfig
-
 DIFFERENCE = "sampling/sampling_logp_difference"
 """Prefix of the log-probability difference in metrics.jsonl, followed by /mean and /max."""
+LARGEST_WEIGHT = 3.0
+"""Upper bound of p / q."""
 _LARGEST = 20.0
 """Log-ratios are clamped to ± this, so that their exponentials stay finite."""
 
@@ -25,25 +25,18 @@ def log_ratios(trainer: Tensor, sampler: Tensor, mask: Tensor) -> Tensor:
     return torch.where(valid, (trainer - sampler.nan_to_num()).clamp(-_LARGEST, _LARGEST), 0.0)
 
 
-def importance_weights(differences: Tensor, settings: TrainConfig) -> Tensor:
-    """The weights p / q of log-ratios (rows, tokens), truncated at `importance_sampling_clip_max`."""
-    ratio = differences.exp()
-    upper = settings.importance_sampling_clip_max
-    return ratio if upper is None else ratio.clamp(max=upper)
-
-
 class Mismatch:
     """Mismatch statistics over the loss tokens of a step; `gather` joins tensors of all processes."""
 
-    def __init__(self, settings: TrainConfig, gather: Callable[[Tensor], Tensor] = lambda rows: rows) -> None:
-        self.settings, self.gather = settings, gather
+    def __init__(self, gather: Callable[[Tensor], Tensor] = lambda rows: rows) -> None:
+        self.gather = gather
         self._sums: Tensor | None = None
         self._extremes: Tensor | None = None
 
     def weigh(self, trainer: Tensor, sampler: Tensor, mask: Tensor) -> Tensor:
         """The weights of a micro-batch, (rows, tokens), also added to the statistics; 1 outside the mask."""
         differences = log_ratios(trainer.detach().float(), sampler, mask)
-        weights = importance_weights(differences, self.settings)
+        weights = differences.exp().clamp(max=LARGEST_WEIGHT)
         counted = mask.bool() & ~sampler.isnan()
         self._count(differences[counted], weights[counted])
         return weights

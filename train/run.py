@@ -17,23 +17,19 @@ from ..configs.schema import PolicyConfig, RunConfig, TrainConfig
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.multi import MixedClient
 from ..errors import (
-    CheckpointError,
     CollapseError,
     ConfigError,
     EngineUnavailableError,
     EnvironmentUnavailableError,
-    QuerylectError,
     RequestError,
     StoppedError,
     StorageError,
-    in_one_line,
 )
 from ..provenance import Start, this_start
 from ..rollouts.engines.base import Weights
-from ..rollouts.preflight import check_run
 from ..rollouts.tokenizer import Tokenizer
 from ..storage import only_command
-from .arguments import check_settings, grpo_config, trainable_dtype
+from .arguments import check_combinations, grpo_config, trainable_dtype
 from .distributed.processes import Processes, launched
 from .fsdp import splits_weights
 from .questions import TrainingData, prepare_data
@@ -81,7 +77,7 @@ class _Policy:
     """The policy under training and what samples from it."""
 
     config: RunConfig
-    """The run's settings, with train.packing and train.gradient_checkpointing resolved for this policy."""
+    """The run's settings, with train.gradient_checkpointing resolved for this policy."""
     model: "PreTrainedModel | PeftModel"
     tokenizer: Tokenizer
     sampler: Weights
@@ -116,16 +112,15 @@ def train(
         if not processes.is_main_process:
             logging.getLogger(__package__.partition(".")[0]).setLevel(logging.WARNING)
         # What takes no model, service or PyTorch to know comes before they are imported.
-        processes.on_every_process(lambda: check_settings(config, processes.count))
+        processes.on_every_process(lambda: check_combinations(config, processes.count))
         path = config.run_folder
         processes.on_main_process(lambda: None if resume else RunFolder(path).refuse_existing())
-        processes.on_main_process(lambda: check_run(config))
         processes.on_main_process(lambda: lock.enter_context(only_command(path)))
         start = processes.on_main_process(lambda: _resume_point(config, resume, trust))
         from .distributed.abort import AbortStep
         from .distributed.collectives import stopper_of
 
-        stopper = stopper_of(config.train, processes)
+        stopper = stopper_of(processes)
         with stopper.listening():
             try:
                 return _train(_Launch(config, processes, stopper, callbacks), start)
@@ -208,7 +203,7 @@ def _load(launch: _Launch, data: TrainingData) -> _Policy:
     from ..rollouts.fingerprint import fingerprint
     from ..rollouts.policy import add_lora, load_policy, move_to
     from .memory.gradient_checkpointing import resolve_gradient_checkpointing
-    from .packing.check import resolve_packing
+    from .packing.check import refuse_unpackable
 
     config, processes = launch.config, launch.processes
     set_seed(config.seed)
@@ -216,20 +211,17 @@ def _load(launch: _Launch, data: TrainingData) -> _Policy:
     base = fingerprint(loaded) if processes.is_main_process else ""
     move_to(loaded, processes.device)
     model = add_lora(loaded, config.policy)
-    config = _with_train(config, packing=resolve_packing(config.train, config.rollout, model))
+    if config.train.packing:
+        refuse_unpackable(model, config.rollout.longest_sequence)
     checkpointing = resolve_gradient_checkpointing(
         config.policy, config.rollout, config.train, model, processes.device, processes.count
     )
-    config = _with_train(config, gradient_checkpointing=checkpointing)
+    train = config.train.model_copy(update={"gradient_checkpointing": checkpointing})
+    config = config.model_copy(update={"train": train})
     separate = splits_weights() or config.train.staleness > 0
     engine, sampler = open_engine(config.policy, config.rollout, config.seed, model, tokenizer, separate)
     grower = make_grower(engine, data.rewriter, data.client, config.rollout, config.reward)
     return _Policy(config, model, tokenizer, sampler, grower, base)
-
-
-def _with_train(config: RunConfig, **resolved: object) -> RunConfig:
-    """The settings with others in their section `train`."""
-    return config.model_copy(update={"train": config.train.model_copy(update=resolved)})
 
 
 def _open_folder(
@@ -338,7 +330,6 @@ def _add_callbacks(
     from .distributed.collectives import collective_callbacks
     from .guard import CollapseGuard, logp_bound
     from .metrics_callback import MetricsCallback
-    from .progress import ProgressCallback
     from .tracking import finish_wandb, tracker_callbacks, wandb_mode
     from .validation import Validator
     from .weight_changes import WeightChanges
@@ -347,19 +338,17 @@ def _add_callbacks(
     bound = logp_bound(config.rollout, torch_dtype(config.policy), config.train.staleness)
     guard = CollapseGuard(config.train.guard, bound, config.train.learning_rate)
     changes = WeightChanges(trainer, config.seed, processes.all_gather)
-    stopper.trainer = trainer
     main: list[TrainerCallback] = []
     trackers: list[TrainerCallback] = []
     validated = None
     if processes.is_main_process:
         metrics = MetricsCallback(trainer, folder, guard, changes)
         trainer.make_record, validated = metrics.record, metrics.validated
-        progress = ProgressCallback(config.name)
-        cleanup.callback(progress.close)
+        cleanup.callback(metrics.close)
         trackers = tracker_callbacks(config, folder.path, opened.provenance)
         if wandb_mode(config.tracking) != "disabled":
             cleanup.callback(finish_wandb)
-        main = [metrics, progress]
+        main = [metrics]
     for callback in (changes, *collective_callbacks(processes, stopper, main)):
         trainer.add_callback(callback)
     if data.validation:
@@ -382,12 +371,7 @@ def _add_callbacks(
 
 
 def _run_trainer(trainer: "TreeTrainer", stopper: "StopOnSignal", checkpoint: Path | None) -> None:
-    """TRL's loop. Saves a checkpoint of the last finished step if it is interrupted.
-
-    Raises CheckpointError if `checkpoint` cannot be continued.
-    """
-    from torch import OutOfMemoryError
-
+    """TRL's loop. Saves a checkpoint of the last finished step if it is interrupted."""
     from .distributed.abort import AbortStep
 
     try:
@@ -404,21 +388,8 @@ def _run_trainer(trainer: "TreeTrainer", stopper: "StopOnSignal", checkpoint: Pa
         with stopper.to_the_end():
             trainer.save_now()
         raise
-    except Exception as error:
+    except OSError as error:
         folder = trainer.folder.path
-        if isinstance(error, OSError) and not os.access(folder, os.W_OK | os.X_OK):
+        if not os.access(folder, os.W_OK | os.X_OK):
             raise StorageError(f"{folder / 'checkpoints'} could not be written ({error}). {REMEDY}") from error
-        if (
-            checkpoint is None
-            or trainer.has_stepped
-            or isinstance(error, (QuerylectError, MemoryError, OutOfMemoryError))
-        ):
-            raise
-        raise _unloadable(checkpoint, error) from error
-
-
-def _unloadable(checkpoint: Path, error: Exception) -> CheckpointError:
-    return CheckpointError(
-        f"{checkpoint} could not be continued ({in_one_line(error, 200)}). It is damaged or of another policy; remove "
-        "it to go on from the one before, or start a new run."
-    )
+        raise

@@ -22,6 +22,7 @@ from transformers.integrations.integration_utils import (
 from ..configs.schema import RunConfig, TrackingConfig
 from ..errors import TrackingError, in_one_line
 from ..provenance import Start
+from .arguments import project_name
 from .run_folder import RunFolder
 
 
@@ -71,9 +72,8 @@ def open_wandb(config: RunConfig, folder: Path, description: Mapping[str, object
     joined = (folder / "tracking_id").exists()
     try:
         return wandb.init(
-            project=config.tracking.project,
+            project=project_name(),
             name=config.name,
-            group=config.tracking.group,
             id=tracking_id(folder),
             resume="allow" if joined else None,
             dir=str(folder),

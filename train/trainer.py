@@ -116,8 +116,6 @@ class TreeTrainer(GRPOTrainer):
         self.make_record: Callable[[Mapping[str, float]], dict[str, float]] | None = None
         """In the main process: the record of the step that has ended, from the figures of its loss."""
         self.update_seconds = 0.0
-        self.saving_seconds: float | None = None
-        """Duration of the last checkpoint save; None before the first."""
         with loaded_on_the_cpu(args):
             super().__init__(
                 model,
@@ -140,12 +138,7 @@ class TreeTrainer(GRPOTrainer):
             self.ahead = TreesAhead(staleness, steps, grower, sampler, self._grow_ahead, self.processes)
             self._order = self._questions_by_step()
             self._foreseen: list[list[str]] = []
-        self.mismatch = Mismatch(run.train, self.accelerator.gather)
-
-    @property
-    def has_stepped(self) -> bool:
-        """Whether the first rollout has begun; before that, a resumed run is still loading its checkpoint."""
-        return self._before_step is not None
+        self.mismatch = Mismatch(self.accelerator.gather)
 
     def create_accelerator_and_postprocess(self) -> None:
         """As in TRL. Under FSDP only accelerate may know of it: TRL would gather the whole reference at once, and
@@ -254,7 +247,6 @@ class TreeTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
         """TRL's checkpoint, written to a temporary folder and renamed, so it is complete or absent."""
-        started = time.perf_counter()
         target = self.folder.checkpoints / f"checkpoint-{self.state.global_step}"
         with self.processes.staged(target) as staging:
             self._staging = staging
@@ -271,7 +263,6 @@ class TreeTrainer(GRPOTrainer):
                 assert self._buffered_inputs is not None
                 save_rollout(staging, self.processes.rank, self._buffered_inputs, self.last_metrics)
         self.processes.on_main_process(lambda: self.folder.keep_newest(self.run.train.keep_checkpoints))
-        self.saving_seconds = time.perf_counter() - started
 
     @property
     def _unfinished_rollout(self) -> int:
@@ -370,7 +361,7 @@ class TreeTrainer(GRPOTrainer):
     def _compute_loss(self, model: nn.Module, inputs: Batch) -> Tensor:
         self._loss_mask = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
         # TRL multiplies the loss by `importance_sampling_ratio` only if `use_vllm` is set.
-        self._loss_inputs, self.use_vllm = dict(inputs), self.run.train.importance_sampling_correction
+        self._loss_inputs, self.use_vllm = dict(inputs), True
         try:
             return super()._compute_loss(model, self._loss_inputs)  # type: ignore[no-any-return]
         finally:
@@ -429,7 +420,7 @@ class TreeTrainer(GRPOTrainer):
     ) -> tuple[Tensor, Tensor | None]:
         """Log-probabilities and entropies (rows, completion), of `batch_size` rows at a time."""
         settings = self.run.train
-        kind = attention_kind(settings.packed_attention, input_ids.device) if settings.packing else None
+        kind = attention_kind(input_ids.device) if settings.packing else None
         parts = []
         for start in range(0, len(input_ids), batch_size):
             chunk = slice(start, start + batch_size)

@@ -37,7 +37,7 @@ def hostile_config():
                     section[key] = value
 
     fill(values, "")
-    assert {"output", "env.index", "env.model", "env.host", "policy.model", "tracking.project"} <= set(accepted)
+    assert {"output", "env.index", "env.model", "env.host", "policy.model"} <= set(accepted)
     assert "name" not in accepted
     return validated(RunConfig, values, "here")
 

@@ -111,7 +111,7 @@ def saved(processes, folder):
     trainer = object.__new__(TreeTrainer)
     parts = {
         "processes": processes, "folder": folder, "run": RunConfig(), "mixture": None, "num_iterations": 1,
-        "state": SimpleNamespace(global_step=1), "_staging": None, "saving_seconds": None,
+        "state": SimpleNamespace(global_step=1), "_staging": None,
     }  # fmt: skip
     for name, value in parts.items():
         object.__setattr__(trainer, name, value)

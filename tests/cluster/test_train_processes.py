@@ -90,9 +90,7 @@ def test_several_processes_are_one_process(settings, tmp_path, processes, change
     """1×4 and 2×2 or 4×1 questions: the same samples, rewards and advantages, and the same weights; four processes for
     two steps."""
     steps = 3 if processes == 2 else 2
-    config = change(
-        settings, **{"train.questions_per_step": 4, "train.log_rollouts": 4, "train.steps": steps, **changes}
-    )
+    config = change(settings, **{"train.questions_per_step": 4, "train.steps": steps, **changes})
     single = train(config)
     assert sum(line["grad_norm"] > 0 for line in records(single / "metrics.jsonl")) >= 2, "it has something to learn"
     several = change(config, output=str(tmp_path / "both"))

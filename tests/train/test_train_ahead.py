@@ -19,8 +19,9 @@ from querylect.rollouts.grow import Grower
 from querylect.rollouts.policy import add_lora, load_policy
 from querylect.rollouts.tree import Node, Tree
 from querylect.train.ahead import TreesAhead
-from querylect.train.arguments import check_settings
+from querylect.train.arguments import check_combinations
 from querylect.train.credit import assign_credit
+from querylect.train.distributed import stopping
 from querylect.train.distributed.processes import Processes
 from querylect.train.metrics_callback import describe
 from querylect.train.packing.packing import packed_logps
@@ -35,11 +36,11 @@ from ..growers import engine_around, engine_of, grower_of
 from ..lessons import change, lesson_settings, records, stopped_copy, without_seconds
 from ..raising import logged, refused
 from ..waiting import until
-from .test_train_stops import breaking
+from .test_train_stops import breaking, out_of_time
 from .test_train_validation import ASKED as VALIDATION
 from .test_train_validation import environment
 
-SOON = {"train.steps": 5, "train.save_steps": 1, "train.keep_checkpoints": 9, "train.log_rollouts": 9}
+SOON = {"train.steps": 5, "train.save_steps": 1, "train.keep_checkpoints": 9}
 
 
 @pytest.fixture(scope="module")
@@ -165,11 +166,11 @@ def test_older_trees_than_allowed_are_never_trained_on(settings, tmp_path, top_p
 
 
 def test_what_knows_later_questions_or_weights_is_refused(settings):
-    for name, value in (("num_iterations", 2), ("resample_rounds", 1), ("importance_sampling_correction", False)):
+    for name, value in (("num_iterations", 2), ("resample_rounds", 1)):
         with pytest.raises(ValidationError, match=f"train.{name} {value}"):
             change(settings, **{"train.staleness": 1, f"train.{name}": value})
     with refused(ConfigError, "vllm_server", "train.staleness"):
-        check_settings(change(settings, **{"train.staleness": 1, "rollout.engine": "vllm"}), 1)
+        check_combinations(change(settings, **{"train.staleness": 1, "rollout.engine": "vllm"}), 1)
 
 
 class Scripted:
@@ -307,10 +308,11 @@ def test_a_signal_while_trees_are_sampled_ahead_saves_and_the_run_goes_on_exactl
             signal.pthread_kill(main.ident, signal.SIGTERM)
         return grow(self, *arguments, **options)
 
-    changes = {"rewriter.stop": True, "reward.search_price": 0.1, "train.staleness": 1, "train.grace_seconds": 0}
+    changes = {"rewriter.stop": True, "reward.search_price": 0.1, "train.staleness": 1}
     config = change(settings, **changes, **{"train.steps": 4, "train.save_steps": 100})
     with monkeypatch.context() as patch:
         patch.setattr(Grower, "grow", interrupted)
+        patch.setattr(stopping.signal, "setitimer", out_of_time)
         with refused(StoppedError, "SIGTERM"):
             train(config)
     reached = len(records(config.run_folder / "metrics.jsonl"))

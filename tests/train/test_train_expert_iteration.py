@@ -155,7 +155,7 @@ def test_an_outage_stops_expert_iteration(expert, client, tmp_path):
 
 
 def test_two_processes_share_what_the_first_has_imitated(expert, tmp_path):
-    config = change(expert, **{"train.questions_per_step": 4, "train.log_rollouts": 4, "train.steps": 2})
+    config = change(expert, **{"train.questions_per_step": 4, "train.steps": 2})
     single = train(config)
     assert {line["round"] for line in records(single / "warm_start.jsonl")} <= {1, 2, 3}
     with Started(change(config, output=str(tmp_path / "both")), tmp_path / "two", 2) as started:

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from querylect.benchmarks.greedy import greedy_trees
-from querylect.configs.schema import RunConfig, TrainConfig
+from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
 from querylect.envs.client.connect import open_environment
 from querylect.errors import EngineUnavailableError
 from querylect.inference.load import of_config
 from querylect.inference.rewriter import Rewriter
-from querylect.train.mismatch import Mismatch, importance_weights, log_ratios
+from querylect.train import mismatch
+from querylect.train.mismatch import Mismatch, log_ratios
 from querylect.train.run import train
 
 from ..lessons import change, records
@@ -25,13 +26,6 @@ RATIO = "sampling/importance_sampling_ratio"
 APART = "sampling/sampling_logp_difference"
 
 
-@pytest.mark.parametrize(("maximum", "expected"), [(3.0, [0.25, 1.0, 3.0, 3.0]), (None, [0.25, 1.0, 3.0, 8.0])])
-def test_ratios_of_a_quarter_one_three_and_eight(maximum, expected):
-    settings = TrainConfig(importance_sampling_clip_max=maximum)
-    weights = importance_weights(torch.tensor([0.25, 1.0, 3.0, 8.0]).log(), settings)
-    assert weights.tolist() == pytest.approx(expected, rel=1e-5)
-
-
 def test_only_sampled_tokens_with_a_recorded_probability_are_corrected():
     trainer = torch.tensor([[-1.0, -2.0, -3.0, 500.0]])
     sampler = torch.tensor([[-1.5, math.nan, -1.0, -1.0]])
@@ -40,7 +34,7 @@ def test_only_sampled_tokens_with_a_recorded_probability_are_corrected():
 
 def test_the_figures_of_a_step_by_hand():
     """Ratios 2, ½ and 4 (cut to 3) over two micro-batches; the last token of each is not of the loss."""
-    mismatch = Mismatch(TrainConfig())
+    mismatch = Mismatch()
     first = mismatch.weigh(torch.tensor([[2.0, 0.5, 9.0]]).log(), torch.zeros(1, 3), torch.tensor([[1, 1, 0]]))
     second = mismatch.weigh(torch.tensor([[4.0, 9.0]]).log(), torch.zeros(1, 2), torch.tensor([[1, 0]]))
     assert first.tolist() == [[pytest.approx(2.0), pytest.approx(0.5), 1.0]]
@@ -71,7 +65,7 @@ def test_figures_of_several_processes_are_joined():
         remote = [2.0, 2.0, 0.0, 0.0, 0.0] if sums else [1.0, -1.0, 0.0]
         return torch.cat([rows, torch.tensor([remote], dtype=rows.dtype)])
 
-    mismatch = Mismatch(TrainConfig(), gather)
+    mismatch = Mismatch(gather)
     mismatch.weigh(torch.tensor([[3.0]]).log(), torch.zeros(1, 1), torch.ones(1, 1))
     figures = mismatch.read()
     assert [figures[f"{RATIO}/{name}"] for name in ("min", "mean", "max")] == pytest.approx([1.0, 5 / 3, 3.0])
@@ -121,32 +115,21 @@ def by_hand(trainer):
     return ratios, advantages, signal
 
 
-@pytest.mark.parametrize(
-    ("maximum", "packing"),
-    [(1.2, True), (None, False)],
-)
+@pytest.mark.parametrize(("maximum", "packing"), [(1.2, True), (3.0, False)])
 def test_a_disturbed_sampler_is_corrected_by_the_weights_that_follow(settings, monkeypatch, maximum, packing):
-    """Without the correction the mismatch is only logged."""
+    monkeypatch.setattr(mismatch, "LARGEST_WEIGHT", maximum)
 
     def act(trainer):
         ready(trainer)
         disturb(trainer)
         inputs = step_inputs(trainer)
         losses, _ = losses_and_gradients(trainer, inputs, packing)
-        figures = trainer.mismatch.read()
-        trainer.run = change(trainer.run, **{"train.importance_sampling_correction": False})
-        plain, _ = losses_and_gradients(trainer, inputs, packing)
-        assert trainer.mismatch.read() == figures
-        return float(losses.sum()), float(plain.sum()), by_hand(trainer), figures
+        return float(losses.sum()), by_hand(trainer), trainer.mismatch.read()
 
-    chosen = {"train.importance_sampling_clip_max": maximum}
-    loss, plain, (ratios, advantages, signal), figures = with_trainer(change(settings, **chosen), monkeypatch, act)
-    assert plain == pytest.approx(-float(advantages.mean()), rel=1e-5, abs=1e-7)
+    loss, (ratios, advantages, signal), figures = with_trainer(settings, monkeypatch, act)
     assert ratios.max() > 1.3
     assert ratios.min() < 0.8
-    outside = ratios > (maximum or math.inf)
-    weights = ratios.clone()
-    weights[outside] = maximum or 1.0
+    outside, weights = ratios > maximum, ratios.clamp(max=maximum)
     assert loss == pytest.approx(float(-(weights * advantages).mean()), rel=1e-3, abs=1e-6)
     assert abs(loss + float(advantages.mean())) > 3e-4, "the correction is not nothing"
     ratios, outside = ratios[signal], outside[signal]
@@ -164,7 +147,7 @@ def test_the_weights_are_those_of_trl_which_takes_a_second_forward_pass(settings
         disturb(trainer)
         trainer.use_vllm, trainer._last_loaded_step = True, trainer.state.global_step
         trainer.vllm_importance_sampling_mode = "token_truncate"
-        trainer.vllm_importance_sampling_clip_max = trainer.run.train.importance_sampling_clip_max
+        trainer.vllm_importance_sampling_clip_max = mismatch.LARGEST_WEIGHT
         trainer.vllm_importance_sampling_clip_min = None
         output = GRPOTrainer._generate_and_score_completions(trainer, batch(trainer))
         ours = trainer.mismatch.weigh(
@@ -173,7 +156,7 @@ def test_the_weights_are_those_of_trl_which_takes_a_second_forward_pass(settings
         trainer.use_vllm = False
         return ours, output["importance_sampling_ratio"]
 
-    ours, theirs = with_trainer(change(settings, **{"train.importance_sampling_clip_max": 1.3}), monkeypatch, act)
+    ours, theirs = with_trainer(settings, monkeypatch, act)
     torch.testing.assert_close(ours, theirs)
     assert len(theirs.unique()) > 5
 

@@ -95,7 +95,7 @@ def mixed(settings, herbs, url, folder):
     """Five steps of four questions: three of BM25, one of the dense retriever."""
     (folder / "prompt.yaml").write_text(PROMPT)
     plain = change(settings, **{"train.questions_per_step": 4, "train.steps": 5, "train.save_steps": 1}).model_dump()
-    plain["train"] |= {"keep_checkpoints": 9, "log_rollouts": 4}
+    plain["train"]["keep_checkpoints"] = 9
     plain["rewriter"]["prompt"] = str(folder / "prompt.yaml")
     plain["mix"] = {
         "environments": {

@@ -173,7 +173,7 @@ def test_layers_computed_again_give_the_same_run(settings, changes, monkeypatch)
     assert any(line["grad_norm"] > 0 for line in plain)
 
 
-def test_an_unpackable_policy_is_refused_before_a_folder_or_trained_flat(settings, tmp_path, caplog):
+def test_an_unpackable_policy_is_refused_before_a_folder_or_trained_flat(settings, tmp_path):
     """Experts that are balanced by a loss over rows: sampled with shared prefixes, trained in rows of their own. A
     small learning rate is not logged as 0."""
     from ..tiny import save_tiny
@@ -184,12 +184,10 @@ def test_an_unpackable_policy_is_refused_before_a_folder_or_trained_flat(setting
     with refused(ModelError, "router_aux_loss_coef 0.001", "train.packing"):
         train(config)
     assert not (config.run_folder / "config.yaml").exists()
-    run = train(change(config, **{"train.packing": "auto", "train.beta": 0.01, "train.learning_rate": 2.5e-7}))
-    assert any("'qwen3_moe'" in str(reason) for reason, *_ in logged(caplog, "train.packing.check"))
+    run = train(change(config, **{"train.packing": False, "train.beta": 0.01, "train.learning_rate": 2.5e-7}))
     (line,) = records(run / "metrics.jsonl")
     assert line.get("tokens/packed", 0) == 0
     assert line["learning_rate"] == 2.5e-7
-    assert "packing: auto" in (run / "config.yaml").read_text(), "what was asked for is kept, so that it can be resumed"
 
 
 def test_an_existing_run_is_refused_and_left_alone(straight):
@@ -246,13 +244,9 @@ def test_another_environment_is_refused(straight, tmp_path):
 @pytest.mark.parametrize(
     "name", ["adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
 )
-def test_a_damaged_checkpoint_is_said_and_a_missing_file_leads_to_the_one_before(straight, tmp_path, caplog, name):
+def test_a_missing_file_leads_to_the_checkpoint_before(straight, tmp_path, caplog, name):
     config, copy = copy_of(straight, tmp_path, 2)
-    damaged = copy / "checkpoints" / "checkpoint-2" / name
-    damaged.write_bytes(damaged.read_bytes()[: damaged.stat().st_size // 2])
-    with refused(CheckpointError, damaged.parent):
-        train(config, resume=True)
-    damaged.unlink()
+    (copy / "checkpoints" / "checkpoint-2" / name).unlink()
     with caplog.at_level(logging.WARNING):
         from querylect.train.run_folder import RunFolder
 

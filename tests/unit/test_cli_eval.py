@@ -29,10 +29,8 @@ def test_a_spec_is_carried_out_and_a_run_is_not_taken_for_one(
     replace_function,  # noqa: F811
     path,
     tables,
-    monkeypatch,
     capsys,
 ):
-    monkeypatch.setattr("querylect.rollouts.preflight.check_run", lambda config, name=None: None)
     spec_calls = replace_function("eval.spec", "evaluate_spec", (tables, None))
     run_calls = replace_function("eval.run", "evaluate_each", [tables.with_name("report.html")])
     assert end("eval", path, "limit=3", "-o", "out") == 0

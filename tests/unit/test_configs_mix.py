@@ -110,15 +110,11 @@ def test_one_environment_is_chosen_by_its_name(path):
     [
         ("mix.environments.minlm.weight=2.0", ["'minlm' in mix.environments", "bm25, minilm"]),
         ("mix.environments.minilm.wieght=2.0", ["mix.environments.minilm.weight?"]),
-        ("mix.environments.minilm.env.retreiver=x", ["mix.environments.minilm.env.retriever?"]),
         ("mix.environments.minilm.zzz=2", ["weight, env, client, rewriter"]),
         ("mix.environments.minilm.weight=0.0", ["minilm.weight is 0.0", "greater than 0"]),
-        ("mix.environments.minilm.weight=.inf", ["weight is Infinity"]),
-        ("mix.environments.minilm=3", ["minilm is 3"]),
         ("mix.environments={}", ["mix.environments is {}", "at least 1"]),
         ("mix.environments.minilm={}", ["'bm25' and 'minilm'"]),
         ("mix.environments.Mini-LM={weight: 1.0, env: {index: x}}", ["'Mini-LM'"]),
-        ("mix.environments.a/b={env: {index: x}}", ["'a/b'"]),
     ],
 )
 def test_what_cannot_be_mixed_is_refused_by_name(path, override, facts):
@@ -131,13 +127,6 @@ def test_a_name_that_stands_twice_is_refused(tmp_path):
     file.write_text(MIX.replace("    minilm:", "    bm25:"))
     with refused(ConfigError, "line 12, column 5", '"bm25"'):
         load_config(str(file))
-
-
-def test_a_wrong_shared_setting_is_told_once(path):
-    for setting in ("env.retriever", "mix.environments.minilm.env.retriever"):
-        with refused(ConfigError, f"override '{setting}=5': {setting} is 5") as caught:
-            load_config(path, [f"{setting}=5"])
-        assert str(caught.value).count(" is 5") == 1
 
 
 @pytest.mark.parametrize("command", ["serve", "rewrite", "index merge"])

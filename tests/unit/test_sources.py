@@ -5,11 +5,9 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 from querylect import sources
-from querylect.configs.schema import RunConfig
 from querylect.data.hpo import load_hpo
 from querylect.data.wordnet import load_wordnet
 from querylect.errors import DataError, ModelError
-from querylect.rollouts.preflight import check_run
 from querylect.sources import resolve_model
 
 from ..raising import refused
@@ -26,9 +24,6 @@ def adapter(tmp_path):
 def test_an_adapter_is_refused_wherever_a_model_is_named(adapter):
     with refused(ModelError, adapter, "'somebody/base'"):
         resolve_model(str(adapter))
-    with refused(ModelError, adapter):
-        settings = {"client": {"urls": ["http://localhost:1"]}, "policy": {"model": str(adapter)}}
-        check_run(RunConfig.model_validate(settings, strict=True))
 
 
 def test_a_model_with_an_adapter_beside_its_weights_has_its_own(adapter):

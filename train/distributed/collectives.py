@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
@@ -12,7 +11,7 @@ from types import FrameType
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ...configs.schema import ClientConfig, EnvironmentConfig, RunConfig, TrainConfig
+from ...configs.schema import ClientConfig, EnvironmentConfig, RunConfig
 from ...envs.client.child_process import local_service
 from ...envs.client.client import SyncEnvironmentClient
 from ...envs.client.connect import AnyClient, known_services, open_environment, open_environments
@@ -69,8 +68,8 @@ def _light(node: Node) -> Node:
 class CollectiveStop(StopOnSignal):
     """A signal to one process stops all of them; a step is aborted only while no other process waits for this one."""
 
-    def __init__(self, settings: TrainConfig, processes: Processes) -> None:
-        super().__init__(settings)
+    def __init__(self, processes: Processes) -> None:
+        super().__init__()
         self.processes = processes
 
     def _note(self, number: int, frame: FrameType | None) -> None:
@@ -80,16 +79,15 @@ class CollectiveStop(StopOnSignal):
         if self.processes.interruptible and not self._changing:
             if number == signal.SIGINT:
                 raise KeyboardInterrupt
-            self._finish_or_leave(self.grace[number])
+            self._finish_or_leave(number)
 
     def _out_of_time(self, number: int, frame: FrameType | None) -> None:
         if self.processes.interruptible:
             super()._out_of_time(number, frame)
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
-        """Note the time. A signal received since the last collective call is handled at the next one."""
-        self._changing = False
-        self._began = time.perf_counter()
+        """A signal received since the last collective call is handled at the next one."""
+        self._changing, self._in_step = False, True
 
     def meet(self, control: TrainerControl) -> None:
         """Make all processes stop or save if one of them has to. Collective, after every step.
@@ -137,9 +135,9 @@ for _event in [name for name in vars(TrainerCallback) if name.startswith("on_")]
     setattr(AllGatherCallback, _event, partialmethod(AllGatherCallback._pass_on, _event))
 
 
-def stopper_of(settings: TrainConfig, processes: Processes) -> StopOnSignal:
+def stopper_of(processes: Processes) -> StopOnSignal:
     """The signal handler of this process."""
-    return StopOnSignal(settings) if processes.count == 1 else CollectiveStop(settings, processes)
+    return StopOnSignal() if processes.count == 1 else CollectiveStop(processes)
 
 
 def collective_callbacks(

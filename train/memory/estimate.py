@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from ...configs.mix import environments
 from ...configs.schema import LoraConfig, PolicyConfig, RolloutConfig, RunConfig, TrainConfig
 from ..packing.limits import BLOCK, HEAD_CHUNK, HEAD_TOKENS
-from .model_shape import ModelShape, by_name
+from .model_shape import ModelShape
 
 GIB = 2**30
 H100_GIB = 79.0
@@ -149,8 +148,8 @@ def longest_tree(rollout: RolloutConfig, settings: TrainConfig) -> tuple[int, in
     sampled = sum(nodes) * rollout.max_new_tokens
     packed = prompt + sampled + doc_tokens * sum(nodes[:-1])
     trees = settings.questions_per_micro_batch
-    computed = nodes[-1] * path if settings.packing is False else packed
-    scored = nodes[-1] * (path - prompt) if settings.packing is False else sampled
+    computed = packed if settings.packing else nodes[-1] * path
+    scored = sampled if settings.packing else nodes[-1] * (path - prompt)
     limit = max(path, settings.max_tokens_per_micro_batch or trees * computed)
     return min(limit, trees * computed), min(limit, trees * scored), path
 
@@ -175,8 +174,6 @@ class MemoryPlanner:
     train: TrainConfig
     shape: ModelShape
     """Of the policy."""
-    encoders: int = 0
-    """Bytes of the retrievers that the run starts itself, as far as they are known."""
 
     def estimate(self, layout: ProcessLayout) -> MemoryEstimate:
         """The memory of one process."""
@@ -203,8 +200,6 @@ class MemoryPlanner:
         if rollout.engine == "transformers" and (not full or layout.splits_weights or train.staleness):
             resident["copy to sample from"] = loaded * weights
         resident["reserved"] = CPU_LIBRARIES + CPU_HEAP_GAPS if layout.gpu_gib is None else GPU_RESERVED
-        if layout.gpu_gib is not None and self.encoders:
-            resident["retriever"] = self.encoders
         vllm = rollout.vllm
         engine_memory = {"vLLM": int(vllm.gpu_memory_utilization * (layout.gpu_gib or 0) * GIB)}
         sampling = engine_memory if rollout.engine == "vllm" else {}
@@ -223,7 +218,7 @@ class MemoryPlanner:
         if train.beta > 0 and offloaded:
             phases["reference"] = {"reference": size * weights, **_forward(shape, arithmetic, tokens)}
         if layout.sharding:  # until the weights are split they are whole, and gradients and optimizer not there
-            there = ("reserved", "retriever", "copy to sample from")
+            there = ("reserved", "copy to sample from")
             later = sum(part for name, part in resident.items() if name not in there)
             vllm_share = engine_memory["vLLM"] if rollout.engine == "vllm" else 0
             phases["loading"] = {"whole weights, vLLM": max(0, loaded * weights + vllm_share - later)}
@@ -285,13 +280,8 @@ def advice(planner: MemoryPlanner, layout: ProcessLayout) -> str:
 
 
 def planner_of(config: RunConfig, shape: ModelShape) -> MemoryPlanner:
-    """The planner of a run whose policy has this shape.
-
-    Sizes of local retrievers follow from their names, such as qwen3-embedding-0.6b; others are unknown.
-    """
-    local = {member.env.retriever for member in environments(config).values() if member.client.urls == "local"}
-    encoders = sum(4 * encoder.parameters for name in local if (encoder := by_name(name)) is not None)
-    return MemoryPlanner(config.policy, config.rollout, config.train, shape, encoders)
+    """The planner of a run whose policy has this shape."""
+    return MemoryPlanner(config.policy, config.rollout, config.train, shape)
 
 
 def _activations(
@@ -311,8 +301,7 @@ def _activations(
     layer = sum(factor * width for factor, width in zip(LAYER_BYTES[arithmetic], widths, strict=True))
     if lora is not None and arithmetic != "float32":
         layer += 6 * shape.hidden  # each adapter of a layer casts its own copy of the input
-    attention = train.packed_attention
-    if train.packing is not False and (attention == "sdpa" or (attention == "auto" and layout.gpu_gib is None)):
+    if train.packing and layout.gpu_gib is None:
         by_query, by_key = GATHERED_BYTES[arithmetic]
         visible_keys = min(path / 2 + BLOCK, tokens)
         layer += by_query * shape.queries * visible_keys / BLOCK + by_key * visible_keys

@@ -1,9 +1,8 @@
-"""The dimensions of a language model without loading it: from its config.json if readable, else from its name.
+"""The dimensions of a language model without loading it: from its config.json, else from its name.
 
 Imports neither torch nor transformers.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -30,7 +29,7 @@ class ModelShape:
     """Number of key-value heads times head width."""
     vocabulary: int
     source: str = ""
-    """Description of the source; begins with "estimated" if guessed from the name."""
+    """Description of the source."""
 
 
 def _shape(size: float, hidden: int, inner: int, layers: int, queries: int, keys: int, words: int) -> ModelShape:
@@ -39,43 +38,32 @@ def _shape(size: float, hidden: int, inner: int, layers: int, queries: int, keys
 
 KNOWN = {
     "smollm2-135m": _shape(134.5, 576, 1536, 30, 576, 192, 49_152),
-    "smollm2-360m": _shape(361.8, 960, 2560, 32, 960, 320, 49_152),
-    "smollm2-1.7b": _shape(1711, 2048, 8192, 24, 2048, 2048, 49_152),
-    "qwen2.5-0.5b": _shape(494, 896, 4864, 24, 896, 128, 151_936),
-    "qwen2.5-1.5b": _shape(1544, 1536, 8960, 28, 1536, 256, 151_936),
     "qwen2.5-3b": _shape(3086, 2048, 11_008, 36, 2048, 256, 151_936),
     "qwen2.5-7b": _shape(7616, 3584, 18_944, 28, 3584, 512, 152_064),
-    "qwen2.5-14b": _shape(14_770, 5120, 13_824, 48, 5120, 1024, 152_064),
-    "qwen2.5-32b": _shape(32_764, 5120, 27_648, 64, 5120, 1024, 152_064),
     "qwen3-0.6b": _shape(596, 1024, 3072, 28, 2048, 1024, 151_936),
     "qwen3-1.7b": _shape(1721, 2048, 6144, 28, 2048, 1024, 151_936),
     "qwen3-4b": _shape(4022, 2560, 9728, 36, 4096, 1024, 151_936),
     "qwen3-8b": _shape(8191, 4096, 12_288, 36, 4096, 1024, 151_936),
     "qwen3-14b": _shape(14_768, 5120, 17_408, 40, 5120, 1024, 151_936),
     "qwen3-32b": _shape(32_762, 5120, 25_600, 64, 8192, 1024, 151_936),
-    "llama-3.2-1b": _shape(1236, 2048, 8192, 16, 2048, 512, 128_256),
     "llama-3.2-3b": _shape(3213, 3072, 8192, 28, 3072, 1024, 128_256),
-    "llama-3.1-8b": _shape(8030, 4096, 14_336, 32, 4096, 1024, 128_256),
 }
 """Published dimensions of common models, by the prefix of their name on the Hub."""
 
 
 def shape_of(model: str) -> ModelShape | None:
-    """The dimensions of `policy.model`: from the config.json of a folder, an installed package or the Hub cache, from
-    the table above, or from a parameter count such as 8B in its name or that of its GGUF file. None if unknown."""
+    """The dimensions of `policy.model`: from the config.json of a folder, an installed package or the Hub cache, else
+    as published, by its name or that of its GGUF file. None if unknown."""
     try:
         folder = Path(resolve_model(model))
     except ModelError:
         return None
     for path in (folder / "config.json", _cached(model)):
         if path is not None and path.is_file():
-            try:
-                return from_config(parse_json(path.read_text(encoding="utf-8")), f"{model}, by its config.json")
-            except (KeyError, TypeError, ValueError):
-                continue
-    if not folder.is_dir():
-        return by_name(model)
-    return next((shape for path in sorted(folder.glob("*.gguf")) if (shape := by_name(path.stem))), None)
+            return from_config(parse_json(path.read_text(encoding="utf-8")), f"{model}, by its config.json")
+    names = [path.stem for path in sorted(folder.glob("*.gguf"))] if folder.is_dir() else [Path(model).name]
+    published = (shape for name in names for key, shape in KNOWN.items() if name.lower().startswith(key))
+    return next((replace(shape, source=f"{model}, by its published sizes") for shape in published), None)
 
 
 def _cached(model: str) -> Path | None:
@@ -118,17 +106,3 @@ def from_config(config: Mapping[str, Any], source: str = "") -> ModelShape:
     layer = 2 * hidden * (queries + keys) + mlp + 2 * hidden
     parameters = layers * layer + words * hidden * (1 if tied else 2) + hidden
     return ModelShape(parameters, hidden, inner, layers, queries, keys, words, source)
-
-
-def by_name(model: str) -> ModelShape | None:
-    """The dimensions of a model in the table, or of the table's model nearest to the parameter count in the name."""
-    name = model.rsplit("/", 1)[-1].lower()
-    names = [key for key in KNOWN if name.startswith(key) or key in name.replace("meta-", "")]
-    if names:
-        return replace(KNOWN[max(names, key=len)], source=f"{model}, by its published sizes")
-    match = re.search(r"(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", name)
-    if match is None:
-        return None
-    parameters = round(float(match[1]) * (1e9 if match[2] == "b" else 1e6))
-    template = min(KNOWN.values(), key=lambda shape: abs(shape.parameters - parameters))
-    return replace(template, parameters=parameters, source=f"estimated: {match[0].upper()} in the name {model}")

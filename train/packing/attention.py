@@ -197,7 +197,7 @@ def _flex_kernel(device: str) -> Callable[..., object]:
 def _not_compiled(reason: str) -> ModelError:
     return ModelError(
         f"FlexAttention was not compiled ({reason}), and uncompiled it materializes the scores of all pairs of tokens. "
-        "Set train.packed_attention to sdpa."
+        "Set train.packing to false."
     )
 
 
@@ -205,7 +205,7 @@ def _flex(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scaling: f
     if dropout:
         raise ModelError(
             f"the policy drops {dropout:g} of its attention while it trains, which FlexAttention does not do. Set "
-            "train.packed_attention to sdpa."
+            "train.packing to false."
         )
     tokens, length = query.shape[2], mask.shape[-1]
     if tokens < length:

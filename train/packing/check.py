@@ -1,18 +1,15 @@
 """Check whether a policy can be trained on packed rows, by its config and by a small tree computed both ways.
 
-If it cannot, `train.packing: true` raises an error with the reason and the measured values; `auto` logs the same as a
-warning and uses one row per leaf.
+If it cannot, an error has the reason and the measured values.
 """
 
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from ...configs.schema import RolloutConfig, TrainConfig
-from ...errors import ConfigError, ModelError
+from ...errors import ModelError
 from ...rollouts.engines.shared_prefix import obstacle
 from .attention import Kind
 from .packing import packed_logps
@@ -27,64 +24,25 @@ NOISE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.02}
 """Minimum tolerance, as RMS in nats, for log-probabilities computed in two different orders."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackingComparison:
-    """Packed and flat log-probabilities of a small random tree: RMS differences in nats."""
-
-    gap: float
-    """Packed row against single rows."""
-    noise: float
-    """One padded batch against single rows: the numerical noise of flat training."""
-    allowed: float
-
-    @property
-    def equal(self) -> bool:
-        """Whether packed and flat agree up to numerical noise."""
-        return self.gap <= self.allowed  # False for NaN
-
-
-def resolve_packing(settings: TrainConfig, rollout: RolloutConfig, model: "PreTrainedModel | PeftModel") -> bool:
-    """`train.packing` resolved to true or false. `model` is the policy, adapters included.
-
-    Raises ModelError if packing is required but not possible for the policy, ConfigError if FlexAttention is required
-    without a GPU.
-    """
-    if settings.packing is False:
-        return False
-    device = next(model.parameters()).device
-    kind = attention_kind(settings.packed_attention, device)
-    if kind == "flex" and device.type != "cuda":
-        raise ConfigError(
-            f"train.packed_attention is flex and the policy is on {device.type}: FlexAttention has no backward pass "
-            "there. Set it to auto or sdpa."
-        )
-    reason = why_not(model, rollout.longest_sequence, kind)
-    if not reason:
-        return True
-    if settings.packing != "auto":
+def refuse_unpackable(model: "PreTrainedModel | PeftModel", longest: int) -> None:
+    """Raise ModelError if the policy, adapters included, cannot be trained on packed rows of up to `longest` tokens."""
+    reason = why_not(model, longest, attention_kind(next(model.parameters()).device))
+    if reason:
         raise ModelError(
-            f"the policy cannot be trained on packed trees: {reason}. Set train.packing to auto or false to train "
-            "every leaf in a row of its own, which costs more, or choose a policy with full attention in every layer "
-            "(Llama, SmolLM2, Qwen2, Qwen3, …)."
+            f"the policy cannot be trained on packed trees: {reason}. Set train.packing=false to train every leaf in a "
+            "row of its own, which costs more, or choose a policy with full attention in every layer (Llama, SmolLM2, "
+            "Qwen2, Qwen3, …)."
         )
-    log.warning("train.packing is auto: every leaf is trained in a row of its own, because %s", reason)
-    return False
 
 
-def attention_kind(setting: Literal["auto", "sdpa", "flex"], device: torch.device) -> Kind:
+def attention_kind(device: torch.device) -> Kind:
     """The attention implementation for this device."""
-    if setting == "auto":
-        return "flex" if device.type == "cuda" else "sdpa"
-    return setting
+    return "flex" if device.type == "cuda" else "sdpa"
 
 
 def why_not(model: "PreTrainedModel | PeftModel", longest: int, kind: Kind = "sdpa") -> str:
-    """Why `model` cannot use packed rows with sequences of up to `longest` tokens; "" if it can.
-
-    If there is a reason, the attention implementation of the model is restored.
-    """
-    full_config = model.config
-    config = full_config.get_text_config()
+    """Why `model` cannot use packed rows with sequences of up to `longest` tokens; "" if it can."""
+    config = model.config.get_text_config()
     name = repr(getattr(config, "model_type", "?"))
     if unsupported := obstacle(config, longest):
         return f"{name} uses {unsupported}"
@@ -94,27 +52,26 @@ def why_not(model: "PreTrainedModel | PeftModel", longest: int, kind: Kind = "sd
             f"{name} balances its experts by a loss over the tokens of rows (router_aux_loss_coef {balance:g}), and a "
             "packed row has other tokens"
         )
-    previous = full_config._attn_implementation
-    reason = ""
     try:
-        result = compare(model, kind)
+        gap, allowed = compare(model, kind)
     except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError, ModelError) as error:
-        reason = f"{name} does not take a packed row ({' '.join(str(error).split())[:200]})"
-    else:
-        if not result.equal:
-            reason = (
-                f"on a small random tree the log-probabilities of {name} differ by {result.gap:.2g} between packed "
-                f"and flat, where {result.allowed:.2g} is rounding"
-            )
-        log.info("packed against flat log-probabilities: %.2g apart, %.2g allowed", result.gap, result.allowed)
-    if reason:
-        full_config._attn_implementation = previous
-    return reason
+        return f"{name} does not take a packed row ({' '.join(str(error).split())[:200]})"
+    log.info("packed against flat log-probabilities: %.2g apart, %.2g allowed", gap, allowed)
+    if gap <= allowed:
+        return ""
+    return (  # also for NaN
+        f"on a small random tree the log-probabilities of {name} differ by {gap:.2g} between packed and flat, where "
+        f"{allowed:.2g} is rounding"
+    )
 
 
 @torch.no_grad()
-def compare(model: nn.Module, kind: Kind = "sdpa") -> PackingComparison:
-    """Compute a tree of two first turns and four second turns packed, row by row, and as one padded batch."""
+def compare(model: nn.Module, kind: Kind = "sdpa") -> tuple[float, float]:
+    """Compute a tree of two first turns and four second turns packed, row by row, and as one padded batch.
+
+    Returns RMS differences in nats: of the packed row from single rows, and what is allowed, by the numerical noise of
+    one padded batch against single rows.
+    """
     device = next(model.parameters()).device
     rows = _small_tree(int(model.get_input_embeddings().weight.shape[0]))  # type: ignore[operator]
     width = max(map(len, rows))
@@ -135,7 +92,7 @@ def compare(model: nn.Module, kind: Kind = "sdpa") -> PackingComparison:
         model.train(was_training)
     noise = _rms(batched - by_row, target_mask)
     floor = NOISE.get(next(model.parameters()).dtype, NOISE[torch.float32])
-    return PackingComparison(_rms(packed - by_row, target_mask), noise, max(floor, 3 * noise))
+    return _rms(packed - by_row, target_mask), max(floor, 3 * noise)
 
 
 PROMPT = 12
