@@ -453,9 +453,6 @@ def _evaluate_spec(
 
         typer.echo(dump_spec(with_run_baselines(spec)), nl=False)
         raise typer.Exit
-    from .rollouts.preflight import check_spec
-
-    check_spec(spec)
     from .eval.spec import evaluate_spec
 
     gc.set_threshold(100_000, 20, 20)  # millions of small objects and no cycles: a tenth of the time went to looking

@@ -79,13 +79,6 @@ class VllmServerConfig(Section):
     """Send weights as files in this folder, which trainer and server both see: /dev/shm on one machine, else a shared
     file system. None: over NCCL, which needs a local CUDA device."""
 
-    @field_validator("base_url")
-    @classmethod
-    def _check_url(cls, url: str) -> str:
-        if not re.fullmatch(r"https?://[^/\s]+(/\S*)?", url):
-            raise ValueError(f"rollout.server.base_url is {url!r}; expected http://HOST:PORT or https://HOST")
-        return url
-
 
 class RolloutConfig(Section):
     """Rollouts: how a tree of turns is sampled for a question."""
@@ -227,18 +220,10 @@ class MixConfig(Section):
 
     @field_validator("environments")
     @classmethod
-    def _check_distinct(cls, members: dict[str, MixMemberConfig]) -> dict[str, MixMemberConfig]:
+    def _check_names(cls, members: dict[str, MixMemberConfig]) -> dict[str, MixMemberConfig]:
         for name in members:
             if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
                 raise ValueError(f"the environment name {name!r} must be of lower-case letters, digits, - and _")
-        by_settings: dict[str, str] = {}
-        for name, member in members.items():
-            twin = by_settings.setdefault(repr((member.env, member.client)), name)
-            if twin != name:
-                raise ValueError(
-                    f"the environments {twin!r} and {name!r} are one and the same; let them differ in env or client, "
-                    "or keep one and give it the weight of both"
-                )
         return members
 
 

@@ -193,11 +193,9 @@ def paper(
 
             typer.echo(dump_spec(with_run_baselines(spec)), nl=False)
             return
-        from ..rollouts.preflight import check_spec
         from .papers.environment_aware import run_environment_aware
         from .tasks.records import reader_name
 
-        check_spec(spec)
         if output is None and reader is not None:
             output = Path(spec.output) / f"{spec.name}-{reader_name(reader)}"
         path, failed = run_environment_aware(spec, output, overwrite)

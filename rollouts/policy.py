@@ -41,7 +41,7 @@ def load_policy(
     Raises ModelError where the name holds no causal language model with a chat template, CheckpointError where the
     adapter does not fit, or was trained on other weights.
     """
-    from transformers import AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     keep_freed_memory()
     if optimized_prompt(adapter) is not None:
@@ -53,13 +53,15 @@ def load_policy(
         if not full:
             source = safetensors_source(config)
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=config.trust_remote_code)
-        model, loaded = _load_model(
+        result: Any = AutoModelForCausalLM.from_pretrained(
             source,
+            output_loading_info=True,
             trust_remote_code=config.trust_remote_code,
             dtype=torch_dtype(config),
             attn_implementation="sdpa",
             use_safetensors=True,  # weights in a pickle are refused
         )
+        model, loaded = result
         if getattr(model, "_hf_peft_config_loaded", False):  # of a Hub id, or beside whole weights
             raise adapter_error(config.model, model.name_or_path)
         _refuse_missing(loaded)
@@ -85,15 +87,6 @@ def load_policy(
 def move_to(model: nn.Module, target: torch.device | torch.dtype | str) -> None:
     """`model.to(target)`, which PreTrainedModel wraps so that a type checker cannot read its arguments."""
     model.to(target)
-
-
-def _load_model(source: str, **options: object) -> "tuple[PreTrainedModel, Mapping[str, Collection[str]]]":
-    """The model, and what transformers says of its weights: names that are missing, unexpected, …"""
-    from transformers import AutoModelForCausalLM
-
-    loaded: Any = AutoModelForCausalLM.from_pretrained(source, output_loading_info=True, **options)
-    model, info = loaded
-    return model, info
 
 
 def safetensors_source(config: PolicyConfig) -> str:

@@ -6,7 +6,6 @@ stands in it, and in every command of the script, quoted for a shell.
 """
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -24,8 +23,6 @@ from .requests import FOLDER, ON_ONE_NODE, ONE_GPU, command_of, header, refuse_p
 
 UNDIVIDED = ("hybrid", "qb-rag")
 """Retrievers over other indexes, which are not built in shards."""
-WORD = re.compile(r"[A-Za-z0-9_][\w.,:+@/-]*")
-"""What --time, --partition and --account may be: they stand in #SBATCH lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +166,9 @@ def script_of(env: EnvironmentConfig, options: LaunchOptions) -> str:
 
 
 def requested_options(options: LaunchOptions) -> dict[str, str]:
-    """What the options ask for, by names of sbatch. Raises ConfigError for a value that is no word."""
+    """What the options ask for, by names of sbatch."""
     values = {"nodes": options.nodes, "time": options.time, "partition": options.partition, "account": options.account}
-    requested = {name: str(value) for name, value in values.items() if value is not None}
-    for name, value in requested.items():
-        if not WORD.fullmatch(value):
-            raise ConfigError(f"--{name} is {value!r}; expected one word of letters, digits and ._,:+@/-.")
-    return requested
+    return {name: str(value) for name, value in values.items() if value is not None}
 
 
 def placement_of(options: LaunchOptions) -> dict[str, str]:

@@ -9,7 +9,7 @@ from ..configs.schema import PolicyConfig, RolloutConfig, RunConfig, TrainConfig
 from ..errors import ConfigError
 from ..rollouts.engines.base import check_tensor_parallel
 from .fsdp import check_fsdp, uses_fsdp
-from .zero import lacks_float32_masters, uses_deepspeed
+from .zero import uses_deepspeed
 
 if TYPE_CHECKING:
     from trl import GRPOConfig
@@ -50,15 +50,10 @@ def check_shape(settings: TrainConfig, rollout: RolloutConfig, processes: int = 
             f"{rollout.engine} is shared by all of them. Use rollout.engine=transformers or an engine per "
             "process (rollout.vllm.tensor_parallel_size=1), or set train.warm_start.questions to 0."
         )
-    if settings.questions_per_step % settings.questions_per_micro_batch:
-        raise ConfigError(
-            f"train.questions_per_step {settings.questions_per_step} is no multiple of train.questions_per_micro_batch "
-            f"{settings.questions_per_micro_batch}. Make it one."
-        )
     if settings.questions_per_step % (settings.questions_per_micro_batch * processes):
         raise ConfigError(
-            f"train.questions_per_step {settings.questions_per_step} is shared by {processes} processes, in "
-            f"micro-batches of {settings.questions_per_micro_batch} whole trees: make it a multiple of "
+            f"train.questions_per_step {settings.questions_per_step} is shared by {processes} processes, each with "
+            f"train.questions_per_micro_batch {settings.questions_per_micro_batch} whole trees: make it a multiple of "
             f"{settings.questions_per_micro_batch * processes}, or start fewer processes."
         )
 
@@ -96,14 +91,7 @@ def check_trained_dtype(policy: PolicyConfig, settings: TrainConfig, sharded: bo
     Half a unit in the last place of a bfloat16 weight of .02 is 6e-5; an AdamW step at a learning rate of 1e-6 is
     sixty times smaller, so it is rounded away and the weights hardly move.
     """
-    if uses_deepspeed():
-        if policy.dtype != "float32" and (reason := lacks_float32_masters()):
-            raise ConfigError(
-                f"the weights would be trained in bfloat16 without float32 copies, because {reason}: steps at "
-                f"train.learning_rate {settings.learning_rate:g} round away. Use ZeRO stage 2 or 3 as in "
-                "configs/deepspeed, or set policy.dtype=float32."
-            )
-    elif trains_bfloat16(policy) and not sharded:
+    if trains_bfloat16(policy) and not sharded and not uses_deepspeed():
         raise ConfigError(
             "policy.dtype is bfloat16 and policy.lora is null: all weights would be trained in bfloat16, where a step "
             f"at train.learning_rate {settings.learning_rate:g} rounds away and nothing is learned. {REMEDY}"
@@ -140,7 +128,8 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1, run_name: s
         use_cpu=cpu and not uses_deepspeed(),  # with use_cpu set, accelerate ignores DeepSpeed
         ddp_backend="gloo" if cpu and processes > 1 else None,
         ddp_find_unused_parameters=False if processes > 1 else None,
-        accelerator_config=_accelerator_config(),
+        # under FSDP gradients are reduced after every micro-batch, instead of being kept whole until the last
+        accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}} if uses_fsdp() else None,
         bf16=torch_dtype(config.policy) == torch.bfloat16,
         seed=config.seed,
         max_steps=settings.steps,
@@ -174,8 +163,3 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1, run_name: s
         dataloader_pin_memory=not cpu,
         remove_unused_columns=False,
     )
-
-
-def _accelerator_config() -> dict[str, object] | None:
-    """Under FSDP gradients are reduced after every micro-batch, instead of being kept whole until the last."""
-    return {"gradient_accumulation_kwargs": {"sync_each_batch": True}} if uses_fsdp() else None

@@ -70,16 +70,13 @@ def signalled(process, number, folder):
     return process.wait(120)
 
 
-@pytest.mark.parametrize(
-    ("finished", "saved", "code"), [(7, [5, 7], 75), (None, [], 75), (7, [5], 1), (10, [9, 10], 75)]
-)
+@pytest.mark.parametrize(("finished", "saved", "code"), [(10, [9, 10], 75), (7, [5], 1)])
 def test_several_nodes_go_on_where_the_last_finished_step_is_saved(job, tmp_path, finished, saved, code):
     """Also by a checkpoint from before the signal: a step that was given up leaves no new one."""
     run = tmp_path / "runs" / "tiny"
     for step in saved:
         (run / "checkpoints" / f"checkpoint-{step}").mkdir(parents=True)
-    if finished is not None:
-        (run / "metrics.jsonl").write_text("".join(f'{{"step": {n}, "loss": 1.0}}\n' for n in range(1, finished + 1)))
+    (run / "metrics.jsonl").write_text("".join(f'{{"step": {n}, "loss": 1.0}}\n' for n in range(1, finished + 1)))
     process = job("grpo_nodes.sh", SERVED, SLURM_JOB_NODELIST="node-[a-b]")
     assert signalled(process, signal.SIGUSR1, tmp_path) == code
     assert ("requeue 41" in (tmp_path / "calls").read_text()) == (code == 75)
@@ -94,23 +91,21 @@ def test_a_launcher_that_is_told_to_end_saves_and_does_not_come_back(job, tmp_pa
     assert (tmp_path / "calls").read_text().splitlines() == [f"launched {how}", "told to save"]
 
 
-@pytest.mark.parametrize(
-    ("number", "calls"), [(signal.SIGUSR1, ["requeue 41"]), (signal.SIGTERM, []), (signal.SIGHUP, [])]
-)
+@pytest.mark.parametrize(("number", "calls"), [(signal.SIGUSR1, ["requeue 41"]), (signal.SIGTERM, [])])
 def test_a_signal_before_the_trainer_listens_loses_nothing(job, tmp_path, number, calls):
     assert signalled(job("grpo_bm25.sh", SERVED), number, tmp_path) == 75
     assert (tmp_path / "calls").read_text().splitlines() == ["launched", *calls]
 
 
-@pytest.mark.parametrize(("restarts", "gets_on"), [("1", True), ("0", True), ("1", False)])
-def test_a_run_that_never_gets_on_is_not_requeued_for_ever(job, tmp_path, restarts, gets_on):
-    """Two starts have finished nothing. The third one finishes a step, is of a new job, or is the last."""
+@pytest.mark.parametrize("gets_on", [True, False])
+def test_a_run_that_never_gets_on_is_not_requeued_for_ever(job, tmp_path, gets_on):
+    """Two starts have finished nothing. The third one finishes a step, or is the last."""
     run = tmp_path / "runs" / "tiny"
     run.mkdir(parents=True)
     (run / ".idle").write_text("2\n")
-    if gets_on and restarts == "1":
+    if gets_on:
         (tmp_path / "steps").write_text('{"step": 1, "loss": 1.0}\n')
-    assert signalled(job("grpo_bm25.sh", SERVED, SLURM_RESTART_COUNT=restarts), signal.SIGUSR1, tmp_path) == 75
+    assert signalled(job("grpo_bm25.sh", SERVED, SLURM_RESTART_COUNT="1"), signal.SIGUSR1, tmp_path) == 75
     assert ("requeue 41" in (tmp_path / "calls").read_text()) == gets_on
     message = "nothing was finished in 3 starts: raise --time or lower --signal"
     assert (message in (tmp_path / "log").read_text()) == (not gets_on)
@@ -126,10 +121,3 @@ def test_a_service_takes_the_token_of_the_job_and_leaves_nothing_behind(job, tmp
     assert (tmp_path / "calls").read_text() == "no token 600\n"
     services = str(tmp_path / "runs" / "tiny" / "services-41")
     assert not [snapshot.cmdline for snapshot in processes() if services in snapshot.cmdline]
-
-
-def test_a_token_that_cannot_be_written_is_one_sentence(job, tmp_path):
-    (tmp_path / "bin" / "python").write_text(f'#!/bin/sh\n[ "$1" != -c ] || exit 1\nexec "{sys.executable}" "$@"\n')
-    assert job("grpo_bm25.sh").wait(120) == 2
-    assert "The job's token cannot be written to runs/tiny/services-41/token." in (tmp_path / "log").read_text()
-    assert not (tmp_path / "runs" / "tiny" / "services-41").exists()

@@ -68,7 +68,6 @@ def assert_same_run(pair: Path, single: Path, learning_rate: float) -> None:
     ("processes", "changes"),
     [
         (2, {}),
-        (4, {}),
         (
             2,
             {
@@ -84,7 +83,7 @@ def assert_same_run(pair: Path, single: Path, learning_rate: float) -> None:
         (4, {"policy.lora": None, "train.learning_rate": 1e-3}),
         (2, {"train.staleness": 1}),
     ],
-    ids=["lora", "lora in four", "full flat batch-scaled resampled split", "full in four", "sampled ahead"],
+    ids=["lora", "full flat batch-scaled resampled split", "full in four", "sampled ahead"],
 )
 def test_several_processes_are_one_process(settings, tmp_path, processes, changes):
     """1×4 and 2×2 or 4×1 questions: the same samples, rewards and advantages, and the same weights; four processes for

@@ -13,7 +13,7 @@ from querylect.doctor import machine as machines
 from querylect.doctor import surroundings as around
 from querylect.doctor.findings import Finding
 from querylect.doctor.memory import memory, preview_training
-from querylect.sources import install_command, known_extras
+from querylect.sources import install_command
 
 from ..wandb_server import KEY
 
@@ -92,10 +92,6 @@ def test_an_extra_says_what_it_lacks_and_how_to_get_it(monkeypatch):
     }
     assert findings["old"].detail.endswith("which is not >=999")
     assert (findings["gone"].detail, findings["gone"].remedy) == ("no nowhere-to-be-found", install_command("gone"))
-
-
-def test_every_extra_is_known():
-    assert {"cpu", "gpu", "tensorboard", "trackio", "verifiers"} <= set(known_extras())
 
 
 GIB = 2**30

@@ -40,26 +40,6 @@ def test_git_says_commit_and_whether_files_that_it_knows_differ(tmp_path, monkey
     assert provenance.git_state()["directory"] == {"commit": commit, "branch": "work", "dirty": None}
 
 
-def test_a_machine_without_git_says_none(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert provenance.git_state() == {"directory": None, "package": None}
-
-
-def test_a_package_installed_inside_of_a_checkout_is_not_of_that_checkout(tmp_path, monkeypatch):
-    git(tmp_path, "init", "-q")
-    site = tmp_path / ".venv" / "querylect"
-    site.mkdir(parents=True)
-    (site / "provenance.py").write_text("")
-    (tmp_path / "mine").write_text("")
-    git(tmp_path, "add", "mine")
-    git(tmp_path, "commit", "-q", "-m", "first")
-    monkeypatch.setattr(provenance, "__file__", str(site / "provenance.py"))
-    assert provenance.git_state()["package"] is None
-    git(tmp_path, "add", "-f", ".venv")
-    git(tmp_path, "commit", "-q", "-m", "second")
-    assert provenance.git_state()["package"]["dirty"] is False
-
-
 def test_every_start_of_a_run_is_kept_until_it_begins_anew(tmp_path):
     folder = RunFolder(tmp_path)
     environment = {"name": "e", "corpus_hash": "c", "index_hash": "i", "limits": {}}

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from querylect.configs.differences import flat
 from querylect.configs.load import load_config
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RewardConfig, RunConfig
 from querylect.data.convert import convert
@@ -146,33 +145,6 @@ def test_an_outage_of_the_reader_stops_the_run_and_it_goes_on_exactly(run, reade
     reader.always = None
     train(change(run, **{"train.save_steps": 100}), resume=True)
     assert learned(log.parent) == learned(straight)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_an_outage_in_the_middle_of_a_step_invents_no_reward(run, reader, tmp_path):
-    """In step 2, the reader answers one prompt; in step 3, none."""
-    log = tmp_path / "runs" / "run" / "metrics.jsonl"
-    after_first_step = []
-
-    def failing(body):
-        if log.exists():
-            after_first_step.append(body)
-        return (503, {}) if len(after_first_step) > 1 else None
-
-    reader.always = failing
-    answer = {"reader": {"cache": None, "concurrency": 1}, "gain": False}
-    with refused((EngineUnavailableError, EnvironmentUnavailableError), "503"):
-        train(change(run, **{f"reward.answer.{name}": value for name, value in flat(answer)}))
-    trees = [tree for tree in records(log.parent / "rollouts.jsonl") if tree["step"] == 2]
-    nodes = [(tree["question_id"], node) for tree in trees for node in tree["turns"] if not node["failure"]]
-    answered = {(name, *node["ranking"][:1]) for name, node in nodes if node["reward"] is not None}
-    assert len(answered) == 1
-    missing = [node for _, node in nodes if node["reward"] is None]
-    assert missing
-    assert not any(node["metrics"] for node in missing)
-    assert records(log)[1]["unscorable/turn1"] == pytest.approx(len(missing) / 8)
-    assert records(log)[1]["reader/missing"] > 0
-    assert len(records(log)) == 2, "the step without rewards was neither trained nor logged"
 
 
 def test_a_local_model_reads_too(run, tiny_policy):

@@ -1,7 +1,5 @@
 """Turns that stop, in a real environment: their ranking and cost in trees, records, later turns and training."""
 
-from math import exp
-from random import Random
 from statistics import fmean as mean
 
 import pytest
@@ -9,11 +7,9 @@ from querylect.configs.schema import RewardConfig, RewriterConfig, RolloutConfig
 from querylect.data.types import Question
 from querylect.errors import EnvironmentUnavailableError
 from querylect.eval.records import records_of_trees
-from querylect.llms.base import LlmResponse, Text
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
 from querylect.rollouts.chat import Chat
-from querylect.rollouts.engines.base import Completion
 from querylect.rollouts.grow import Grower
 from querylect.rollouts.streaming import StreamingGrower
 from querylect.train.credit import assign_credit
@@ -24,7 +20,6 @@ from querylect.train.validation import net_values, validation_metrics
 
 from ..lessons import ASKED, CLOSE, OPEN, change, records, save_chain
 from ..raising import refused
-from ..tiny import tiny_tokenizer
 from .test_answers_reward import Parrot, reader, reader_url, run, scored, unjudged, unjudged_url  # noqa: F401
 from .test_rollouts_grow import HEAD, SUGAR, Script, say
 from .test_rollouts_streaming import QUESTIONS, STREAMS, Searched, Uneven
@@ -290,76 +285,6 @@ def test_a_policy_learns_to_stop_at_a_high_price_and_to_search_at_none(settings,
         searches[price] = [line.get("searches_per_path", 2.0) for line in logged]
     assert stopped[0.0][0] > 0.1 > mean(stopped[0.0][-3:])
     assert mean(searches[1.0][-3:]) < 1.2 < 1.8 < mean(searches[0.0][-3:])
-
-
-BY_HEART = ("sugar", "gums", "fat")
-"""Questions whose answer the reader of the next test knows; for the others it needs the document on citrus."""
-
-
-class Learned(Parrot):
-    """Answers some questions right with or without documents."""
-
-    def generate(self, prompts, draw, deliver, costs):
-        def answer(index, reply):
-            content = prompts[index].messages[-1]["content"]
-            memorised = any(ASKED[name][0] in content for name in BY_HEART)
-            deliver(index, LlmResponse((Text("citrus", True),), 1, 1) if memorised else reply)
-
-        super().generate(prompts, draw, answer, costs)
-
-
-class Tabular:
-    """A policy with a logit for each answer of each question, trained by the advantages of its trees."""
-
-    ANSWERS = (STOP, say("citrus"), say("insulin"), say("statin"))
-
-    def __init__(self):
-        self.tokenizer = tiny_tokenizer()
-        self.stop_ids = {self.tokenizer.eos_token_id}
-        self.logits = {name: [0.0] * len(self.ANSWERS) for name in ASKED}
-        self.draw = Random(0)
-
-    def probabilities(self, name):
-        weights = [exp(logit) for logit in self.logits[name]]
-        return [weight / sum(weights) for weight in weights]
-
-    def generate(self, prompts, n, sampling):
-        return [self._samples(self.tokenizer.decode(prompt), n) for prompt in prompts]
-
-    def _samples(self, prompt, n):
-        (name,) = [name for name, (text, _) in ASKED.items() if text in prompt]
-        texts = self.draw.choices(self.ANSWERS, self.probabilities(name), k=n)
-        ids = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
-        return [Completion([*some, self.tokenizer.eos_token_id], [], True) for some in ids]
-
-    def learn(self, trees, rate):
-        credit = assign_credit(trees, "turn", [1.0], "none")
-        for tree in trees:
-            probabilities = self.probabilities(tree.question.id)
-            for node in tree.roots:
-                chosen = self.ANSWERS.index(node.text)
-                for answer, probability in enumerate(probabilities):
-                    change = rate * credit.of(node) * ((answer == chosen) - probability)
-                    self.logits[tree.question.id][answer] += change
-
-    def searching(self):
-        """The share of answers that search, of the questions that the reader knows by heart and of the others."""
-        shares = {name: 1 - self.probabilities(name)[0] for name in ASKED}
-        return [mean(shares[name] for name in ASKED if (name in BY_HEART) == memorised) for memorised in (True, False)]
-
-
-def test_a_policy_learns_to_search_only_where_the_reader_needs_a_document(lessons, tmp_path):
-    """Each question first searches in three of four answers. Where the price is above what a document is worth, none
-    does in the end."""
-    for price, gain, expected in ((0.3, False, (0.0, 1.0)), (0.1, True, (0.0, 1.0)), (1.2, False, (0.0, 0.0))):
-        answering = scored(lessons, tmp_path, Learned(), gain=gain)
-        engine, questions = Tabular(), [Question(name, text) for name, (text, _) in ASKED.items()]
-        reward = {"kind": "answer", "answer": {"gain": gain}}
-        trained = grower(answering, engine, price=price, stop="answer", reward=reward)
-        assert engine.searching() == [0.75, 0.75]
-        for _ in range(60):
-            engine.learn(trained.grow(questions, [8]), rate=0.5)
-        assert engine.searching() == pytest.approx(expected, abs=0.1)
 
 
 @pytest.mark.slow  # a training of eight steps

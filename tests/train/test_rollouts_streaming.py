@@ -199,11 +199,6 @@ def test_a_search_that_fails_ends_the_growth(client):
     assert not engine.under_way, "nothing is sampled any more"
 
 
-def test_an_engine_that_fails_ends_the_growth(client):
-    with pytest.raises(EngineUnavailableError):
-        grower(StreamingGrower, Uneven(fails_at=7), client).grow(QUESTIONS, [4, 4], streams=STREAMS)
-
-
 @pytest.mark.parametrize("name", ["vllm", "vllm_server"])
 def test_each_vllm_engine_gives_one_by_one_what_it_gives_at_once(
     name, client, vllm, run_app, monkeypatch, tiny_policy, tmp_path

@@ -4,7 +4,6 @@ vLLM does not run without a GPU; tests/vllm_doubles.py stands in for it at its o
 """
 
 from contextlib import contextmanager
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ from querylect.rollouts.engines.transformers import TransformersEngine
 from querylect.rollouts.engines.weight_files import weights_in_files
 from querylect.rollouts.policy import add_lora, load_policy, merged_weights
 
-from ..growers import engine_around, engine_of
+from ..growers import engine_around
 from ..lessons import change
 from ..raising import refused
 from ..tiny import tiny_model
@@ -245,13 +244,6 @@ def test_processes_that_share_an_engine_answer_the_prompts_of_all_in_one_order(c
     assert engine.generate(PROMPTS, 2, HOT) == answers
 
 
-@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
-@pytest.mark.parametrize("kind", ["vllm", "vllm_server"])
-def test_without_vllm_the_error_names_the_extra(config, kind):
-    with refused(ConfigError, kind, "-e '.[gpu]'"):
-        engine_of(change(config, **{"rollout.engine": kind}))
-
-
 def test_every_prompt_is_one_request_to_the_server_with_a_seed_of_its_own(config, started):
     policy, tokenizer = trained(config)
     with started() as (config, server):
@@ -338,15 +330,6 @@ def test_a_server_that_is_not_there_or_dies_is_named(config, started):
         server.down = True
         with refused(EngineUnavailableError, config.rollout.server.base_url, "the engine is dead", "--resume"):
             engine.generate(PROMPTS, 1, HOT)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_weights_for_a_server_need_a_gpu_or_a_folder(started, monkeypatch):
-    real = vllm_server.transfer_device
-    with started() as (config, _):
-        monkeypatch.setattr(vllm_server, "transfer_device", real)
-        with refused(ConfigError, "rollout.server.weights_folder"):
-            engine_around(config, *trained(config))
 
 
 def test_weights_that_fsdp_has_split_are_merged_only_when_they_are_gathered(config, vllm):

@@ -6,12 +6,11 @@ from querylect.configs.schema import ClientConfig
 from querylect.data.types import Question
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
-from querylect.errors import ConfigError, EnvironmentUnavailableError
+from querylect.errors import ConfigError
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.policy import add_lora, load_policy
 from querylect.rollouts.tree import Node, Tree
 from querylect.train import expert_iteration
-from querylect.train.arguments import check_shape
 from querylect.train.expert_iteration import best_sample, expert_rounds
 from querylect.train.imitation import imitation_loss
 from querylect.train.run import train
@@ -141,19 +140,6 @@ def test_a_run_without_anything_to_imitate_is_refused(expert, client, tmp_path, 
     assert not (tmp_path / "warm_start.jsonl").exists()
 
 
-def test_an_outage_stops_expert_iteration(expert, client, tmp_path):
-    class Gone:
-        last_failure = "connection refused"
-
-        def step(self, steps, with_text=False, metrics=()):
-            return [None] * len(steps)
-
-    ready = Ready(expert, client)
-    ready.grower.client = Gone()
-    with refused(EnvironmentUnavailableError, "round 1", "connection refused"):
-        warm_start(expert, ready.policy, ready.grower, ready.sampler, client.questions("train"), RunFolder(tmp_path))
-
-
 def test_two_processes_share_what_the_first_has_imitated(expert, tmp_path):
     config = change(expert, **{"train.questions_per_step": 4, "train.steps": 2})
     single = train(config)
@@ -166,10 +152,3 @@ def test_two_processes_share_what_the_first_has_imitated(expert, tmp_path):
     assert all(torch.equal(warmed[name], alone[name]) for name in alone)
     rollouts = [records(folder / "rollouts.jsonl") for folder in (pair, single)]
     assert rollouts[0] == rollouts[1], "half of them are of the second process"
-
-
-def test_an_engine_that_all_processes_share_is_refused(expert):
-    served = change(expert, **{"rollout.engine": "vllm_server"})
-    check_shape(served.train, served.rollout)
-    with refused(ConfigError, "of 2", "rollout.engine=transformers"):
-        check_shape(served.train, served.rollout, 2)

@@ -71,13 +71,6 @@ def test_rounds_are_bounded_and_what_is_left_stays():
     assert len(result.trees) == 2
 
 
-def test_it_ends_where_every_question_was_asked():
-    result, requested = resampled("abcdef", dull="abcdefgh", rounds=9)
-    assert [len(names) for names in requested] == [6, 2]
-    assert (result.rounds, result.sampled, result.silent) == (1, 8, 8)
-    assert len({grown_tree.question.id for grown_tree in result.trees}) == 6
-
-
 def test_the_draw_depends_on_seed_step_and_round_alone():
     first = resampled("ab", "abcdefgh", rounds=2)[1]
     assert resampled("ab", "abcdefgh", rounds=2)[1] == first
@@ -101,13 +94,6 @@ def test_signal_is_what_the_credit_compares(credit, weights, rounds):
     varied = tree(node(0.4, 0.2, 0.3), node(0.4, 0.1, 0.2), name="a")
     chosen = {"train.resample_rounds": 1, "train.credit": credit, "reward.turn_weights": weights}
     assert resample(change(RunConfig(), **chosen), [varied], QUESTIONS, grown("", []), 0).rounds == rounds
-
-
-def test_sums_that_tie_are_no_signal():
-    balanced = tree(node(0.4, 0.2), node(0.0, 0.4), name="a")
-    for credit in ("turn", "trajectory"):
-        config = change(RunConfig(), **{"train.resample_rounds": 1, "train.credit": credit})
-        assert resample(config, [balanced], QUESTIONS, grown("", []), 0).rounds == 1
 
 
 def finished_again(config, folder, upto):

@@ -150,12 +150,6 @@ def test_a_stop_in_turn_1_is_taught_where_the_reader_needs_no_document(warm, cli
     assert FIRST_UNSEARCHED in grower.engine.tokenizer.decode(taught.ids[:begin])
 
 
-def test_questions_without_a_title_that_earns_are_thinned(warm, grower, client, monkeypatch):
-    grower.client = Graded(client, {})
-    keep_all(monkeypatch, 0.0)
-    assert list(lessons_of(warm, grower, client.questions("train"))) == []
-
-
 def test_a_warm_start_without_anything_to_imitate_is_refused(warm, grower, client, tmp_path, monkeypatch):
     grower.client = Graded(client, {})
     keep_all(monkeypatch, 0.0)
@@ -256,9 +250,3 @@ def test_training_questions_may_be_chosen_by_another_metric_than_the_reward(warm
         results = client.step(steps, metrics=[metric])
         assert chosen[-1] == [result.question_id for result in results if result.metrics[metric] >= 0.6]
     assert chosen[0] != chosen[1]
-
-
-def test_an_outage_does_not_change_the_training_set(warm, client):
-    half = change(warm, **{"train.raw_reward": [0.5, 1.0]})
-    with refused(EnvironmentUnavailableError, "1 of 5", "client.deadline"):
-        selected_of(half, Graded(client, {}, broken=True), client.questions("train"))

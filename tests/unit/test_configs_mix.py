@@ -113,7 +113,6 @@ def test_one_environment_is_chosen_by_its_name(path):
         ("mix.environments.minilm.zzz=2", ["weight, env, client, rewriter"]),
         ("mix.environments.minilm.weight=0.0", ["minilm.weight is 0.0", "greater than 0"]),
         ("mix.environments={}", ["mix.environments is {}", "at least 1"]),
-        ("mix.environments.minilm={}", ["'bm25' and 'minilm'"]),
         ("mix.environments.Mini-LM={weight: 1.0, env: {index: x}}", ["'Mini-LM'"]),
     ],
 )

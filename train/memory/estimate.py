@@ -62,10 +62,6 @@ class ProcessLayout:
     fsdp: bool = False
     """Whether FSDP2 splits all of it; `zero` is 0 then."""
 
-    def __post_init__(self) -> None:
-        if self.zero and self.fsdp:
-            raise ValueError(f"ZeRO-{self.zero} and FSDP2 both split the training state; expected one of them")
-
     @property
     def sharding(self) -> str:
         """What splits the training state, such as "ZeRO-2"; "" for DDP and one process."""
