@@ -44,7 +44,7 @@ class Slow:
 
 
 def main(questions: str = "12", longest: str = "64", wait: str = "0.5", rounds: str = "3", dtype: str = "auto") -> None:
-    shared = [f"rollout.max_new_tokens={longest}", f"policy.dtype={dtype}", "rollout.vllm.enforce_eager=true"]
+    shared = [f"rollout.max_new_tokens={longest}", f"policy.dtype={dtype}"]
     engines = {
         "transformers, turn by turn": ["rollout.engine=transformers"],
         "vLLM, streamed": ["rollout.engine=vllm"],

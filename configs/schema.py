@@ -62,8 +62,6 @@ class VllmConfig(Section):
     """GPUs (and training processes) per engine; a divisor of the number of training processes."""
     enable_sleep_mode: bool = False
     """Free the engine's GPU memory between rollouts; its weights are sent again before the next one."""
-    enforce_eager: bool = False
-    """Skip compilation and CUDA graphs: the engine starts in seconds and samples more slowly."""
 
 
 class VllmServerConfig(Section):

@@ -19,8 +19,6 @@ class WarmStartConfig(Section):
     """Questions per optimizer step of the warm start."""
     learning_rate: Annotated[float, Field(gt=0)] = 6e-4
     """Peak learning rate; warms up over three steps, then decays to 0 at the last."""
-    rounds: Annotated[int, Field(ge=1)] = 3
-    """Expert iteration: rounds; each samples new questions with the current policy and imitates the best samples."""
 
 
 class TrainConfig(LossConfig):

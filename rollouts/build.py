@@ -25,10 +25,9 @@ def rewriter_for(rewriter: RewriterConfig, mix: MixConfig | None, client: Enviro
     question's own in a mix, whose environments have rewriters of their own."""
     if mix is None or not isinstance(client, MixedClient):
         return make_rewriter(rewriter, RetrieverCard.from_service(client.environment().retriever), k)
-    cards = {name: info.retriever for name, info in client.environments().items()}
     return MixedRewriter(
         {
-            name: make_rewriter(mix.environments[name].rewriter, RetrieverCard.from_service(card), k)
-            for name, card in cards.items()
+            name: make_rewriter(mix.environments[name].rewriter, RetrieverCard.from_service(info.retriever), k)
+            for name, info in client.environments().items()
         }
     )

@@ -28,6 +28,7 @@ from .mix import refuse_outage
 log = logging.getLogger(__name__)
 
 MARGIN = 0.1
+ROUNDS = 3
 
 
 def expert_rounds(
@@ -38,7 +39,7 @@ def expert_rounds(
     Raises EnvironmentUnavailableError where the environment answers nothing.
     """
     settings, passes = config.train.warm_start, _passes(questions, config.seed)
-    for number in range(1, settings.rounds + 1):
+    for number in range(1, ROUNDS + 1):
         policy.eval()
         sampler.refresh()
         trees: list[Tree] = []
@@ -57,7 +58,7 @@ def expert_rounds(
             "imitated_share": round(len(best) / len(trees), 6),
             "reward_mean": round(fmean(rewards), 6) if rewards else 0.0,
         }
-        log.info("expert iteration, round %d of %d: %s", number, settings.rounds, figures)
+        log.info("expert iteration, round %d of %d: %s", number, ROUNDS, figures)
         yield Round([[_demonstration(sample)] for sample in best], figures)
 
 

@@ -43,18 +43,8 @@ class Round:
     """Metrics logged with every step of the round."""
 
 
-@dataclass(frozen=True, slots=True)
-class Imitated:
-    """Totals over all rounds."""
-
-    demonstrations: int
-    steps: int
-    last_loss: float
-    """Loss of the last step; NaN without any step."""
-
-
-def imitate(policy: nn.Module, rounds: Iterable[Round], count: int, config: TrainConfig, folder: RunFolder) -> Imitated:
-    """Train `policy` in place on `count` rounds; each round is drawn after the previous one was trained on.
+def imitate(policy: nn.Module, rounds: Iterable[Round], count: int, config: TrainConfig, folder: RunFolder) -> int:
+    """Train `policy` in place on `count` rounds, each drawn after the previous one; returns the number of steps.
 
     The learning rate warms up over three steps and decays linearly to 0 at the end of the last round. Every optimizer
     step appends one line to warm_start.jsonl.
@@ -62,7 +52,7 @@ def imitate(policy: nn.Module, rounds: Iterable[Round], count: int, config: Trai
     settings = config.warm_start
     trainable = [weights for weights in policy.parameters() if weights.requires_grad]
     optimizer = torch.optim.AdamW(trainable, lr=settings.learning_rate, weight_decay=0.0)
-    step, imitated, loss = 0, 0, torch.tensor(float("nan"))
+    step, imitated = 0, 0
     for number, current in enumerate(rounds):
         batches = list(in_batches(current.demonstrations, settings.questions_per_step))
         policy.train()
@@ -83,7 +73,8 @@ def imitate(policy: nn.Module, rounds: Iterable[Round], count: int, config: Trai
                 step, imitated = step + 1, imitated + len(demonstrations)
                 folder.append(folder.warm_start, {"step": step, "loss": round(loss.item(), 6), **current.figures})
             advance(len(batches), len(batches))
-    return Imitated(imitated, step, loss.item())
+    log.info("warm start: %d demonstrations in %d steps", imitated, step)
+    return step
 
 
 def imitation_loss(

@@ -32,7 +32,7 @@ class Resampled:
     rounds: int
     """Number of extra rollouts."""
     dropped: Sequence[Tree] = ()
-    """The replaced trees of this process; their success still counts for the curriculum."""
+    """The replaced trees of this process, which its counts of tokens and searches include."""
 
     def record(self) -> dict[str, float]:
         """For metrics.jsonl; the other metrics of a step describe only the final trees."""

@@ -6,13 +6,11 @@ so that a resumed run continues exactly like an uninterrupted one.
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -57,24 +55,15 @@ def load_rollout(
     return [batches[number] for number in sorted(batches)], metrics
 
 
-class RandomStreams(NamedTuple):
-    """The random states of Python, NumPy, PyTorch on the CPU, and every GPU."""
-
-    python: tuple[object, ...]
-    numpy: dict[str, object] | tuple[str, NDArray[np.uint32], int, int, float]
-    cpu: Tensor
-    cuda: list[Tensor]
-
-
-def random_streams() -> RandomStreams:
-    """The current random states."""
+def random_streams() -> Callable[[], None]:
+    """What brings back the present random states of Python, NumPy, PyTorch on the CPU, and every GPU."""
+    python, arrays, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return RandomStreams(random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda)
 
+    def restore() -> None:
+        random.setstate(python)
+        np.random.set_state(arrays)
+        torch.set_rng_state(cpu)
+        torch.cuda.set_rng_state_all(cuda)
 
-def set_random_streams(streams: RandomStreams) -> None:
-    """Restore the states that `random_streams` returned."""
-    random.setstate(streams.python)
-    np.random.set_state(streams.numpy)
-    torch.set_rng_state(streams.cpu)
-    torch.cuda.set_rng_state_all(streams.cuda)
+    return restore

@@ -59,7 +59,7 @@ from .packing.check import attention_kind
 from .packing.head import joined
 from .packing.packing import packed_logps
 from .reference import loaded_on_the_cpu, offload, offloads, on_device, release
-from .reuse import Batch, RandomStreams, load_rollout, random_streams, save_rollout, set_random_streams
+from .reuse import Batch, load_rollout, random_streams, save_rollout
 from .rows import path_reward, question_streams, rollout, row_advantages, row_mask
 from .run_folder import RunFolder, remove_traces
 from .staged import StagedQuestions
@@ -103,7 +103,7 @@ class TreeTrainer(GRPOTrainer):
         self._loss_inputs: dict[str, Tensor] | None = None
         self._buffered_inputs: Sequence[Batch] | None = None
         self._staging: Path | None = None
-        self._before_step: tuple[int, RandomStreams] | None = None
+        self._before_step: tuple[int, Callable[[], None]] | None = None
         self.packed_tokens = self.flat_tokens = 0
         self.staleness = 0.0
         """Updates that the weights which sampled the trees of the step were behind."""
@@ -315,7 +315,7 @@ class TreeTrainer(GRPOTrainer):
         checkpoint = self.folder.checkpoints / f"checkpoint-{step}"
         if step and not self.processes.on_main_process(checkpoint.exists):
             if self._before_step is not None and self._before_step[0] == step:
-                set_random_streams(self._before_step[1])
+                self._before_step[1]()
             self._save_checkpoint(self.model, trial=None)
 
     def save_policy(self, path: Path) -> None:

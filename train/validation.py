@@ -31,7 +31,7 @@ from .answers import reader_metrics
 from .distributed.collectives import all_trees
 from .distributed.processes import Processes
 from .distributed.stopping import StopOnSignal
-from .reuse import random_streams, set_random_streams
+from .reuse import random_streams
 from .run_folder import RunFolder
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class Validator(TrainerCallback):
 
     def _measure(self, step: int) -> dict[str, float | None]:
         started = time.perf_counter()
-        streams, clock, searched = random_streams(), self.grower.clock, self.grower.searched
+        restore, clock, searched = random_streams(), self.grower.clock, self.grower.searched
         self.grower.clock, self.grower.searched = Clock(), Clock()
         rank, count = self.processes.rank, self.processes.count
         local_questions, max_count = self.questions[rank::count], len(self.questions[::count])
@@ -121,7 +121,7 @@ class Validator(TrainerCallback):
             trees = all_trees(self.processes, answered)
             self.sampler.sleep()
         finally:
-            set_random_streams(streams)
+            restore()
             self.grower.clock, self.grower.searched = clock, searched
         record: dict[str, float | None] = {
             "step": step,

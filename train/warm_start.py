@@ -30,7 +30,7 @@ from ..rewriters.parse import render
 from ..rewriters.stop import STOP, StoppableRewriter
 from ..rollouts.engines.base import Weights
 from ..rollouts.grow import Grower
-from .expert_iteration import MARGIN, expert_rounds
+from .expert_iteration import MARGIN, ROUNDS, expert_rounds
 from .grading import Grader, grader_of
 from .imitation import Demonstration, Round, imitate
 from .run_folder import RunFolder
@@ -73,21 +73,14 @@ def warm_start(
     """
     settings = config.train.warm_start
     if len(config.rollout.branching) == 1:
-        rounds, count = expert_rounds(config, policy, grower, sampler, questions), settings.rounds
+        rounds, count = expert_rounds(config, policy, grower, sampler, questions), ROUNDS
     else:
         rounds, count = _title_round(settings, config.seed, grower, grader_of(config, grower.client), questions), 1
-    result = imitate(policy, rounds, count, config.train, folder)
-    if not result.steps:
+    if not imitate(policy, rounds, count, config.train, folder):
         raise ConfigError(
             f"no sample of a training question is {MARGIN} above the mean of its samples, so expert iteration has "
             "nothing to imitate. Raise train.warm_start.questions, or set it to 0."
         )
-    log.info(
-        "warm start: %d demonstrations in %d steps, last loss %.3f",
-        result.demonstrations,
-        result.steps,
-        result.last_loss,
-    )
 
 
 def _title_round(

@@ -193,13 +193,13 @@ def open_vllm(
         "tensor_parallel_size": chosen.tensor_parallel_size,
         "max_model_len": rollout.longest_sequence,
         "enable_sleep_mode": chosen.enable_sleep_mode,
-        "enforce_eager": chosen.enforce_eager,
         "enable_prefix_caching": True,
         "logprobs_mode": "processed_logprobs",
     }
     if not torch.cuda.is_available():
         # vLLM 0.30 takes the random numbers of a part of a prompt back, which PyTorch's generators for CPUs cannot
         settings["enable_chunked_prefill"] = False
+        settings["enforce_eager"] = True  # vLLM would compile for a minute
     if processes > 1:
         settings["distributed_executor_backend"] = "external_launcher"
     return VllmEngine(_start(settings), tokenizer, stop_ids, source)

@@ -88,8 +88,6 @@ class VllmServerEngine:
                 f"the vLLM server at {self.settings.base_url} was started in another way than this run needs: "
                 f"{'; '.join(wrong)}. Start it with `trl vllm-serve`, on a CPU as docs/rollouts.md shows."
             )
-        if not info["cache_config"]["enable_prefix_caching"]:
-            log.warning("%s computes shared prefixes anew: it runs without prefix caching", self.settings.base_url)
 
     def generate(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Completion]]:
         """Return `n` samples per prompt in the order of the prompts. Raises EngineUnavailableError."""

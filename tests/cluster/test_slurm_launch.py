@@ -4,7 +4,7 @@ import os
 
 import pytest
 from querylect.configs.load import load_config
-from querylect.errors import ClusterError, ConfigError, StorageError
+from querylect.errors import ClusterError, ConfigError
 from querylect.slurm.launch import LaunchOptions, jobs_of, launch
 
 from ..raising import refused
@@ -52,13 +52,6 @@ def test_the_cluster_file_may_print_and_end_with_a_test_that_fails(sbatch, tmp_p
     monkeypatch.setenv("QUERYLECT_CLUSTER", str(tmp_path / "mine.sh"))
     assert [number for number, _ in launch(load_config("tiny", []), LaunchOptions())] == ["12"]
     assert (tmp_path / "here" / "account").read_text() == "ours\n"
-
-
-def test_a_run_folder_that_cannot_be_made_is_one_sentence(sbatch, tmp_path):
-    (tmp_path / "here" / "runs" / "tiny").mkdir(parents=True)
-    (tmp_path / "here" / "runs" / "tiny" / "logs").touch()
-    with refused(StorageError, "runs/tiny/logs", "File exists"):
-        launch(load_config("tiny", []), LaunchOptions())
 
 
 def test_a_chain_builds_a_hybrid_in_one_job_and_takes_no_gpu_where_none_is_wanted():

@@ -133,7 +133,7 @@ def speaking(tmp_path_factory):
 
 @pytest.fixture
 def config(settings):
-    engine = {"rollout.engine": "vllm", "rollout.max_prompt_tokens": 512, "rollout.vllm.enforce_eager": True}
+    engine = {"rollout.engine": "vllm", "rollout.max_prompt_tokens": 512}
     return change(settings, **engine)
 
 

@@ -182,9 +182,9 @@ def test_an_engine_in_the_process_is_asked_for_n_samples_of_ids_with_prefix_cach
     (llm,) = vllm
     assert llm.settings == {
         "trust_remote_code": False, "dtype": "float32", "seed": 7, "gpu_memory_utilization": 0.45,
-        "tensor_parallel_size": 1, "max_model_len": 72, "enable_sleep_mode": False, "enforce_eager": False,
+        "tensor_parallel_size": 1, "max_model_len": 72, "enable_sleep_mode": False,
         "enable_prefix_caching": True, "logprobs_mode": "processed_logprobs",
-    } | ({} if torch.cuda.is_available() else {"enable_chunked_prefill": False})  # fmt: skip
+    } | ({} if torch.cuda.is_available() else {"enable_chunked_prefill": False, "enforce_eager": True})  # fmt: skip
     assert llm.events == ["load", "reset"], "what was computed with other weights is forgotten"
     engine.generate(PROMPTS, 4, HOT)
     assert [prompt for prompt, _ in llm.requests] == [{"prompt_token_ids": prompt} for prompt in PROMPTS]

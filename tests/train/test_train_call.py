@@ -32,8 +32,5 @@ def test_a_run_from_python_calls_callbacks_and_gives_a_rewriter(settings, tmp_pa
     assert querylect.Rewriter.from_pretrained(folder, turn=1).rewrite("my head hurts").failure is None
     with refused(ConfigError):
         querylect.train(tmp_path / "mine.yaml", ["name=called"])
-
-
-def test_overrides_are_for_a_config_that_is_still_to_be_loaded(settings):
     with refused(ConfigError, "seed=1"):
         querylect.train(settings, ["seed=1"])

@@ -33,7 +33,7 @@ def client(lesson_url):
 @pytest.fixture
 def expert(settings):
     """Three rounds over four of the five questions each, eight samples of one turn."""
-    warm = {"questions": 4, "questions_per_step": 2, "rounds": 3, "learning_rate": 0.02}
+    warm = {"questions": 4, "questions_per_step": 2, "learning_rate": 0.02}
     return change(settings, **{"train.warm_start": warm, "rollout.branching": [8], "train.steps": 1})
 
 

@@ -15,7 +15,6 @@ from querylect.train.run import train
 
 from ..chat_server import ChatServer, last_user, serving
 from ..lessons import ASKED, TEXTS, WORDS, change, records, save_chain
-from ..several import Started
 
 LABELS = {
     "chr": ("H_plus:", "H_minus:"),
@@ -89,19 +88,6 @@ def test_a_policy_learns_to_write_plans(run, name, caplog):
     repairs = sum("required form" in str(body["messages"][-1]) for body in server.bodies)
     again = len(server.bodies) - len({str(body["messages"]) for body in server.bodies})
     assert (len(server.bodies), repairs, again) == (6, 1, 0), "every question once, whoever asks"
-
-
-def test_two_processes_ask_for_a_hypothesis_once_and_train_as_one(run, tmp_path):
-    """Slow because it starts two processes, which share the hypotheses that one of them got."""
-    config_of, server = run
-    config = change(config_of("hcqr"), **{"train.steps": 1, "train.questions_per_step": 4, "rewriter.llm.cache": None})
-    single = train(config)
-    alone, server.bodies[:] = len(server.bodies), []
-    both = change(config, output=str(tmp_path / "both"))
-    with Started(both, tmp_path / "two", 2) as started:
-        assert started.codes() == [0, 0], started.stderr(0) + started.stderr(1)
-    assert len(server.bodies) == alone > 0, "each question once"
-    assert records(tmp_path / "both" / "run" / "rollouts.jsonl") == records(single / "rollouts.jsonl")
 
 
 def save_doubter(folder):

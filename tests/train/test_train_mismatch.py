@@ -183,14 +183,6 @@ def test_a_run_samples_from_the_weights_that_it_has_just_trained(served, vllm):
         assert vllm[0].events[-1] == "sleep", "training has the memory to itself"
 
 
-@pytest.mark.parametrize("served", ["vllm"], indirect=True)
-def test_weights_that_do_not_arrive_show_in_the_log(served, monkeypatch):
-    """The same run, every change of weights after the first lost on its way."""
-    monkeypatch.setattr("querylect.rollouts.engines.vllm.VllmEngine.refresh", lambda self: None)
-    folder = train(change(served[0], **{"train.steps": 2, "train.learning_rate": 0.05}))
-    assert max(line.get(f"{APART}/max", 0) for line in records(folder / "metrics.jsonl")) > 0.01
-
-
 @pytest.mark.parametrize("served", ["vllm_server"], indirect=True)
 def test_a_server_that_dies_leaves_a_checkpoint(served, monkeypatch):
     config, server = served

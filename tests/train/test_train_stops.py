@@ -4,7 +4,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -261,38 +260,6 @@ def test_a_full_disk_leaves_no_half_checkpoint_and_keeps_the_one_before(settings
     train(change(config, **{"train.steps": 2}), resume=True)
     assert without_seconds(folder.metrics) == straight[:2]
     assert checkpoints(folder.path) == ["checkpoint-2"]
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A disk of its own at `small_disk.path`, of as many bytes as `small_disk.resize` says."""
-    mountpoint = tmp_path / "disk"
-    mountpoint.mkdir()
-
-    def mount(options, *what):
-        return subprocess.run(["mount", "-t", "tmpfs", "-o", options, *what, mountpoint], check=False).returncode == 0
-
-    if os.getuid() or not mount("size=64m", "tmpfs"):
-        pytest.skip("needs root and the right to mount a tmpfs")
-    yield SimpleNamespace(path=mountpoint, resize=lambda size: mount(f"remount,size={size}"))
-    subprocess.run(["umount", "--lazy", mountpoint], check=True)
-
-
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_a_disk_that_fills_ends_the_run_with_a_sentence_and_loses_no_step(
-    settings, straight, undisturbed, small_disk, share
-):
-    """A run that keeps a checkpoint per step, on a disk with room for a share of what it writes."""
-    config = change(settings, **{"output": str(small_disk.path), **EVERY_STEP})
-    page = os.sysconf("SC_PAGE_SIZE")
-    used = sum(-(-path.stat().st_size // page) * page for path in undisturbed.rglob("*") if path.is_file())
-    assert small_disk.resize(int(used * share))
-    with refused(StorageError, small_disk.path, "--resume"):
-        train(config)
-    left = [path for path in small_disk.path.rglob("*") if ".part" in path.name or ".tmp" in path.name]
-    assert not left, "nothing half-written stays behind"
-    assert small_disk.resize(64 << 20)
-    assert without_seconds(train(config, resume=config.run_folder.exists()) / "metrics.jsonl") == straight
 
 
 def querylect(folder, *arguments):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from querylect.configs.schema import TrainConfig
-from querylect.train.credit import Credit, assign_credit
+from querylect.train.credit import assign_credit
 from querylect.train.subsampling import inclusion_probabilities, subsample
 
 from ..lessons import change
@@ -45,13 +45,6 @@ def test_the_expected_advantage_of_every_turn_is_its_own():
         assert totals[id(turn_node)] == pytest.approx(credit.of(turn_node), abs=0.02)
 
 
-def test_a_group_that_is_small_enough_is_kept_as_it_is():
-    grown = tree(0.2, 0.4, 0.9)
-    credit = assign_credit([grown], "turn", [1.0], "none")
-    sampled = subsample(credit, [grown], 3, Random(0))
-    assert [sampled.of(root) for root in grown.roots] == [credit.of(root) for root in grown.roots]
-
-
 def test_fewer_tokens_are_computed_and_the_normalizer_stays(settings, monkeypatch):
     def act(trainer):
         ready(trainer)
@@ -71,8 +64,3 @@ def test_fewer_tokens_are_computed_and_the_normalizer_stays(settings, monkeypatc
 def test_a_kl_term_needs_all_samples():
     with pytest.raises(ValidationError, match=r"train\.samples_per_update"):
         TrainConfig(samples_per_update=2, beta=0.1)
-
-
-def test_no_signal_stays_no_signal():
-    grown = tree(0.5, 0.5)
-    assert subsample(Credit({}, []), [grown], 1, Random(0)).advantages == {}
