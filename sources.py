@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import DataError, MissingPackageError, ModelError
-from .storage import parse_json
+from .storage import json_object
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -63,11 +63,7 @@ def _refuse_adapter(name: str, folder: Path) -> None:
     config = folder / "adapter_config.json"
     if not config.is_file() or (folder / "config.json").exists():
         return
-    try:
-        base = parse_json(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError, TypeError):
-        base = None
-    raise adapter_error(name, base)
+    raise adapter_error(name, (json_object(config) or {}).get("base_model_name_or_path"))
 
 
 def adapter_error(name: str, base: object) -> ModelError:
@@ -171,7 +167,7 @@ def package_data(package: str, version: str, path: str, install: str) -> Path:
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         if (Path(folder) / path).exists():
             return Path(folder) / path
-    needed = f"the dataset needs {path} of the Python package {package} {version}"
-    if spec is None:
-        raise DataError(f"{needed}, which is not installed. Install it: {install}")
-    raise DataError(f"{needed}; the installed version has no such file or folder. Install that version: {install}")
+    raise DataError(
+        f"the dataset needs {path} of the Python package {package} {version}, which is not installed in that version. "
+        f"Install it: {install}"
+    )

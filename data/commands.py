@@ -60,7 +60,6 @@ def merge(
     questions: Annotated[
         str | None, typer.Option("--questions", help="Sources to take the questions of, with commas; all.")
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="Of the dataset; the new folder's.")] = None,
     verbose: Verbose = False,
 ) -> None:
     """Write one BEIR folder of several: SOURCE/ID is the id of a document, and each passage is written once."""
@@ -73,7 +72,7 @@ def merge(
     parsed = [
         MergeSource(source, Path(folder)) for source, _, folder in (argument.partition("=") for argument in sources)
     ]
-    for line in summary(write(parsed, to, split_commas(questions), name)):
+    for line in summary(write(parsed, to, split_commas(questions))):
         typer.echo(line)
     typer.echo(f"next: querylect index build CONFIG env.dataset.kind=beir {shlex.quote(f'env.dataset.path={to}')}")
 

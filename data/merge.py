@@ -61,9 +61,7 @@ class _MergedQuestion:
     judged: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
-def merge(
-    sources: Sequence[MergeSource], target: Path, question_sources: Sequence[str] | None = None, name: str | None = None
-) -> MergedMeta:
+def merge(sources: Sequence[MergeSource], target: Path, question_sources: Sequence[str] | None = None) -> MergedMeta:
     """Write the folder `target` and return its meta.json.
 
     `question_sources` names the sources whose questions are used; None uses every folder with qrels. Without any, the
@@ -93,7 +91,7 @@ def merge(
             (folder / "qrels").rmdir()
         licences = {source: name_and_licence(path)[1] for source, path in folders.items()}
         meta: MergedMeta = {
-            "name": name or target.name,
+            "name": target.name,
             "licence": "; ".join(f"{source}: {licence or 'not stated'}" for source, licence in licences.items()),
             "made_from": {source: str(path) for source, path in folders.items()},
             "sources": counts,

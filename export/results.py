@@ -18,6 +18,7 @@ from ..configs.schema import RunConfig
 from ..configs.yaml12 import parse_yaml
 from ..data.sampling import QuestionSample
 from ..errors import CheckpointError, ConfigError, DataError
+from ..eval.placement import EVALUATIONS
 from ..eval.records import METRICS, TRAINED
 from ..storage import json_object
 from .exported import ExportedEnvironment
@@ -54,11 +55,13 @@ def find_results(source: CheckpointSource) -> tuple[dict[str, dict[str, Any]], s
     by_env: dict[str, dict[str, Any]] = {}
     dtypes: set[str] = set()
     for name, config in environments(source.config).items():
-        path = (source.run / f"eval-{name}" if name else source.run) / "results.json"
-        results, dtype = _usable(path, config, source) if path.is_file() else (None, "")
-        if results is not None:
-            by_env[name] = results
-            dtypes.add(dtype)
+        folder = source.run / f"eval-{name}" if name else source.run
+        for path in (folder / "results.json", *sorted(folder.glob(f"{EVALUATIONS}/*/results.json"))):
+            results, dtype = _usable(path, config, source) if path.is_file() else (None, "")
+            if results is not None:
+                by_env[name] = results
+                dtypes.add(dtype)
+                break
     return by_env, next(iter(dtypes)) or None if len(dtypes) == 1 else None
 
 

@@ -13,6 +13,7 @@ from ..data.sampling import in_batches
 from ..data.types import Document
 from ..envs.plan import is_unicode
 from ..envs.retrievers.question_index import content_hash, same_question
+from ..errors import IncompleteError
 from ..llms.access import Llm
 from ..llms.base import LlmResponse, SamplingParams, complete_sum
 from ..llms.structured import Structured, ask_structured, version_in
@@ -204,6 +205,15 @@ def total_cost(costs: Sequence[LineCost]) -> dict[str, int | None]:
         "prompt_tokens": complete_sum([cost.prompt_tokens for cost in costs]),
         "tokens": complete_sum([cost.tokens for cost in costs]),
     }
+
+
+def refuse_missing(missing: int, total: int) -> None:
+    """Raise IncompleteError where a model did not reply."""
+    if missing:
+        raise IncompleteError(
+            f"{missing} of {total} replies are missing, and nothing was written. Give the same command again: replies "
+            "that came are kept."
+        )
 
 
 def _storable(text: str) -> str:

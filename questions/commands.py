@@ -61,8 +61,7 @@ def index_questions(
         f"{counts['contents_failed']} contents, {counts['contents_missing']} got no reply; vetted pairs "
         f"{counts['pairs_vetted']}"
     )
-    amounts = {name: "unknown" if count is None else str(count) for name, count in costs.items()}
-    typer.echo(f"{amounts['calls']} calls, {amounts['prompt_tokens']} tokens read, {amounts['tokens']} written")
+    typer.echo(f"{costs['calls']} calls, {costs['prompt_tokens']} tokens read, {costs['tokens']} written")
 
 
 Config = Annotated[

@@ -18,11 +18,10 @@ from ..data.types import Document
 from ..envs.index.open import open_index
 from ..envs.plan import Probe, Term, is_unicode
 from ..envs.retrievers.open import check_corpus, open_retriever
-from ..errors import IncompleteError
 from ..llms.base import LlmResponse, SamplingParams
 from ..llms.structured import FormPrompt, ask_structured
 from ..logs import Progress
-from .asking import BATCH, Pair, QuestionWriter, cost_of, total_cost
+from .asking import BATCH, Pair, QuestionWriter, cost_of, refuse_missing, total_cost
 from .plan import Partition, PlannedQuestion, drawn_passages, neighbours, plan_questions
 from .prompts import OneQuestion
 from .styles import EXAMPLES, joined, style_prompt, with_typos
@@ -134,7 +133,7 @@ class DraftingSession:
                 self._replies += answer.replies
                 if not answer.missing:
                     drafts[prompt.task, prompt.case] = _draft(answer.value, answer.failure)
-        _refuse_missing(len(prompts) - len(drafts), len(prompts))
+        refuse_missing(len(prompts) - len(drafts), len(prompts))
         return [drafts[self._case(question)] for question in planned]
 
     def _judged(self, pairs: Iterable[Pair]) -> dict[Pair, bool | None]:
@@ -149,7 +148,7 @@ class DraftingSession:
                 else:
                     self._verdicts[pair] = verdict[0].answerable
                     self._replies += verdict[1]
-        _refuse_missing(missing, len(pending))
+        refuse_missing(missing, len(pending))
         return self._verdicts
 
     def _batches(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
@@ -248,11 +247,3 @@ def _draft(answer: OneQuestion | None, failure: str) -> Draft:
     if words(text) in EXAMPLES:
         return Draft("", f"it copies an example of the prompt: {text}")
     return Draft(text, failure)
-
-
-def _refuse_missing(missing: int, total: int) -> None:
-    if missing:
-        raise IncompleteError(
-            f"{missing} of {total} replies are missing, and no dataset was written. Give the same command again: "
-            "replies that came are kept."
-        )

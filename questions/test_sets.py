@@ -13,7 +13,7 @@ for these sets; they are written for this project.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 from ..configs.schema import EnvironmentConfig, QuestionsConfig
 from ..data.beir import document_line, new_beir_folder, question_line, write_meta, write_qrels
@@ -22,11 +22,11 @@ from ..data.sampling import draw
 from ..data.types import Document, Question, Split
 from ..envs.plan import is_unicode
 from ..envs.retrievers.question_index import QuestionIndex, open_question_index, same_question
-from ..errors import DataError, IncompleteError
+from ..errors import DataError
 from ..llms.base import SamplingParams
 from ..llms.structured import FormPrompt, Structured, WorkedExample, ask_structured, version_in
 from ..storage import write_lines
-from .asking import QuestionWriter
+from .asking import QuestionWriter, refuse_missing
 from .build import documents_of, open_writer
 from .prompts import ONE_QUESTION_REQUEST, OneQuestion, cut
 
@@ -35,9 +35,6 @@ VERSIONS: Mapping[Kind, str] = {"rephrased": "qb-rag-rephrase-1", "new": "qb-rag
 """Raise these with every change of the wording: every test set records its own."""
 _MAX_SHOWN = 50
 """Questions of a content that the prompt for a new one lists at most."""
-
-Item = TypeVar("Item")
-
 
 _TEXT = "Keep insulin that you are not using yet in the refrigerator, and never freeze it."
 _OWN = "Where should I keep the insulin that I have not opened yet?"
@@ -108,12 +105,7 @@ def write_test_set(
         write_lines(folder / "corpus.jsonl", map(document_line, contents.values()))
         write_lines(folder / "queries.jsonl", map(question_line, split.questions))
         write_qrels(folder, {"test": split})
-        counts = {
-            "questions": result.questions,
-            "failed": drafts.failed,
-            "repeated": repeated,
-            "dropped": drafts.dropped,
-        }
+        counts = {name: getattr(result, name) for name in ("questions", "failed", "repeated", "dropped")}
         write_meta(
             folder,
             {
@@ -164,7 +156,7 @@ def _new(
     texts, failed = _texts(writer, config, prompts)
     pairs = [(text, content) for text, content in zip(texts, chosen, strict=True) if text]
     verdicts = writer.verdicts(pairs)
-    _refuse_missing(verdicts)
+    refuse_missing(verdicts.count(None), len(verdicts))
     answerable = [
         (text, [content.id])
         for (text, content), verdict in zip(pairs, verdicts, strict=True)
@@ -177,19 +169,10 @@ def _texts(writer: QuestionWriter, config: QuestionsConfig, prompts: Sequence[Fo
     """The question that each prompt got, "" for a reply that is not of its form; and how many these are."""
     sampling = SamplingParams(max_tokens=config.max_tokens)
     answers: list[Structured[OneQuestion]] = ask_structured(writer.model, prompts, OneQuestion, sampling, config.form)
-    _refuse_missing([None if answer.missing else answer for answer in answers])
+    refuse_missing(sum(answer.missing for answer in answers), len(answers))
     texts = [" ".join(answer.value.question.split()) if answer.value else "" for answer in answers]
     texts = [text if is_unicode(text) else "" for text in texts]
     return texts, texts.count("")
-
-
-def _refuse_missing(answers: Sequence[Item | None]) -> None:
-    missing = sum(answer is None for answer in answers)
-    if missing:
-        raise IncompleteError(
-            f"{missing} of {len(answers)} replies are missing, and no test set was written. Give the same command "
-            "again; replies that came are cached."
-        )
 
 
 def _rephrase_prompt(question: str) -> FormPrompt:

@@ -210,7 +210,14 @@ def test_results_of_other_weights_or_not_held_out_are_refused(copied, tmp_path, 
     assert not (tmp_path / "out").exists()
 
 
-def test_the_turn_that_is_used_has_to_be_measured(copied):
+def test_results_of_a_sample_are_found_and_the_turn_that_is_used_has_to_be_measured(copied):
+    sample = copied / "evaluations" / "test-2"
+    sample.mkdir(parents=True)
+    for name in ("results.json", "eval.jsonl"):
+        shutil.copy(copied / name, sample / name)
+    (copied / "results.json").rename(copied / "aside.json")
+    assert find_results(open_source(copied))[0][""]["split"] == "test"
+    (copied / "aside.json").rename(copied / "results.json")
     rewrite_results(copied, drop_the_second_turn)
     with refused(CheckpointError, "turn 1", "turn 2", "eval.turns=2"):
         find_results(open_source(copied))

@@ -88,11 +88,11 @@ def test_merge_from_the_command_line(folders, tmp_path, capsys):
     both, to = [f"{source.name}={source.folder}" for source in folders], ("--to", tmp_path / "merged")
     assert end("data", "merge", "wiki", *to) == 2
     assert "'wiki' is no source; expected a name and a folder" in capsys.readouterr().err
-    assert end("data", "merge", *both, "--questions", "wiki", "--name", "both", *to) == 0
+    assert end("data", "merge", *both, "--questions", "wiki", *to) == 0
     stdout_lines = capsys.readouterr().out.splitlines()
     assert stdout_lines[:3] == [
         "wiki: 2 documents, 1 that stood before left out",
         "pairs: 1 documents, 2 that stood before left out",
-        "both: 3 documents; questions: 2 train, 1 test",
+        "merged: 3 documents; questions: 2 train, 1 test",
     ]
     assert stdout_lines[-1].startswith("next: querylect index build CONFIG env.dataset.kind=beir env.dataset.path=")
