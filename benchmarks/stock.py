@@ -8,8 +8,11 @@ import torch
 from datasets import Dataset
 from querylect.configs.load import load_config
 from querylect.configs.schema import RunConfig
+from querylect.data.types import Question
 from querylect.rollouts.policy import load_policy
 from querylect.train.arguments import grpo_config
+from querylect.train.batch import TurnBatch
+from querylect.train.step_trees import StepTrees
 from querylect.train.trainer import TreeTrainer
 from torch import Tensor
 from trl import GRPOTrainer
@@ -29,23 +32,21 @@ def trainers(config: RunConfig, *, ours: bool = True, **changes: Any) -> tuple[G
     args = grpo_config(config, Path(tempfile.mkdtemp()))
     for name, value in changes.items():
         setattr(args, name, value)
-    common: dict[str, Any] = {
-        "model": model,
-        "args": args,
-        "train_dataset": Dataset.from_dict({"prompt": ["question"]}),
-        "processing_class": tokenizer,
-    }
-    stock = GRPOTrainer(reward_funcs=lambda completions, **_: [0.0] * len(completions), **common)
+    common: dict[str, Any] = {"model": model, "args": args, "processing_class": tokenizer}
+    questions = Dataset.from_dict({"prompt": ["question"]})
+    rewards = lambda completions, **_: [0.0] * len(completions)  # noqa: E731
+    stock = GRPOTrainer(reward_funcs=rewards, train_dataset=questions, **common)
     tree: Any = None
     if ours:
-        tree = TreeTrainer(run=config, folder=None, grower=None, sampler=None, questions={}, **common)  # type: ignore[arg-type]
+        trees = StepTrees(config, None, None, [Question("q", "question")])  # type: ignore[arg-type]
+        tree = TreeTrainer(run=config, folder=None, step_trees=trees, **common)  # type: ignore[arg-type]
     for trainer in filter(None, (stock, tree)):
         trainer.current_gradient_accumulation_steps = 1
         trainer.model.train()
     return stock, tree
 
 
-def update(trainer: GRPOTrainer, inputs: dict[str, Tensor]) -> Tensor:
+def update(trainer: GRPOTrainer, inputs: dict[str, Tensor] | TurnBatch) -> Tensor:
     """Log-probabilities, loss and backward pass of one micro-batch; returns the loss."""
     trainer.model.zero_grad()
     loss = trainer._compute_loss(trainer.model, inputs)
@@ -60,24 +61,55 @@ def tree_batch(prompt: int, turns: list[int], observation: int, branching: list[
     def ids(count: int) -> list[int]:
         return torch.randint(5, 40000, (count,), generator=random).tolist()  # type: ignore[no-any-return]
 
-    rows: list[tuple[list[int], list[int]]] = [([], [])]  # completion ids, loss mask
+    rows: list[tuple[list[int], list[int], list[float]]] = [([], [], [])]  # completion ids, loss mask, advantages
     for turn, (length, width) in enumerate(zip(turns, branching, strict=True)):
         grown = []
-        for completion_ids, loss_mask in rows:
+        for completion_ids, loss_mask, advantages in rows:
             observed = ids(observation) if turn else []
             for sample in range(width):
                 prior_mask = loss_mask if sample == 0 else [0] * len(loss_mask)
-                grown.append((completion_ids + observed + ids(length), prior_mask + [0] * len(observed) + [1] * length))
+                advantage = float(torch.randn((), generator=random))
+                grown.append(
+                    (
+                        completion_ids + observed + ids(length),
+                        prior_mask + [0] * len(observed) + [1] * length,
+                        advantages + [0.0] * len(observed) + [advantage] * length,
+                    )
+                )
         rows = grown
     root = torch.tensor([ids(prompt)] * len(rows))
-    completion, mask = (torch.tensor(column) for column in zip(*rows, strict=True))
+    completion, mask, values = (torch.tensor(column) for column in zip(*rows, strict=True))
     return {
         "prompt_ids": root,
         "prompt_mask": torch.ones_like(root),
         "completion_ids": completion,
         "completion_mask": torch.ones_like(completion),
         "tool_mask": mask,
-        "advantages": torch.randn(mask.shape, generator=random) * mask,
+        "advantages": values * mask,
         "sampling_per_token_logps": torch.full(mask.shape, torch.nan),  # random tokens: sampled by nobody
         "num_items_in_batch": mask.sum(),
     }
+
+
+def turns_of(batch: dict[str, Tensor]) -> TurnBatch:
+    """The same tree for our trainer: every turn of a row that counts there, with the advantage of its first token."""
+    ids, advantages, lengths, completions = [], [], [], []
+    prompt = batch["prompt_ids"].shape[1]
+    for root, completion, mask, values in zip(
+        batch["prompt_ids"], batch["completion_ids"], batch["tool_mask"], batch["advantages"], strict=True
+    ):
+        edges = torch.nn.functional.pad(mask, (1, 1)).diff().nonzero()[:, 0].tolist()
+        for start, end in zip(edges[::2], edges[1::2], strict=True):
+            ids += [root, completion[:end]]
+            lengths.append(prompt + end)
+            completions.append(end - start)
+            advantages.append(values[start:end])
+    return TurnBatch(
+        ids=torch.cat(ids),
+        lengths=torch.tensor(lengths),
+        completions=torch.tensor(completions),
+        advantages=torch.stack([values[0] for values in advantages]),
+        leaves=torch.ones(len(lengths)),
+        sampler_logps=torch.full((sum(completions),), torch.nan),
+        paths=torch.tensor(float(len(lengths))),
+    )

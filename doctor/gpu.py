@@ -200,12 +200,14 @@ def _tree(work: Workload, device: "torch.device") -> tuple["Tensor", "Tensor"]:
 
 def _backward(model: "PreTrainedModel", rows: tuple["Tensor", "Tensor"], kind: "Kind | None") -> int:
     """Add the gradient of the log-probabilities, in part negative as advantages are; returns the computed tokens."""
-    from ..train.packing.packing import packed_logps
+    from ..train.packing.packing import token_logps
 
     ids, scored = rows
-    logps, _, tokens = packed_logps(model, ids, ids.new_ones(ids.shape), scored, 1.0, attention=kind)
-    signs = 1 - 2 * (ids[:, -scored.shape[1] :] % 2)
-    (logps * signs).sum().div(scored.sum()).backward()
+    start = ids.shape[1] - scored.shape[1]
+    targets = [row.nonzero()[:, 0].cpu().numpy() + start for row in scored]
+    logps, _, tokens = token_logps(model, list(ids.cpu().numpy()), targets, 1.0, attention=kind)
+    signs = 1 - 2 * (ids[:, start:][scored] % 2)
+    (logps * signs).mean().backward()
     return tokens
 
 

@@ -1,34 +1,25 @@
 """Wrong rules of credit that replace the product's: tests of the gradient must detect each of them."""
 
+from collections import defaultdict
 from importlib import import_module
 from statistics import fmean
 
 import torch
-from querylect.train import credit, mismatch
+from querylect.train import batch, credit, mismatch
+from querylect.train.batch import leaves_below, turn_batch
 from querylect.train.credit import Credit, assign_credit
-from querylect.train.rows import row_advantages, row_mask, row_turns
 
 TRAINER = "querylect.train.trainer"
 """Imported only by a rule that replaces something in it, for it imports TRL."""
 
 
-def leaves(node):
-    return sum(map(leaves, node.children)) if node.children else 1
-
-
-def equal_node_weights(monkeypatch, module=None):
+def equal_node_weights(monkeypatch, module=batch):
     """A first turn of 4×4 weighs as much as a second turn, not as its four leaves."""
 
-    def equal(trees, assigned):
-        weighted = row_advantages(trees, assigned) / row_advantages(trees, _LeavesAsAdvantages())
-        return weighted.nan_to_num()  # rows that count for nothing
+    def one_each(trees):
+        return {id(node): 1 for tree in trees for node in tree.walk()}
 
-    monkeypatch.setattr(module or import_module(TRAINER), "row_advantages", equal)
-
-
-class _LeavesAsAdvantages:
-    def of(self, node):
-        return float(leaves(node))
+    monkeypatch.setattr(module, "leaves_below", one_each)
 
 
 def siblings_only(monkeypatch):
@@ -75,26 +66,30 @@ def signal_only_normalizer(monkeypatch):
         last[:] = [assign_credit(trees, how, weights, *options)]
         return last[0]
 
+    def with_signal(trees):
+        leaves = leaves_below(trees)
+        nodes = [node for tree in trees for node in tree.walk() if last[0].has_signal(node)]
+        return sum(leaves[id(node)] * len(node.completion_ids) for node in nodes)
+
     monkeypatch.setattr(f"{TRAINER}.assign_credit", recorded)
-    monkeypatch.setattr(f"{TRAINER}.row_mask", lambda trees, assigned: row_mask(trees, last[0]))
+    monkeypatch.setattr(f"{TRAINER}.sampled_tokens", with_signal)
 
 
 def mean_over_a_whole_path(monkeypatch):
     """`loss_type: grpo` divides by the tokens of all turns of a path, not of each turn."""
 
-    def of_paths(trees, assigned):
-        shares = [
-            len(node.completion_ids) * len(path) / sum(len(turn.completion_ids) for turn in path)
-            for tree in trees
-            for path in tree.paths()
-            for node in path
-        ]
-        assert len(shares) == len(list(row_turns(trees)))
-        return row_advantages(trees, assigned) * row_advantages(trees, assigned).new_tensor(shares)
+    def of_paths(trees, assigned, *how):
+        shares = defaultdict(list)
+        for path in (path for tree in trees for path in tree.paths()):
+            mean_length = fmean(len(node.completion_ids) for node in path)
+            for node in path:
+                shares[id(node)].append(len(node.completion_ids) / mean_length)
+        changed = {key: value * fmean(shares[key]) for key, value in assigned.advantages.items() if key in shares}
+        return turn_batch(trees, Credit(changed, assigned.groups), *how)
 
-    monkeypatch.setattr(f"{TRAINER}.row_advantages", of_paths)
+    monkeypatch.setattr(f"{TRAINER}.turn_batch", of_paths)
 
 
 def samples_of_a_nucleus_uncorrected(monkeypatch):
     """What was sampled with `top_p` below 1 is trained on as if it came from the policy itself."""
-    monkeypatch.setattr(mismatch, "importance_weights", lambda differences, _: torch.ones_like(differences))
+    monkeypatch.setattr(mismatch.ImportanceCorrection, "weigh", lambda self, trainer, *_: torch.ones_like(trainer))

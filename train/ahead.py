@@ -2,8 +2,8 @@
 
 A thread samples from the engine's own copy of the weights. Step s is trained on trees whose weights are at most
 `staleness` updates older than those it changes; with 1, the trees of step s + 1 are sampled with the weights before
-update s, while update s runs. Every token keeps the log-probability with which it was drawn, so the loss corrects for
-the older weights as it does for another engine (`mismatch.py`).
+update s, while update s runs. Every token keeps the log-probability with which it was drawn, and the ratio that the
+loss clips is that of the trained weights to it (`loss.py`).
 
 The thread begins a step only with weights that are recent enough for it, so no tree is ever too old, however long
 sampling, searching, training or validation take. The copy is refreshed between two steps of training, when the thread

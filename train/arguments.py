@@ -121,7 +121,7 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1, run_name: s
     from ..rollouts.policy import torch_dtype
 
     settings, rollout = config.train, config.rollout
-    rows = prod(rollout.branching) * len(rollout.branching)  # per tree: see train/rows.py
+    leaves = prod(rollout.branching)
     cpu = not torch.cuda.is_available()
     return GRPOConfig(
         output_dir=str(output),
@@ -133,9 +133,9 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1, run_name: s
         bf16=torch_dtype(config.policy) == torch.bfloat16,
         seed=config.seed,
         max_steps=settings.steps,
-        per_device_train_batch_size=rows * settings.questions_per_micro_batch,
+        per_device_train_batch_size=leaves * settings.questions_per_micro_batch,
         gradient_accumulation_steps=settings.questions_per_step // (settings.questions_per_micro_batch * processes),
-        num_generations=rows,
+        num_generations=leaves,
         max_completion_length=rollout.max_new_tokens,
         temperature=rollout.temperature,
         top_p=rollout.top_p,
@@ -147,7 +147,6 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1, run_name: s
         max_grad_norm=settings.max_grad_norm,
         logging_nan_inf_filter=False,
         scale_rewards="none",
-        shuffle_dataset=config.mix is None,
         gradient_checkpointing=settings.gradient_checkpointing is True,
         gradient_checkpointing_kwargs={"use_reentrant": False},
         optim="adamw_torch",

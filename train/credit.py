@@ -15,7 +15,7 @@ varies: a state that several turns reach has a larger group, and a first turn is
 Therefore advantages are rescaled to the factor of the question's first turns; where all factors are equal, this is
 exactly eq. 2–5. `turn` credit with `scale: group` needs no rescaling: every group has standard deviation 1.
 
-An advantage does not depend on the number of leaves below a turn: `rows.py` applies that weight.
+An advantage does not depend on the number of leaves below a turn: `batch.py` applies that weight.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

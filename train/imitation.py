@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +17,7 @@ from ..data.sampling import in_batches
 from ..logs import progress_bar
 from ..rollouts.memory import give_back_freed_memory
 from .packing.check import attention_kind
-from .packing.packing import packed_logps
+from .packing.packing import token_logps
 from .run_folder import RunFolder
 
 log = logging.getLogger(__name__)
@@ -82,20 +83,11 @@ def imitation_loss(
 ) -> Tensor:
     """Mean negative log-likelihood of the tokens in the spans, all packed in one row where `packing` is on."""
     config = config or TrainConfig()
-    rows = [list(demonstration.ids) for demonstration in demonstrations]
-    width = max(map(len, rows))
-    device = next(policy.parameters()).device
-    ids = torch.zeros(len(rows), width, dtype=torch.long)
-    mask, target_mask = torch.zeros_like(ids), torch.zeros(len(rows), width - 1, dtype=torch.bool)
-    for row, (tokens, demonstration) in enumerate(zip(rows, demonstrations, strict=True)):
-        ids[row, : len(tokens)] = torch.tensor(tokens)
-        mask[row, : len(tokens)] = 1
-        for begin, stop in demonstration.spans:
-            target_mask[row, begin - 1 : stop - 1] = True
-    ids, mask, target_mask = ids.to(device), mask.to(device), target_mask.to(device)
-    dtype = next(policy.parameters()).dtype
-    with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
-        kind = attention_kind(device) if config.packing else None
+    weights = next(policy.parameters())
+    sequences = [np.array(demonstration.ids, np.int64) for demonstration in demonstrations]
+    targets = [np.concatenate([np.arange(*span) for span in demonstration.spans]) for demonstration in demonstrations]
+    with torch.autocast(weights.device.type, torch.bfloat16, enabled=weights.dtype == torch.bfloat16):
+        kind = attention_kind(weights.device) if config.packing else None
         budget = config.max_tokens_per_micro_batch
-        logps, _, _ = packed_logps(policy, ids, mask, target_mask, 1.0, attention=kind, budget=budget)
-    return -(logps * target_mask).sum() / target_mask.sum()
+        logps, _, _ = token_logps(policy, sequences, targets, 1.0, attention=kind, budget=budget)
+    return -logps.mean()

@@ -48,9 +48,9 @@ class MetricsCallback(TrainerCallback):
     def record(self, losses: Mapping[str, float]) -> dict[str, float]:
         """The figures of the step that has just ended, with those of its loss."""
         trainer, now = self.trainer, time.perf_counter()
-        seconds = {**trainer.rollout_seconds, **trainer.grower.clock.read()}
+        seconds = {**trainer.step_trees.seconds, **trainer.grower.clock.read()}
         searched = trainer.grower.searched.read()
-        record: dict[str, float] = {**trainer.last_metrics, **trainer.mismatch.read(), **losses, **self.changes.read()}
+        record: dict[str, float] = {**trainer.last_metrics, **losses, **self.changes.read()}
         for activity in ("generate", "retrieve", "score"):
             record[f"seconds/{activity}"] = seconds.get(activity, 0.0)
         if "wait" in seconds:

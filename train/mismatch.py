@@ -3,7 +3,7 @@
 The engine may compute in another order or precision, or with rounded weights, so a token drawn with probability q has
 probability p under the trained model. Weighting its loss by p / q (importance sampling) gives the gradient for samples
 from p. Names and meanings are those of TRL's `vllm_importance_sampling_*`, per token. TRL computes p in a second
-forward pass; here p comes from the forward pass of the loss, or from the old log-probabilities if TRL computed them.
+forward pass; here p comes from the forward pass of the loss, or from the old log-probabilities where there are some.
 """
 
 from collections.abc import Callable
@@ -19,47 +19,46 @@ _LARGEST = 20.0
 """Log-ratios are clamped to ± this, so that their exponentials stay finite."""
 
 
-def log_ratios(trainer: Tensor, sampler: Tensor, mask: Tensor) -> Tensor:
-    """log p − log q where `mask` is set and q was recorded, else 0. All (rows, tokens)."""
-    valid = mask.bool() & ~sampler.isnan()
-    return torch.where(valid, (trainer - sampler.nan_to_num()).clamp(-_LARGEST, _LARGEST), 0.0)
+class ImportanceCorrection:
+    """The weights of the tokens of a step, and their statistics."""
 
+    def __init__(self) -> None:
+        self._sums = [0.0] * 5
+        self._extremes = [-torch.inf] * 3
 
-class Mismatch:
-    """Mismatch statistics over the loss tokens of a step; `gather` joins tensors of all processes."""
+    def weigh(self, trainer: Tensor, sampler: Tensor, leaves: Tensor) -> Tensor:
+        """The weights of tokens (n,); 1 where the sampler's log-probability is not known (NaN).
 
-    def __init__(self, gather: Callable[[Tensor], Tensor] = lambda rows: rows) -> None:
-        self.gather = gather
-        self._sums: Tensor | None = None
-        self._extremes: Tensor | None = None
-
-    def weigh(self, trainer: Tensor, sampler: Tensor, mask: Tensor) -> Tensor:
-        """The weights of a micro-batch, (rows, tokens), also added to the statistics; 1 outside the mask."""
-        differences = log_ratios(trainer.detach().float(), sampler, mask)
+        A token counts `leaves` (n,) times in the statistics.
+        """
+        known = ~sampler.isnan()
+        differences = trainer.detach().float() - torch.where(known, sampler, trainer.detach())
+        differences = differences.clamp(-_LARGEST, _LARGEST)
         weights = differences.exp().clamp(max=LARGEST_WEIGHT)
-        counted = mask.bool() & ~sampler.isnan()
-        self._count(differences[counted], weights[counted])
+        counted = known & (leaves > 0)
+        if counted.any():
+            self._count(differences[counted].double(), weights[counted], leaves[counted].double())
         return weights
 
-    def _count(self, differences: Tensor, weights: Tensor) -> None:
-        differences = differences.double()
+    def _count(self, differences: Tensor, weights: Tensor, leaves: Tensor) -> None:
         ratio, distance = differences.exp(), differences.abs()
         kl = differences.expm1() - differences  # k3 of KL(sampler ‖ trainer) on samples of the sampler
         clipped = (weights - ratio).abs() > 1e-6 * ratio
-        sums = torch.stack([torch.ones_like(ratio), ratio, distance, kl, clipped.double()]).sum(1)
-        infinity = torch.full((1,), torch.inf, device=ratio.device, dtype=ratio.dtype)
-        extremes = torch.stack([torch.cat([values, -infinity]).max() for values in (ratio, -ratio, distance)])
-        sums, extremes = self.gather(sums[None]).sum(0), self.gather(extremes[None]).amax(0)
-        self._sums = sums if self._sums is None else self._sums + sums
-        self._extremes = extremes if self._extremes is None else torch.maximum(self._extremes, extremes)
+        sums = (torch.stack([torch.ones_like(ratio), ratio, distance, kl, clipped.double()]) @ leaves).tolist()
+        extremes = torch.stack([ratio.max(), -ratio.min(), distance.max()]).tolist()
+        self._sums = [a + b for a, b in zip(self._sums, sums, strict=True)]
+        self._extremes = [max(pair) for pair in zip(self._extremes, extremes, strict=True)]
 
-    def read(self) -> dict[str, float]:
-        """Statistics since the last call, by their names in metrics.jsonl; empty if there was no token. Resets them."""
-        sums, extremes, self._sums, self._extremes = self._sums, self._extremes, None, None
-        if sums is None or extremes is None or not sums[0]:
+    def read(self, all_gather: Callable[[list[float]], list[list[float]]] = lambda value: [value]) -> dict[str, float]:
+        """Statistics over all processes since the last call, by their names in metrics.jsonl; empty if there was no
+        token. Resets them. Collective."""
+        totals = all_gather([*self._sums, *self._extremes])
+        self._sums, self._extremes = [0.0] * 5, [-torch.inf] * 3
+        count, *sums = (sum(values) for values in zip(*(row[:5] for row in totals), strict=True))
+        largest, smallest, farthest = (max(values) for values in zip(*(row[5:] for row in totals), strict=True))
+        if not count:
             return {}
-        ratio, distance, kl, clipped = (sums[1:] / sums[0]).tolist()
-        largest, smallest, farthest = extremes.tolist()
+        ratio, distance, kl, clipped = (value / count for value in sums)
         return {
             "sampling/importance_sampling_ratio/min": -smallest,
             "sampling/importance_sampling_ratio/mean": ratio,

@@ -47,8 +47,7 @@ def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi
         return processes.on_every_process(
             lambda: ask_first_stage(
                 rewriter, batch, config.policy, processes.on_main_process, history_words=config.rollout.history_tokens
-            ),
-            interruptible=False,
+            )
         )
 
     train_split = processes.on_every_process(lambda: client.questions("train"))

@@ -7,7 +7,9 @@ so that a resumed run continues exactly like an uninterrupted one.
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,27 +19,33 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 from ..storage import parse_json
-
-Batch = Mapping[str, Tensor]
-"""A micro-batch of TRL: tensors by name."""
+from .batch import TurnBatch
 
 
-def save_rollout(checkpoint: Path, process: int, batches: Sequence[Batch], metrics: Mapping[str, float]) -> None:
-    """Write the micro-batches and the metrics of the current rollout."""
+class Rollout(NamedTuple):
+    """What an optimizer step on a rollout needs."""
+
+    batches: Sequence[TurnBatch]
+    tokens: float
+    """What `Normalizer.tokens` is."""
+    metrics: Mapping[str, float]
+
+
+def save_rollout(checkpoint: Path, process: int, rollout: Rollout) -> None:
+    """Write the current rollout."""
     tensors = {
-        f"{number}.{name}": value.detach().cpu().clone().contiguous()
-        for number, batch in enumerate(batches)
-        for name, value in batch.items()
-        if isinstance(value, Tensor)
+        f"{number}.{field.name}": value.contiguous()
+        for number, batch in enumerate(rollout.batches)
+        for field in fields(batch)
+        if (value := getattr(batch, field.name)) is not None
     }
+    figures = json.dumps({"tokens": rollout.tokens, "metrics": dict(rollout.metrics)})
     folder = checkpoint / "rollout"
     folder.mkdir(exist_ok=True)
-    save_file(tensors, folder / f"process-{process}.safetensors", {"metrics": json.dumps(dict(metrics))})
+    save_file(tensors, folder / f"process-{process}.safetensors", {"figures": figures})
 
 
-def load_rollout(
-    checkpoint: Path, process: int, processes: int, device: torch.device
-) -> tuple[list[dict[str, Tensor]], dict[str, float]]:
+def load_rollout(checkpoint: Path, process: int, processes: int, device: torch.device) -> Rollout:
     """What `save_rollout` wrote. Raises OSError if it is missing, SafetensorError if it is damaged, CheckpointError if
     another number of processes wrote it."""
     saved_processes = len(list((checkpoint / "rollout").glob("process-*.safetensors")))
@@ -51,8 +59,8 @@ def load_rollout(
         for key in file.keys():  # noqa: SIM118 (no mapping)
             number, name = key.split(".", 1)
             batches.setdefault(int(number), {})[name] = file.get_tensor(key)
-        metrics = parse_json(file.metadata()["metrics"])
-    return [batches[number] for number in sorted(batches)], metrics
+        figures = parse_json(file.metadata()["figures"])
+    return Rollout([TurnBatch(**batches[number]) for number in sorted(batches)], figures["tokens"], figures["metrics"])
 
 
 def random_streams() -> Callable[[], None]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from ..configs.schema import PolicyConfig, RunConfig, TrainConfig
+from ..configs.schema import RunConfig
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.multi import MixedClient
 from ..errors import (
@@ -117,24 +117,19 @@ def train(
         processes.on_main_process(lambda: None if resume else RunFolder(path).refuse_existing())
         processes.on_main_process(lambda: lock.enter_context(only_command(path)))
         start = processes.on_main_process(lambda: _resume_point(config, resume, trust))
-        from .distributed.abort import AbortStep
-        from .distributed.collectives import stopper_of
+        from .distributed.stopping import StopOnSignal
 
-        stopper = stopper_of(processes)
+        stopper = StopOnSignal(processes)
         with stopper.listening():
-            try:
-                return _train(_Launch(config, processes, stopper, callbacks), start)
-            except AbortStep:
-                error = stopped(RunFolder(path), config.train, config.policy, stopper.name)
-                error.already_reported = not processes.is_main_process
-                raise error from None
+            return _train(_Launch(config, processes, stopper, callbacks), start)
 
 
-def stopped(folder: RunFolder, settings: TrainConfig, policy: PolicyConfig, signal_name: str) -> StoppedError:
+def stopped(folder: RunFolder, config: RunConfig, signal_name: str) -> StoppedError:
     """The error of a run that a signal ended; its message names the checkpoint to resume from."""
-    checkpoint = folder.newest_checkpoint(settings, policy)
-    state = f"{checkpoint} holds its last finished step" if checkpoint else "no step was finished yet"
-    return StoppedError(f"{signal_name} came before the run had ended; {state}. Go on with --resume.")
+    checkpoint = folder.newest_checkpoint(config.train, config.policy)
+    return StoppedError(
+        f"{signal_name} came before the run had ended; {checkpoint} holds its last finished step. Go on with --resume."
+    )
 
 
 def _train(launch: _Launch, start: _ResumePoint) -> Path:
@@ -250,7 +245,6 @@ def _warm_start(policy: _Policy, data: TrainingData, folder: RunFolder) -> None:
 def _learn(launch: _Launch, data: TrainingData, policy: _Policy, opened: _Opened) -> None:
     """Train and save. Trackers are closed at the very end, also after an error."""
     from ..rollouts.first_stage import StageModels
-    from .distributed.abort import AbortStep
     from .staged import StagedQuestions
 
     config, processes, stopper = policy.config, launch.processes, launch.stopper
@@ -261,15 +255,17 @@ def _learn(launch: _Launch, data: TrainingData, policy: _Policy, opened: _Opened
         trainer = _make_trainer(launch, data, policy, opened, questions)
         guard = processes.on_every_process(lambda: _add_callbacks(launch, data, policy, opened, trainer, cleanup))
         try:
-            _run_trainer(trainer, stopper, opened.checkpoint)
+            _run_trainer(trainer, opened.checkpoint)
         finally:
-            if trainer.ahead is not None:
-                trainer.ahead.close()
+            if trainer.step_trees.ahead is not None:
+                trainer.step_trees.ahead.close()
         processes.on_main_process(lambda: _refuse_collapse(guard, opened.folder))
         if trainer.state.global_step < config.train.steps:
             if stopper.received == SIGINT:
                 raise KeyboardInterrupt
-            raise AbortStep
+            error = processes.on_main_process(lambda: stopped(opened.folder, config, stopper.name))
+            error.already_reported = not processes.is_main_process
+            raise error
         with processes.staged(opened.folder.final) as path:
             trainer.save_policy(path)
 
@@ -287,9 +283,9 @@ def _refuse_collapse(guard: "CollapseGuard", folder: RunFolder) -> None:
 def _make_trainer(
     launch: _Launch, data: TrainingData, policy: _Policy, opened: _Opened, questions: "StagedQuestions"
 ) -> "TreeTrainer":
-    from datasets import Dataset
     from transformers import PrinterCallback
 
+    from .step_trees import StepTrees
     from .tracking import tracking_id
     from .trainer import TreeTrainer
     from .warm_start import name_reference
@@ -297,18 +293,13 @@ def _make_trainer(
     config, processes, path = policy.config, launch.processes, opened.folder.path
     processes.on_every_process(lambda: name_reference(config.train, config.policy, opened.folder, policy.model))
     policy.sampler.sleep()  # vLLM is awake since it was started; what the trainer loads takes its place
-    prompts = data.order or [question.id for question in data.questions]
     name = config.name
     if "trackio" in config.tracking.report_to:
         name = processes.on_main_process(lambda: f"{config.name}-{tracking_id(path)}")
     trainer = TreeTrainer(
         run=config,
         folder=opened.folder,
-        grower=policy.grower,
-        sampler=policy.sampler,
-        questions={question.id: question for question in data.questions},
-        staged=questions,
-        train_dataset=Dataset.from_dict({"prompt": prompts}),
+        step_trees=StepTrees(config, policy.grower, policy.sampler, data.questions, data.order, processes, questions),
         processes=processes,
         model=policy.model,
         args=grpo_config(config, opened.folder.checkpoints, processes.count, name),
@@ -327,7 +318,6 @@ def _add_callbacks(
     cleanup: ExitStack,
 ) -> "CollapseGuard":
     from ..rollouts.policy import torch_dtype
-    from .distributed.collectives import collective_callbacks
     from .guard import CollapseGuard, logp_bound
     from .metrics_callback import MetricsCallback
     from .tracking import finish_wandb, tracker_callbacks, wandb_mode
@@ -349,7 +339,7 @@ def _add_callbacks(
         if wandb_mode(config.tracking) != "disabled":
             cleanup.callback(finish_wandb)
         main = [metrics]
-    for callback in (changes, *collective_callbacks(processes, stopper, main)):
+    for callback in (changes, *main, stopper):
         trainer.add_callback(callback)
     if data.validation:
         trainer.add_callback(
@@ -358,8 +348,7 @@ def _add_callbacks(
                 folder,
                 data.validation,
                 policy.grower,
-                stopper,
-                trainer.ahead or policy.sampler,
+                trainer.step_trees.ahead or policy.sampler,
                 save=trainer.save_policy,
                 on_record=validated,
                 processes=processes,
@@ -370,23 +359,14 @@ def _add_callbacks(
     return guard
 
 
-def _run_trainer(trainer: "TreeTrainer", stopper: "StopOnSignal", checkpoint: Path | None) -> None:
-    """TRL's loop. Saves a checkpoint of the last finished step if it is interrupted."""
-    from .distributed.abort import AbortStep
+def _run_trainer(trainer: "TreeTrainer", checkpoint: Path | None) -> None:
+    """TRL's loop. Saves a checkpoint of the last finished step if the environment or the engine is gone."""
 
     try:
         with redirect_stdout(sys.stderr):  # stdout is for the path of the run folder
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    except (
-        ConfigError,
-        EnvironmentUnavailableError,
-        EngineUnavailableError,
-        RequestError,
-        KeyboardInterrupt,
-        AbortStep,
-    ):
-        with stopper.to_the_end():
-            trainer.save_now()
+    except (ConfigError, EnvironmentUnavailableError, EngineUnavailableError, RequestError):
+        trainer.save_now()
         raise
     except OSError as error:
         folder = trainer.folder.path

@@ -74,8 +74,7 @@ class StagedQuestions:
         failures = self._processes.on_every_process(
             lambda: learn_first_stage(
                 self._rewriter, new, self._models, self._processes.on_main_process, self._history_words
-            ),
-            interruptible=False,
+            )
         )
         self._failures |= {question.id: failure for question, failure in zip(new, failures, strict=True)}
         for question, failure in zip(new, failures, strict=True):

@@ -30,7 +30,6 @@ from ..storage import parse_json
 from .answers import reader_metrics
 from .distributed.collectives import all_trees
 from .distributed.processes import Processes
-from .distributed.stopping import StopOnSignal
 from .reuse import random_streams
 from .run_folder import RunFolder
 
@@ -75,7 +74,6 @@ class Validator(TrainerCallback):
     folder: RunFolder
     questions: Sequence[Question]
     grower: Grower
-    stopper: StopOnSignal
     sampler: Weights
     save: Callable[[Path], None]
     on_record: Callable[[ValidationRecord], None] | None
@@ -95,10 +93,9 @@ class Validator(TrainerCallback):
         log_file = self.folder.validation
         if self.processes.on_main_process(lambda: any(row["step"] == step for row in self.folder.read(log_file))):
             return
-        with self.stopper.between_steps():
-            record = self._measure(step)
-            self._keep_best(step, record)
-            self.processes.on_main_process(lambda: self._record(record))
+        record = self._measure(step)
+        self._keep_best(step, record)
+        self.processes.on_main_process(lambda: self._record(record))
 
     def _record(self, record: ValidationRecord) -> None:
         self.folder.append(self.folder.validation, record)
@@ -112,11 +109,10 @@ class Validator(TrainerCallback):
         rank, count = self.processes.rank, self.processes.count
         local_questions, max_count = self.questions[rank::count], len(self.questions[::count])
         turns = len(self.grower.rollout.branching)
-        interruptible = self.grower.rollout.engine != "vllm"  # vLLM processes may share one model
         try:
             self.sampler.refresh()
             answered = self.processes.on_every_process(
-                lambda: self.grower.answer(local_questions, turns, at_least=max_count), interruptible
+                lambda: self.grower.answer(local_questions, turns, at_least=max_count)
             )
             trees = all_trees(self.processes, answered)
             self.sampler.sleep()

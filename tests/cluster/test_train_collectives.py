@@ -6,11 +6,13 @@ import pytest
 from querylect.configs.schema import RewardConfig, RolloutConfig, RunConfig, TrainConfig
 from querylect.data.types import Question
 from querylect.errors import StorageError
+from querylect.rollouts.conversation import Clock
 from querylect.rollouts.grow import ANSWERED_AT_ONCE, Grower
+from querylect.rollouts.tree import Tree
 from querylect.train.distributed.processes import Processes
 from querylect.train.resampling import resample
-from querylect.train.rows import _grow
 from querylect.train.run_folder import RunFolder
+from querylect.train.step_trees import StepTrees
 from querylect.train.trainer import TreeTrainer
 from querylect.train.validation import Validator
 
@@ -62,25 +64,18 @@ def test_several_processes_ask_what_one_would_and_no_question_twice(dull, mixed)
 
 
 def streams_of(ids, processes):
-    """The random streams of the trees of a step, by the question they are for."""
+    """The question and the stream of each tree that this process samples in a step."""
     streams_by_question = []
 
-    def grow(questions, _branching, streams):
-        streams_by_question.extend(zip(names_of(questions), streams, strict=True))
-        return [grown(question.id, False) for question in questions]
+    def grow(questions, branching, streams):
+        streams_by_question.extend(zip([question.id for question in questions], streams, strict=True))
+        return [Tree(question, []) for question in questions]
 
-    def names_of(questions):
-        return [question.id for question in questions]
-
-    trainer = SimpleNamespace(
-        run=RunConfig(),
-        state=SimpleNamespace(global_step=7),
-        processes=processes,
-        grower=SimpleNamespace(grow=grow),
-        questions={name: Question(name, name) for name in "abc"},
-        staged=None,
-    )
-    _grow(trainer, ids)
+    questions = [Question(name, name) for name in "ab"]
+    run = RunConfig.model_validate({"train": {"questions_per_step": len(ids)}})
+    engine = SimpleNamespace(refresh=lambda: None, sleep=lambda: None)
+    grower = SimpleNamespace(grow=grow, clock=Clock())
+    StepTrees(run, grower, engine, questions, list(ids), processes).sample(0)
     return streams_by_question
 
 
@@ -88,7 +83,7 @@ def test_a_question_that_a_step_asks_twice_is_sampled_anew():
     """A mix with fewer questions than places asks again: two equal trees would be one tree that counts twice."""
     alone = streams_of("abab", Processes())
     assert len({stream for _, stream in alone}) == 4
-    first, second = side_by_side(2, lambda me: streams_of("abab"[2 * me.rank :][:2], me))
+    first, second = side_by_side(2, lambda me: streams_of("abab", me))
     assert [*first, *second] == alone
     assert streams_of("ab", Processes()) == alone[:2]
 
@@ -110,7 +105,7 @@ def failing(monkeypatch, rank):
 def saved(processes, folder):
     trainer = object.__new__(TreeTrainer)
     parts = {
-        "processes": processes, "folder": folder, "run": RunConfig(), "mixture": None, "num_iterations": 1,
+        "processes": processes, "folder": folder, "run": RunConfig(), "num_iterations": 1,
         "state": SimpleNamespace(global_step=1), "_staging": None,
     }  # fmt: skip
     for name, value in parts.items():
@@ -148,7 +143,7 @@ def test_processes_that_share_an_engine_call_it_equally_often(monkeypatch):
         grower.answer = lambda *args, **how: Grower.answer(grower, *args, **how)
         sampler = SimpleNamespace(refresh=lambda: events.append("refresh"), sleep=lambda: events.append("sleep"))
         questions = [Question(name, name) for name in "abcde"]
-        validator = Validator(TrainConfig(), None, questions, grower, None, sampler, None, None, processes)
+        validator = Validator(TrainConfig(), None, questions, grower, sampler, None, None, processes)
         assert validator._measure(4)["questions"] == 5
         return calls, events
 

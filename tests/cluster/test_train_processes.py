@@ -13,8 +13,8 @@ import pytest
 import yaml
 from querylect.errors import ConfigError
 from querylect.train.arguments import check_shape
-from querylect.train.distributed.processes import Processes
 from querylect.train.run import train
+from querylect.train.step_trees import StepTrees
 
 from ..forked import Forked
 from ..lessons import ENDLESS, change, records, without_seconds
@@ -107,11 +107,11 @@ GRADIENTS = """
 import os, pickle, sys
 from querylect.cli import main
 from querylect.rollouts.random_streams import stream
-from querylect.train import rows
+from querylect.train.step_trees import StepTrees
 from querylect.train.trainer import TreeTrainer
 
-grow, training_step = rows._grow, TreeTrainer.training_step
-rows._grow = lambda trainer, ids: made_up_rewards(grow(trainer, ids))
+grow, training_step = StepTrees._grow, TreeTrainer.training_step
+StepTrees._grow = lambda *arguments: made_up_rewards(grow(*arguments))
 
 def step(trainer, *batch):
     loss = training_step(trainer, *batch)
@@ -297,17 +297,15 @@ def test_a_tree_is_never_split(settings):
 
 def test_a_process_without_signal_still_computes_a_gradient(settings, monkeypatch):
     """The others wait for it: one token, whose part of the loss is zero."""
-    from ..train.test_train_trl import losses_and_gradients, ready, step_inputs, with_trainer
+    from ..train.test_train_trl import losses_and_gradients, ready, step_inputs, tied, with_trainer
 
     def act(trainer):
         ready(trainer)
-        inputs = step_inputs(trainer)
-        inputs[0]["tool_mask"] = inputs[0]["tool_mask"] * 0
-        trainer.processes = Processes(count=2)
-        monkeypatch.setattr(trainer.accelerator, "reduce", lambda value, **_: value)
-        return losses_and_gradients(trainer, inputs[:1], packing=True)
+        monkeypatch.setattr(StepTrees, "_grow", tied(StepTrees._grow))
+        monkeypatch.setattr("querylect.train.trainer.uses_deepspeed", lambda: True)
+        return losses_and_gradients(trainer, step_inputs(trainer), packing=True)
 
     losses, gradients = with_trainer(settings, monkeypatch, act)
-    assert float(losses) == 0
+    assert losses.tolist() == [0, 0]
     assert gradients
     assert not any(gradient.any() for gradient in gradients.values())

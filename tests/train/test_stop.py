@@ -19,8 +19,8 @@ from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.stop import FIRST, FIRST_UNSEARCHED, LATER, STOP, keep, read_stop
 from querylect.rollouts.tree import Node, Tree
-from querylect.train.credit import assign_credit
-from querylect.train.rows import row_advantages, row_mask, row_turns
+from querylect.train.batch import leaves_below, sampled_tokens, turn_batch
+from querylect.train.credit import Credit, assign_credit
 
 from ..raising import refused
 from ..wrong_credit import equal_node_weights, leaf_advantages_without_lambda, plain_means
@@ -211,7 +211,7 @@ def sampled_tree(branches, price, halt_price, branching):
 
 
 def expected_gradient(branching, credit, price, halt_price):
-    """The mean over all trees of Σ rows advantage · ∂ log p, as the loss computes it.
+    """The mean over all trees of Σ leaves · advantage · ∂ log p, as the loss computes it.
 
     The order of first turns changes no turn's credit, so trees that differ in it alone are computed once, in an order
     drawn at random."""
@@ -223,13 +223,10 @@ def expected_gradient(branching, credit, price, halt_price):
         weight *= prod(P1[first] * prod(P2[first][second] for second in seconds) for first, seconds in branches)
         tree = sampled_tree(shuffled.sample(branches, width), price, halt_price, branching)
         assigned = assign_credit([tree], credit, LAMBDA, "none")
-        turns = list(row_turns([tree]))
-        assert len(turns) == 2 * width * below, "TRL takes equally many rows of every question"
-        for node, advantage, counts in zip(
-            turns, row_advantages([tree], assigned).tolist(), row_mask([tree], None).tolist(), strict=True
-        ):
-            assert counts or advantage == 0
-            sampled, scale = node.completion_ids[0], weight * advantage / (width * below)
+        leaves = leaves_below([tree])
+        assert len(list(tree.paths())) == width * below, "every tree weighs the same"
+        for node in tree.walk():
+            sampled, scale = node.completion_ids[0], weight * leaves[id(node)] * assigned.of(node) / (width * below)
             probabilities = P1 if node.turn == 1 else P2[node.prompt_ids[1]]
             start = 0 if node.turn == 1 else 3 + 3 * node.prompt_ids[1]
             for action in range(3):
@@ -317,7 +314,7 @@ def test_the_gradient_notices_a_forgotten_price_and_a_stop_that_weighs_as_one_le
         assert cosine(expected_gradient((2, 2), "turn", 0.8, 0.8), true_gradient(0.8, 0.0)) < 0.999
     else:
         monkeypatch.setattr(Tree, "paths", one_path_per_leaf)
-        with pytest.raises(AssertionError, match="equally many rows"):
+        with pytest.raises(AssertionError, match="weighs the same"):
             expected_gradient((2, 2), "turn", 0.0, 0.0)
 
 
@@ -326,12 +323,13 @@ def one_path_per_leaf(self):
         yield from ([root, child] for child in root.children) if root.children else [[root]]
 
 
-def test_a_tree_of_stops_alone_has_its_depth_and_its_rows():
+def test_a_tree_of_stops_alone_has_its_depth_and_its_leaves():
     """All first turns of a 2×3 tree stop: three paths each, and λ of both turns."""
     tree = sampled_tree([(HALT, ()), (HALT, ())], 0.0, 0.0, (2, 3))
     tree.roots[1].reward = 0.75
     assert tree.turns == 2
     assert len(list(tree.paths())) == 6
-    assert row_mask([tree], None).tolist() == [1, 0] * 6
+    assert sampled_tokens([tree]) == 6
+    assert turn_batch([tree], Credit({}, []), True, False, "cpu").paths == 12
     assigned = assign_credit([tree], "turn", LAMBDA, "none")
     assert [assigned.of(root) for root in tree.roots] == pytest.approx([-0.5, 0.5])  # 2.5·(.35 − .55), 2.5·(.75 − .55)

@@ -20,22 +20,21 @@ from querylect.rollouts.policy import add_lora, load_policy
 from querylect.rollouts.tree import Node, Tree
 from querylect.train.ahead import TreesAhead
 from querylect.train.arguments import check_combinations
+from querylect.train.batch import sampled_tokens, turn_batch
 from querylect.train.credit import assign_credit
-from querylect.train.distributed import stopping
 from querylect.train.distributed.processes import Processes
 from querylect.train.metrics_callback import describe
-from querylect.train.packing.packing import packed_logps
-from querylect.train.rows import question_streams, row_advantages, row_mask, row_turns
+from querylect.train.packing.packing import token_logps
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
+from querylect.train.step_trees import question_streams
 from safetensors.torch import load_file
-from torch.nn.utils.rnn import pad_sequence
 from transformers import set_seed
 
 from ..growers import engine_around, engine_of, grower_of
 from ..lessons import change, lesson_settings, records, stopped_copy, without_seconds
 from ..raising import logged, refused
-from .test_train_stops import breaking, out_of_time
+from .test_train_stops import breaking
 from .test_train_validation import ASKED as VALIDATION
 from .test_train_validation import environment
 
@@ -86,9 +85,10 @@ def test_staleness_0_is_a_synchronous_loop_bit_for_bit(settings, lora):
             trees = grow_again(config, client, engine, step, logged_trees)
             assert [{"step": step, **describe(tree)} for tree in trees] == logged_trees
             credit = assign_credit(trees, config.train.credit, config.reward.turn_weights, config.train.scale)
-            tokens = sum(len(node.completion_ids) for node in row_turns(trees))
+            tokens = sampled_tokens(trees)
             for tree in trees:
-                policy_loss(model, tree, credit, tokens).backward()
+                if any(map(credit.has_signal, tree.walk())):
+                    policy_loss(model, tree, credit, tokens).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
@@ -101,17 +101,13 @@ def test_staleness_0_is_a_synchronous_loop_bit_for_bit(settings, lora):
 
 
 def policy_loss(model, tree, credit, tokens):
-    """The loss of a tree: the policy gradient of its turns, path by path, over the `tokens` of its step."""
-    turns = [*row_turns([tree])]
-    prompts, completions, sampled = (
-        pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=-1)
-        for rows in zip(*((node.prompt_ids, node.completion_ids, node.logprobs) for node in turns), strict=True)
-    )
-    ids, mask = torch.cat([prompts, completions], 1), (completions >= 0) & row_mask([tree], credit).bool()[:, None]
-    logps, _, _ = packed_logps(model, ids, ids >= 0, mask, 1.0)
-    corrections = (logps.detach() - sampled).exp().clamp(max=3.0)
+    """The loss of a tree: the policy gradient of its turns, weighed by their leaves, over the `tokens` of its step."""
+    turns = turn_batch([tree], credit, False, False, torch.device("cpu"))
+    logps, _, _ = token_logps(model, *turns.sequences(), 1.0)
+    corrections = (logps.detach() - turns.sampler_logps).exp().clamp(max=3.0)
     ratios = (logps - logps.detach()).exp()
-    return (-ratios * row_advantages([tree], credit)[:, None] * corrections * mask).sum() / tokens
+    losses = -corrections * (ratios * turns.by_token(turns.advantages))
+    return (turns.by_token(turns.leaves) * losses).sum() / tokens
 
 
 def by_step(folder):
@@ -287,7 +283,6 @@ def test_a_signal_while_trees_are_sampled_ahead_saves_and_the_run_goes_on_exactl
     config = change(settings, **changes, **{"train.steps": 4, "train.save_steps": 100})
     with monkeypatch.context() as patch:
         patch.setattr(Grower, "grow", interrupted)
-        patch.setattr(stopping.signal, "setitimer", out_of_time)
         with refused(StoppedError, "SIGTERM"):
             train(config)
     reached = len(records(config.run_folder / "metrics.jsonl"))

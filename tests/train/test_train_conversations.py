@@ -8,7 +8,7 @@ from querylect.data.types import Dataset, Question, Split, Utterance
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 from querylect.train.run import train
-from querylect.train.trainer import TreeTrainer
+from querylect.train.step_trees import StepTrees
 from transformers import AutoTokenizer
 
 from ..lessons import ASKED, PROMPT, change, records
@@ -24,13 +24,13 @@ def conversations(lessons, folder):
 
 
 def test_training_shows_the_history_and_rewards_what_it_means(lessons, settings, run_app, tmp_path, monkeypatch):
-    env, trees, inner = conversations(lessons, tmp_path / "data"), [], TreeTrainer._apply_credit
+    env, trees, inner = conversations(lessons, tmp_path / "data"), [], StepTrees.sample
 
-    def keep(trainer, output, local_trees, credit):
-        trees.extend(local_trees)
-        return inner(trainer, output, local_trees, credit)
+    def keep(step_trees, step):
+        trees.extend(sampled := inner(step_trees, step))
+        return sampled
 
-    monkeypatch.setattr(TreeTrainer, "_apply_credit", keep)
+    monkeypatch.setattr(StepTrees, "sample", keep)
     with run_app(create_app(Environment.open(env))) as url:
         folder = train(change(settings, env=env.model_dump(), **{"client.urls": [url], "train.steps": 3}))
     tokenizer = AutoTokenizer.from_pretrained(settings.policy.model)

@@ -7,15 +7,17 @@ that it would use is the same, so the gradient is compared with that refusal tak
 from functools import cache
 from shutil import which
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from querylect.train.packing import attention as packed_attention
 from querylect.train.packing.attention import TILE, flex_mask, packed_row
-from querylect.train.packing.packing import pack, packed_logps
+from querylect.train.packing.packing import pack
 from torch.nn.attention.flex_attention import create_block_mask
 
+from ..rectangular import packed_logps
 from ..tiny import tiny_model
 from .test_train_packing import batch, gradient, relative, tree_rows
 
@@ -25,6 +27,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without to
 def long_rows(seed=0):
     """Two trees that fill five tiles and a part of the sixth."""
     return batch(*tree_rows(seed, prompts=(150, 40), branching=(2, 2), lengths=(30, 20), observation=60))
+
+
+def ends_of(sequences):
+    return torch.from_numpy(pack([np.array(sequence) for sequence in sequences]).ends)
 
 
 def dense(ends):
@@ -58,11 +64,11 @@ def test_the_mask_is_the_one_that_torch_builds_from_all_pairs(forest):
     from itertools import count
 
     ids = count()
-    packed = pack([row for tree in forest for row in sequences_of(tree, ids)])
-    mask = packed_row(packed.ends, len(packed.ends), "flex").mask
+    ends = ends_of([row for tree in forest for row in sequences_of(tree, ids)])
+    mask = packed_row(ends, len(ends), "flex").mask
     assert mask.shape[-1] % TILE == 0
-    padding = torch.arange(len(packed.ends), mask.shape[-1])
-    visible = dense(torch.cat([packed.ends, padding + 1]))
+    padding = torch.arange(len(ends), mask.shape[-1])
+    visible = dense(torch.cat([ends, padding + 1]))
     assert visible.any(1).all(), "a token that sees nothing would be not a number"
     size = len(visible)
     reference = create_block_mask(lambda b, h, q, k: visible[q, k], None, None, size, size, device="cpu")
@@ -76,9 +82,9 @@ def test_the_mask_is_the_one_that_torch_builds_from_all_pairs(forest):
 
 def test_whole_tiles_are_skipped():
     """Four branches behind a prompt of one tile: a branch looks at the prompt and at itself only."""
-    packed = pack([[*range(TILE), *range(1000 * n, 1000 * n + 2 * TILE)] for n in range(1, 5)])
-    partial, full = tiles_of(flex_mask(packed.ends))
-    assert len(packed.ids) == 9 * TILE
+    ends = ends_of([[*range(TILE), *range(1000 * n, 1000 * n + 2 * TILE)] for n in range(1, 5)])
+    partial, full = tiles_of(flex_mask(ends))
+    assert len(ends) == 9 * TILE
     assert len(partial | full) == 1 + 4 * (2 + 3)
     assert len(full) == 4 * (2 + 1)
 
@@ -110,7 +116,7 @@ def branches(tokens):
     """The layout of a tree of `tokens` tokens with two branches, for FlexAttention."""
     prompt, first = tokens // 4, tokens // 2
     stem = [*range(prompt)]
-    return pack([[*stem, *range(1000, 1000 + first - prompt)], [*stem, *range(5000, 5000 + tokens - first)]]).ends
+    return ends_of([[*stem, *range(1000, 1000 + first - prompt)], [*stem, *range(5000, 5000 + tokens - first)]])
 
 
 def attend(ends, seed=0):

@@ -1,14 +1,15 @@
 """The gradient of a step of trees, against brute force: one plain forward pass per path, and credit of its own.
 
-Every path is a row of its own, every turn of it counts, and nothing of train/credit.py, rows.py or packing.py is used.
+Every path is a row of its own, every turn of it counts, and nothing of credit.py, batch.py, loss.py or packing/ is
+used.
 """
 
 from collections import defaultdict
 
 import pytest
 from querylect.rollouts.random_streams import stream
-from querylect.train import rows
 from querylect.train.metrics_callback import describe
+from querylect.train.step_trees import StepTrees
 
 from ..lessons import change
 from ..wrong_credit import (
@@ -189,8 +190,8 @@ def test_the_gradient_equals_brute_force_and_a_wrong_rule_of_credit_is_noticed(
     settings, monkeypatch, changes, wrong_rules
 ):
     config = change(settings, **changes)
-    grow = rows._grow
-    monkeypatch.setattr(rows, "_grow", lambda trainer, ids: made_up_rewards(grow(trainer, ids)))
+    grow = StepTrees._grow
+    monkeypatch.setattr(StepTrees, "_grow", lambda *arguments: made_up_rewards(grow(*arguments)))
 
     def act(trainer):
         ready(trainer)
@@ -198,7 +199,6 @@ def test_the_gradient_equals_brute_force_and_a_wrong_rule_of_credit_is_noticed(
         right = [losses_and_gradients(trainer, inputs, packing)[1] for packing in (True, False)]
         metrics, wrong = trainer.last_metrics, []
         for rule in wrong_rules:
-            trainer._buffered_inputs = None
             with monkeypatch.context() as patch:
                 rule(patch)
                 wrong.append(losses_and_gradients(trainer, step_inputs(trainer), packing=True)[1])

@@ -6,9 +6,9 @@ import pytest
 import torch
 from querylect.train.packing import head as packed_head
 from querylect.train.packing.head import ForwardPass, score
-from querylect.train.packing.packing import packed_logps
 from torch import nn
 
+from ..rectangular import packed_logps
 from ..tensor_bytes import LiveBytes
 from ..tiny import tiny_model
 from .test_train_packing import TEMPERATURE, batch, gradient, relative, tree_rows

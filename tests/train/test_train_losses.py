@@ -3,12 +3,11 @@
 import pytest
 from querylect.errors import CheckpointError
 from querylect.train.arguments import grpo_config
-from querylect.train.rows import row_turns
 from querylect.train.run import train
 
 from ..lessons import change, without_seconds
 from ..raising import refused
-from .test_train_trl import batch, loss_and_gradients, losses_and_gradients, ready, step_inputs, with_trainer
+from .test_train_trl import loss_and_gradients, losses_and_gradients, ready, step_inputs, with_trainer
 
 SINGLE = {"rollout.branching": [8], "policy.lora": None}
 
@@ -48,14 +47,15 @@ def stock_losses(trainer, args):
     stock = GRPOTrainer(
         model=model,
         args=args,
-        train_dataset=Dataset.from_dict({"prompt": list(trainer.questions)}),
+        train_dataset=Dataset.from_dict({"prompt": list(trainer.step_trees.questions)}),
         processing_class=tokenizer,
         reward_funcs=lambda completions, **_: rewards,
         rollout_func=lambda *_: {"prompt_ids": prompts, "completion_ids": completions, "logprobs": None},
     )
     stock.model.train()
     stock.current_gradient_accumulation_steps = args.gradient_accumulation_steps
-    output = stock._generate_and_score_completions(batch(trainer, [tree.question.id for tree in trainer.trees]))
+    asked = [{"prompt": tree.question.id} for tree in trainer.trees for _ in tree.roots]
+    output = stock._generate_and_score_completions(asked)
     from trl.trainer.utils import split_tensor_dict
 
     return stock, split_tensor_dict(output, args.steps_per_generation)
@@ -99,7 +99,7 @@ def turn_by_turn(trainer, node, model):
     ids = torch.tensor([[*node.prompt_ids, *node.completion_ids]])
     with torch.no_grad():
         logits = model(input_ids=ids, use_cache=False).logits[0, len(node.prompt_ids) - 1 : -1].float()
-    distribution = torch.log_softmax(logits / trainer.temperature, -1)
+    distribution = torch.log_softmax(logits / trainer.run.rollout.temperature, -1)
     return distribution.gather(-1, torch.tensor(node.completion_ids)[:, None])[:, 0]
 
 
@@ -164,19 +164,6 @@ def test_the_loss_of_a_tree_is_its_formula_over_turns(settings, monkeypatch, cha
     assert not set(changes) - {"train.credit"} or expected != pytest.approx(default, rel=1e-3), "the setting acts"
 
 
-def reference_logps(trainer):
-    """The reference log-probabilities of a step where it is packed and where it is not, on the sampled tokens."""
-    logps = []
-    for packing in (True, False):
-        trainer.run = change(trainer.run, **{"train.packing": packing})
-        import torch
-
-        torch.manual_seed(0)
-        output = trainer._generate_and_score_completions(batch(trainer))
-        logps.append(output["ref_per_token_logps"] * output["tool_mask"])
-    return logps
-
-
 @pytest.mark.parametrize("lora", [None, {"r": 4}], ids=["full", "lora"])
 @pytest.mark.parametrize("warm", [0, 6])
 def test_the_reference_is_the_policy_as_grpo_found_it(settings, monkeypatch, lora, warm):
@@ -190,15 +177,18 @@ def test_the_reference_is_the_policy_as_grpo_found_it(settings, monkeypatch, lor
         start = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
         ready(trainer)
         disturb(trainer.model, 0.05)
-        packed, flat = reference_logps(trainer)
+        step_inputs(trainer)
+        packed, flat = [], []
+        for packing, logps in ((True, packed), (False, flat)):
+            trainer.run = change(trainer.run, **{"train.packing": packing})
+            logps += [trainer._reference_logps(one) for one in trainer._batches]
         moved = {n: float((p.detach() - start[n]).abs().sum()) for n, p in trainer.model.named_parameters()}
         for name, parameter in trainer.model.named_parameters():
             parameter.data.copy_(start[name])
-        expected = torch.zeros_like(packed)
-        for row, node in enumerate(row_turns(trainer.trees)):
-            expected[row, : len(node.completion_ids)] = turn_by_turn(trainer, node, trainer.model)
+        turns = [node for tree in trainer.trees for node in tree.walk()]
+        expected = torch.cat([turn_by_turn(trainer, node, trainer.model) for node in turns])
         trained = {name for name, p in trainer.model.named_parameters() if p.requires_grad}
-        return packed, flat, expected, moved, trained
+        return torch.cat(packed), torch.cat(flat), expected, moved, trained
 
     packed, flat, expected, moved, trained = with_trainer(config, monkeypatch, act)
     torch.testing.assert_close(flat, expected, rtol=1e-4, atol=1e-4)

@@ -21,8 +21,8 @@ from querylect.train.memory.estimate import (
 )
 from querylect.train.memory.gradient_checkpointing import resolve_gradient_checkpointing
 from querylect.train.memory.model_shape import KNOWN, ModelShape, from_config, shape_of
-from querylect.train.packing.packing import packed_logps
 
+from ..rectangular import packed_logps
 from ..tensor_bytes import LiveBytes
 from ..tiny import tiny_model
 

@@ -14,60 +14,56 @@ from querylect.errors import EngineUnavailableError
 from querylect.inference.load import of_config
 from querylect.inference.rewriter import Rewriter
 from querylect.train import mismatch
-from querylect.train.mismatch import Mismatch, log_ratios
+from querylect.train.mismatch import ImportanceCorrection
 from querylect.train.run import train
 
 from ..lessons import change, records
 from ..raising import refused
 from ..vllm_doubles import serving
-from .test_train_trl import batch, losses_and_gradients, ready, step_inputs, with_trainer
+from .test_train_trl import losses_and_gradients, ready, step_inputs, with_trainer
 
 RATIO = "sampling/importance_sampling_ratio"
 APART = "sampling/sampling_logp_difference"
 
 
-def test_only_sampled_tokens_with_a_recorded_probability_are_corrected():
-    trainer = torch.tensor([[-1.0, -2.0, -3.0, 500.0]])
-    sampler = torch.tensor([[-1.5, math.nan, -1.0, -1.0]])
-    assert log_ratios(trainer, sampler, torch.tensor([[1, 1, 0, 1]])).tolist() == [[0.5, 0.0, 0.0, 20.0]]
+def weigh(correction, trainer, sampler, leaves):
+    return correction.weigh(torch.tensor(trainer), torch.tensor(sampler), torch.tensor(leaves)).tolist()
+
+
+def test_only_tokens_with_a_recorded_probability_are_corrected():
+    correction = ImportanceCorrection()
+    weights = weigh(correction, [-1.0, -2.0, 500.0], [-1.5, math.nan, -1.0], [1.0, 1.0, 1.0])
+    assert weights == pytest.approx([math.exp(0.5), 1, mismatch.LARGEST_WEIGHT])
+    assert math.isnan(weigh(correction, [math.nan], [-1.0], [1.0])[0]), "what is broken is not hidden"
 
 
 def test_the_figures_of_a_step_by_hand():
-    """Ratios 2, ½ and 4 (cut to 3) over two micro-batches; the last token of each is not of the loss."""
-    mismatch = Mismatch()
-    first = mismatch.weigh(torch.tensor([[2.0, 0.5, 9.0]]).log(), torch.zeros(1, 3), torch.tensor([[1, 1, 0]]))
-    second = mismatch.weigh(torch.tensor([[4.0, 9.0]]).log(), torch.zeros(1, 2), torch.tensor([[1, 0]]))
-    assert first.tolist() == [[pytest.approx(2.0), pytest.approx(0.5), 1.0]]
-    assert second.tolist() == [[3.0, 1.0]]
-    log = math.log
-    assert mismatch.read() == pytest.approx(
+    """Ratios 2, ½ and 4 (cut to 3) over two micro-batches, the last with two leaves; one token counts for nothing."""
+    correction, log = ImportanceCorrection(), math.log
+    assert weigh(correction, [log(2), log(0.5), log(9)], [0.0] * 3, [1.0, 1.0, 0.0]) == pytest.approx([2, 0.5, 3])
+    assert weigh(correction, [log(4)], [0.0], [2.0]) == [3]
+    assert correction.read() == pytest.approx(
         {
             f"{RATIO}/min": 0.5,
-            f"{RATIO}/mean": 6.5 / 3,
+            f"{RATIO}/mean": 10.5 / 4,
             f"{RATIO}/max": 4.0,
-            f"{APART}/mean": (log(2) + log(2) + log(4)) / 3,
+            f"{APART}/mean": (log(2) + log(2) + 2 * log(4)) / 4,
             f"{APART}/max": log(4),
-            "sampling/kl": ((2 - 1 - log(2)) + (0.5 - 1 + log(2)) + (4 - 1 - log(4))) / 3,
-            "sampling/clipped": 1 / 3,
+            "sampling/kl": ((2 - 1 - log(2)) + (0.5 - 1 + log(2)) + 2 * (4 - 1 - log(4))) / 4,
+            "sampling/clipped": 2 / 4,
         },
         rel=1e-5,
     )
-    assert mismatch.read() == {}, "every step has its own"
-    mismatch.weigh(torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(1, 2))
-    assert mismatch.read() == {}, "no token, no figure"
+    assert correction.read() == {}, "every step has its own"
+    weigh(correction, [0.0, 0.0], [0.0, 0.0], [0.0, 0.0])
+    assert correction.read() == {}, "no token, no figure"
 
 
 def test_figures_of_several_processes_are_joined():
     """Another process has two tokens with ratio 1 beside ours with ratio 3."""
-
-    def gather(rows):
-        sums = rows.shape[1] == 5
-        remote = [2.0, 2.0, 0.0, 0.0, 0.0] if sums else [1.0, -1.0, 0.0]
-        return torch.cat([rows, torch.tensor([remote], dtype=rows.dtype)])
-
-    mismatch = Mismatch(gather)
-    mismatch.weigh(torch.tensor([[3.0]]).log(), torch.zeros(1, 1), torch.ones(1, 1))
-    figures = mismatch.read()
+    correction = ImportanceCorrection()
+    weigh(correction, [math.log(3)], [0.0], [1.0])
+    figures = correction.read(lambda ours: [ours, [2.0, 2.0, 0.0, 0.0, 0.0, 1.0, -1.0, 0.0]])
     assert [figures[f"{RATIO}/{name}"] for name in ("min", "mean", "max")] == pytest.approx([1.0, 5 / 3, 3.0])
 
 
@@ -79,7 +75,7 @@ def test_the_policy_that_samples_for_itself_has_nothing_to_correct(settings, mon
         inputs, figures = step_inputs(trainer), []
         for packing in (True, False):
             losses_and_gradients(trainer, inputs, packing)
-            figures.append(trainer.mismatch.read())
+            figures.append(trainer.correction.read())
         return figures
 
     for figures in with_trainer(change(settings, **{"rollout.temperature": 0.7}), monkeypatch, act):
@@ -95,7 +91,7 @@ def disturb(trainer):
         torch.manual_seed(11)
         head = trainer.grower.engine.model.get_output_embeddings()
         head.weight.data.add_(0.05 * torch.randn_like(head.weight))
-    trainer.sampler.refresh = lambda: None
+    trainer.step_trees.sampler.refresh = lambda: None
 
 
 def by_hand(trainer):
@@ -124,7 +120,7 @@ def test_a_disturbed_sampler_is_corrected_by_the_weights_that_follow(settings, m
         disturb(trainer)
         inputs = step_inputs(trainer)
         losses, _ = losses_and_gradients(trainer, inputs, packing)
-        return float(losses.sum()), by_hand(trainer), trainer.mismatch.read()
+        return float(losses.sum()), by_hand(trainer), trainer.correction.read()
 
     loss, (ratios, advantages, signal), figures = with_trainer(settings, monkeypatch, act)
     assert ratios.max() > 1.3
@@ -137,28 +133,6 @@ def test_a_disturbed_sampler_is_corrected_by_the_weights_that_follow(settings, m
     assert figures[f"{RATIO}/max"] == pytest.approx(float(ratios.max()), rel=1e-3)
     assert figures["sampling/clipped"] == pytest.approx(float(outside.float().mean()))
     assert figures["sampling/kl"] == pytest.approx(float((ratios - 1 - ratios.log()).mean()), rel=1e-2)
-
-
-def test_the_weights_are_those_of_trl_which_takes_a_second_forward_pass(settings, monkeypatch):
-    from trl import GRPOTrainer
-
-    def act(trainer):
-        ready(trainer)
-        disturb(trainer)
-        trainer.use_vllm, trainer._last_loaded_step = True, trainer.state.global_step
-        trainer.vllm_importance_sampling_mode = "token_truncate"
-        trainer.vllm_importance_sampling_clip_max = mismatch.LARGEST_WEIGHT
-        trainer.vllm_importance_sampling_clip_min = None
-        output = GRPOTrainer._generate_and_score_completions(trainer, batch(trainer))
-        ours = trainer.mismatch.weigh(
-            output["old_per_token_logps"], output["sampling_per_token_logps"], output["completion_mask"]
-        )
-        trainer.use_vllm = False
-        return ours, output["importance_sampling_ratio"]
-
-    ours, theirs = with_trainer(settings, monkeypatch, act)
-    torch.testing.assert_close(ours, theirs)
-    assert len(theirs.unique()) > 5
 
 
 @pytest.fixture(params=["vllm", "vllm_server"])

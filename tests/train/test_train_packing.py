@@ -2,14 +2,16 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from querylect.train.packing import attention as packed_attention
 from querylect.train.packing.attention import blocks
-from querylect.train.packing.packing import pack, packed_logps
+from querylect.train.packing.packing import pack
 
+from ..rectangular import packed_logps
 from ..tensor_bytes import LiveBytes
 from ..tiny import tiny_model
 
@@ -261,17 +263,6 @@ def test_a_four_by_four_tree_costs_each_shared_token_once(model):
     assert sum(len(p) + len(c) for p, c in rows) == 448, "what flat rows cost"
 
 
-def test_nothing_wanted_at_all_runs_no_model_and_can_be_differentiated():
-    def refuse(**_):
-        raise AssertionError("the model was run")
-
-    ids, mask, target_mask = batch(*tree_rows())
-    logps, entropies, tokens = packed_logps(refuse, ids, mask, target_mask & False, TEMPERATURE, entropies=True)
-    assert (tokens, logps.shape, entropies.shape) == (0, target_mask.shape, target_mask.shape)
-    logps.sum().backward()
-    assert not logps.any()
-
-
 tries = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7), min_size=1, max_size=7)
 
 
@@ -279,7 +270,7 @@ tries = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7), min_size=1
 @given(tries)
 def test_the_mask_is_the_ancestor_relation(sequences):
     """Each packed token is one distinct prefix; it sees the prefixes of itself and nothing else."""
-    packed = pack(sequences)
+    packed = pack([np.array(sequence) for sequence in sequences])
     prefix_of = {}
     for sequence, indices in zip(sequences, packed.rows, strict=True):
         assert packed.ids[indices].tolist() == sequence
@@ -289,7 +280,7 @@ def test_the_mask_is_the_ancestor_relation(sequences):
     distinct = {tuple(sequence[:end]) for sequence in sequences for end in range(1, len(sequence) + 1)}
     assert len(packed.ids) == len(distinct) == len(prefix_of)
     mask = torch.zeros(len(distinct), len(distinct), dtype=torch.bool)
-    for block in blocks(packed.ends, 4):
+    for block in blocks(torch.from_numpy(packed.ends), 4):
         mask[block.begin : block.end, block.keys] = block.mask[0, 0]
         assert block.mask.any(-2).all(), "every gathered key is seen"
     for query, of_query in prefix_of.items():

@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import signal
+from pkgutil import resolve_name as resolve
 from types import SimpleNamespace
 
 import pytest
@@ -13,8 +14,6 @@ from querylect.data.types import Question
 from querylect.errors import EnvironmentUnavailableError, StoppedError, StorageError
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.tree import Node, Tree
-from querylect.train.distributed import stopping
-from querylect.train.distributed.stopping import StopOnSignal
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
 
@@ -151,74 +150,37 @@ def terminal():
     signal.signal(signal.SIGINT, handler)
 
 
-@pytest.mark.usefixtures("terminal")
-@pytest.mark.parametrize("phase", ["rollout", "update", "record"])
-def test_ctrl_c_at_any_point_leaves_a_whole_step(settings, undisturbed, monkeypatch, phase):
-    """In the third rollout it stops at once; in the update or the record of the second step that step is finished."""
-    from querylect.rollouts.grow import Grower
-    from querylect.train.metrics_callback import MetricsCallback
+PHASES = {"rollout": ("querylect.rollouts.grow.Grower.grow", 2),
+          "update": ("querylect.train.trainer.TreeTrainer._compute_loss", 3),
+          "record": ("querylect.train.metrics_callback.MetricsCallback.record", 2)}  # fmt: skip
+"""A function of the second step, and which call of it that is: each step has two micro-batches."""
 
-    owner, name, at = {
-        "rollout": (Grower, "grow", 3),
-        "update": (StopOnSignal, "on_pre_optimizer_step", 2),
-        "record": (MetricsCallback, "record", 2),
-    }[phase]
-    original, calls = getattr(owner, name), []
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_signal_at_any_point_of_a_step_leaves_that_step(settings, undisturbed, monkeypatch, phase, number):
+    name, at = PHASES[phase]
+    original, calls = resolve(name), []
 
     def interrupted(*args, **kwargs):
-        result = original(*args, **kwargs)
         calls.append(1)
         if len(calls) == at:
-            os.kill(os.getpid(), signal.SIGINT)
-        return result
-
-    config = change(settings, **{"train.save_steps": 100})
-    handler = signal.getsignal(signal.SIGINT)
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            train(config)
-    assert signal.getsignal(signal.SIGINT) == handler
-    assert_left(config, undisturbed, 2)
-
-
-def out_of_time(_, seconds):
-    """A timer that runs out at once."""
-    if seconds:
-        signal.raise_signal(signal.SIGALRM)
-
-
-@pytest.mark.parametrize(("timer", "left"), [(out_of_time, 2), (lambda *_: None, 3)], ids=["too short", "enough"])
-def test_a_step_is_finished_where_the_grace_period_is_long_enough(settings, undisturbed, monkeypatch, timer, left):
-    """SIGTERM in the rollout of the third step. A second one, while the checkpoint is being saved, does not cut it
-    short."""
-    from querylect.rollouts.grow import Grower
-    from querylect.train.trainer import TreeTrainer
-
-    original, calls = Grower.grow, []
-
-    def interrupted(*args, **kwargs):
-        calls.append(1)
-        if len(calls) == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
         return original(*args, **kwargs)
 
-    def told_twice(trainer):
-        os.kill(os.getpid(), signal.SIGTERM)
-        save(trainer)
-
-    save = TreeTrainer.save_now
     config = change(settings, **{"train.save_steps": 100})
-    handler = signal.getsignal(signal.SIGTERM)
-    with monkeypatch.context() as patch:
-        patch.setattr(Grower, "grow", interrupted)
-        patch.setattr(TreeTrainer, "save_now", told_twice)
-        patch.setattr(stopping.signal, "setitimer", timer)
-        with refused(StoppedError, f"checkpoint-{left} ", "SIGTERM", "--resume") as stopped:
+    handler = signal.getsignal(number)
+    monkeypatch.setattr(name, interrupted)
+    if number == signal.SIGINT:
+        with pytest.raises(KeyboardInterrupt):
             train(config)
-    assert stopped.value.exit_code == 75
-    assert signal.getsignal(signal.SIGTERM) == handler
-    assert_left(config, undisturbed, left)
+    else:
+        with refused(StoppedError, "checkpoint-2 ", "SIGTERM", "--resume") as stopped:
+            train(config)
+        assert stopped.value.exit_code == 75
+    assert signal.getsignal(number) == handler
+    assert_left(config, undisturbed, 2)
 
 
 def test_a_signal_while_the_last_step_is_recorded_leaves_a_finished_run(settings, straight, monkeypatch):

@@ -50,7 +50,7 @@ def test_fewer_tokens_are_computed_and_the_normalizer_stays(settings, monkeypatc
         ready(trainer)
         inputs = step_inputs(trainer)
         losses_and_gradients(trainer, inputs, packing=True)
-        return trainer.packed_tokens, inputs[0]["num_items_in_batch"], sum(int(i["tool_mask"].sum()) for i in inputs)
+        return trainer.packed_tokens, trainer._tokens, sum(int(i.completions.sum()) for i in inputs)
 
     single = {"rollout.branching": [8], "reward.turn_weights": [1.0]}
     all_tokens, items, tokens = with_trainer(change(settings, **single), monkeypatch, act)

@@ -1,19 +1,19 @@
-"""The three seams with the pinned TRL, and what one training step of trees gives to the loss."""
+"""The seams with the pinned TRL, and what one training step of trees gives to the loss."""
 
 import inspect
 import re
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
-from querylect.rollouts.conversation import Clock
 from querylect.rollouts.tree import Node, Tree
 from querylect.train.distributed.processes import Processes
-from querylect.train.rows import rollout
 from querylect.train.run import train
-from querylect.train.trainer import TreeTrainer, WholeRun
+from querylect.train.step_trees import StepTrees, question_streams
+from querylect.train.trainer import TreeTrainer
 
 from ..lessons import change
 
@@ -32,16 +32,11 @@ def test_the_pinned_version_is_the_one_that_is_tested():
     ("name", "parameters"),
     [
         ("_prepare_inputs", ["generation_batch"]),
-        ("_generate_and_score_completions", ["inputs"]),
+        ("get_train_dataloader", []),
         ("_compute_loss", ["model", "inputs"]),
         ("training_step", ["model", "inputs", "num_items_in_batch"]),
-        ("_get_train_sampler", ["dataset"]),
         ("_get_output_dir", ["trial"]),
         ("_save_checkpoint", ["model", "trial"]),
-        (
-            "_get_per_token_logps_and_entropies",
-            ["model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy"],
-        ),
     ],
 )
 def test_what_is_overridden_has_the_signature_that_is_expected(name, parameters):
@@ -64,11 +59,6 @@ def with_trainer(config, monkeypatch, act):
     return results[0]
 
 
-def batch(trainer, questions=("head", "sugar")):
-    """One generation batch as TRL's loader gives it: each question once per leaf."""
-    return [{"prompt": question} for question in questions for _ in range(trainer.num_generations)]
-
-
 def ready(trainer, seed=0):
     """As in the middle of training: adapters that are not zero, and one accumulation window."""
     import torch
@@ -78,14 +68,15 @@ def ready(trainer, seed=0):
         if "lora_B.default" in name:
             parameter.data.normal_(0, 0.05)
     trainer.model.train()
-    trainer.current_gradient_accumulation_steps = trainer.args.gradient_accumulation_steps
-    trainer.sampler.refresh()
+    trainer.step_trees.sampler.refresh()
 
 
 def step_inputs(trainer):
-    """The micro-batches of one step."""
-    trainer._prepare_inputs(batch(trainer))
-    return list(trainer._buffered_inputs)
+    """The micro-batches of one step of the questions `head` and `sugar`."""
+    trainer.step_trees._drawn[:] = [["head", "sugar"]]
+    trainer._batches = ()
+    trainer._begin_step()
+    return list(trainer._batches)
 
 
 def loss_and_gradients(trainer, inputs):
@@ -132,12 +123,23 @@ def test_packing_changes_neither_the_loss_nor_its_gradient(settings, monkeypatch
 def test_a_question_without_signal_costs_no_token_of_the_update(settings, monkeypatch):
     def act(trainer):
         ready(trainer)
-        inputs = step_inputs(trainer)
-        inputs[0]["tool_mask"] = inputs[0]["tool_mask"] * 0
-        losses, _ = losses_and_gradients(trainer, inputs[:1], packing=True)
-        return trainer.packed_tokens, float(losses)
+        monkeypatch.setattr(StepTrees, "_grow", tied(StepTrees._grow))
+        losses, gradients = losses_and_gradients(trainer, step_inputs(trainer), packing=True)
+        return trainer.packed_tokens, losses.tolist(), gradients
 
-    assert with_trainer(settings, monkeypatch, act) == (0, 0.0)
+    assert with_trainer(settings, monkeypatch, act) == (0, [0.0, 0.0], {})
+
+
+def tied(grow):
+    """Trees in which every turn earns the same."""
+
+    def grown(*arguments):
+        trees = grow(*arguments)
+        for node in (node for tree in trees for node in tree.walk()):
+            node.reward = 0.5
+        return trees
+
+    return grown
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
@@ -163,54 +165,36 @@ def test_other_terms_do_not_change_the_size_of_the_policy_term(settings, monkeyp
 def test_retrieved_text_is_attended_and_never_trained_on(settings, monkeypatch):
     """What was observed stands in the prompt of its turn: another document changes the turn's log-probabilities, and
     only sampled ids are completion ids."""
-    import torch
 
     def act(trainer):
         ready(trainer)
-        inputs = step_inputs(trainer)
-        for micro_batch, tree in zip(inputs, trainer.trees, strict=True):
-            turns = [node for path in tree.paths() for node in path]
-            for row, node in enumerate(turns):
-                prompt = micro_batch["prompt_ids"][row][micro_batch["prompt_mask"][row].bool()].tolist()
-                completion = micro_batch["completion_ids"][row][micro_batch["completion_mask"][row].bool()].tolist()
-                assert (prompt, completion) == (node.prompt_ids, node.completion_ids)
-
-        def logps(micro_batch):
-            ids = torch.cat([micro_batch["prompt_ids"], micro_batch["completion_ids"]], 1)
-            mask = torch.cat([micro_batch["prompt_mask"], micro_batch["completion_mask"]], 1)
-            keep = micro_batch["completion_ids"].shape[1]
-            with torch.no_grad():
-                return trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, keep)[0]
-
-        first, results = inputs[0], []
-        document = first["prompt_ids"].clone()
-        document[1::2, -12] += 1  # a token of what second turns were shown
+        first = step_inputs(trainer)[0]
+        nodes = [*trainer.trees[0].walk()]
+        ids, completions = first.sequences()
+        assert [row.tolist() for row in ids] == [node.prompt_ids + node.completion_ids for node in nodes]
+        assert [list(row[of]) for row, of in zip(ids, completions, strict=True)] == [n.completion_ids for n in nodes]
+        changed = first.ids.clone()
+        starts = first.lengths.cumsum(0) - first.completions
+        second = [number for number, node in enumerate(nodes) if node.turn == 2]
+        changed[starts[second] - 12] += 1  # a token of what second turns were shown
+        results = []
         for packing in (True, False):
             trainer.run = change(trainer.run, **{"train.packing": packing})
-            results.append((logps(first), logps({**first, "prompt_ids": document})))
-        return results
+            both = (trainer._logps_of(trainer.model, batch) for batch in (first, replace(first, ids=changed)))
+            results.append([rows.split(first.completions.tolist()) for rows in both])
+        return results, second
 
-    for before, after in with_trainer(settings, monkeypatch, act):
-        assert torch.allclose(before[::2], after[::2])
-        assert (before[1::2] - after[1::2]).abs().max() > 1e-4
+    results, second = with_trainer(change(settings, **{"train.entropy_coef": 0.01}), monkeypatch, act)
+    for before, after in results:
+        for number, (one, other) in enumerate(zip(before, after, strict=True)):
+            assert ((one - other).abs().max() > 1e-4) == (number in second)
 
 
 def test_a_question_repeated_within_a_step_gets_a_stream_of_its_own_each_time():
     """Else its trees would be copies of each other. A question asked once keeps its stream beside any others."""
-    recorded = []
 
-    def grow(questions, branching, streams):
-        recorded.append(list(streams))
-        return [Tree(question, []) for question in questions]
-
-    def streams_of(prompts, step):
-        rollout(prompts, SimpleNamespace(
-            run=RunConfig(), processes=Processes(), grower=SimpleNamespace(grow=grow, clock=Clock()),
-            sampler=SimpleNamespace(refresh=lambda: None, sleep=lambda: None), num_generations=1,
-            questions={name: Question(name, name) for name in "ab"}, state=SimpleNamespace(global_step=step),
-            ahead=None, staged=None,
-        ))  # fmt: skip
-        return recorded.pop()
+    def streams_of(names, step):
+        return question_streams(0, step, [Question(name, name) for name in names], Counter())
 
     repeated = streams_of(["a", "b", "a", "a"], step=3)
     assert len(set(repeated)) == 4
@@ -218,19 +202,23 @@ def test_a_question_repeated_within_a_step_gets_a_stream_of_its_own_each_time():
     assert not {*streams_of(["a", "b"], step=4)} & {*repeated}
 
 
-def test_an_order_of_questions_that_is_cut_anywhere_goes_on():
-    from trl.trainer.utils import RepeatSampler
+def test_the_questions_of_a_step_depend_on_the_seed_and_the_step_alone():
+    run = RunConfig.model_validate({"train": {"questions_per_step": 2}, "seed": 3})
 
-    def order(length):
-        return list(WholeRun(RepeatSampler(range(5), 2, batch_size=2, shuffle=True, seed=3), length))
+    def order(steps, processes=1, **more):
+        questions = [Question(name, name) for name in "abcde"]
+        ranks = (Processes(rank, processes) for rank in range(processes))
+        every = [StepTrees(run, None, None, questions, processes=rank, **more) for rank in ranks]
+        return [[name for one in every for name in one.ids_of(step)] for step in steps]
 
-    full_order = order(40)
-    assert len(full_order) == 40
-    assert order(24) == full_order[:24]
-    passes = [full_order[start : start + 8] for start in range(0, 40, 8)]
-    assert all(len(set(questions)) == 4 for questions in passes), "every pass asks four of five, twice each"
-    assert len({tuple(questions) for questions in passes}) > 1
-    assert list(WholeRun([], 3)) == []
+    ten = order(range(10))
+    assert order([7, 2]) == [ten[7], ten[2]]
+    assert order(range(10), processes=2) == ten
+    assert all(len({*ten[step], *ten[step + 1]}) == 4 for step in range(0, 10, 2)), (
+        "a pass asks four of five, once each"
+    )
+    assert len({tuple(ten[step] + ten[step + 1]) for step in range(0, 10, 2)}) > 1
+    assert order(range(2), order=["b", "a", "d", "c"]) == [["b", "a"], ["d", "c"]]
 
 
 def turn(number, prompt, completion, *children):
@@ -250,26 +238,22 @@ def small_tree():
     )
 
 
-def test_every_leaf_has_a_row_for_each_turn_of_its_path(small_tree):
-    from querylect.train.rows import row_turns
-
-    first, second = small_tree.roots
-    assert list(row_turns([small_tree])) == [
-        first,
-        first.children[0],
-        first,
-        first.children[1],
-        second,
-        *second.children,
-    ]
-
-
 @pytest.mark.parametrize("every", [False, True])
-def test_turns_without_signal_are_masked_where_no_term_looks_at_them(small_tree, every):
+def test_a_batch_has_each_turn_once_with_its_advantage_and_its_leaves(small_tree, every):
+    """Without signal it has none, unless a term of the loss looks at it."""
+    import torch
+    from querylect.train.batch import sampled_tokens, turn_batch
     from querylect.train.credit import Credit
-    from querylect.train.rows import row_advantages, row_mask
 
     first, second = small_tree.roots
     credit = Credit({id(first): 0.5, id(first.children[1]): -1.0, id(second): -0.5}, [])
-    assert row_advantages([small_tree], credit).tolist() == [0.5, 0, 0.5, -1, -0.5, 0]
-    assert row_mask([small_tree], None if every else credit).tolist() == [1, int(every), 1, 1, 1, int(every)]
+    batch = turn_batch([small_tree], credit, every, False, torch.device("cpu"))
+    assert batch.completions.tolist() == ([2, 1, 3, 1, 2] if every else [2, 3, 1])
+    assert batch.advantages.tolist() == ([0.5, 0, -1, -0.5, 0] if every else [0.5, -1, -0.5])
+    assert batch.leaves.tolist() == ([2, 1, 1, 1, 1] if every else [2, 1, 1])
+    assert batch.by_token(batch.leaves).tolist()[:3] == [2, 2, 1]
+    assert batch.sequences()[0][0].tolist() == [1, 2, 10, 11]
+    assert batch.paths == 6
+    assert sampled_tokens([small_tree]) == 2 * 2 + 1 + 3 + 1 + 2
+    silent = turn_batch([small_tree], Credit({}, []), False, True, torch.device("cpu"))
+    assert (silent.completions.tolist(), silent.leaves.tolist()) == ([2], [0])

@@ -79,7 +79,7 @@ def test_validation_is_logged_keeps_the_best_and_does_not_change_training(settin
 
         stop_in_validation(monkeypatch, at=2)
         again = change(config, name="again")
-        with refused(StoppedError, "checkpoint-2"):
+        with refused(StoppedError, "checkpoint-3"):  # after the step that follows
             train(again)
         monkeypatch.undo()
         resumed = RunFolder(train(again, resume=True))
@@ -180,16 +180,14 @@ def test_validation_without_its_split_is_refused(settings):
 
 def validator(tmp_path, report, **values):
     """A validator with the same metric at every step, which measures nothing."""
-    from contextlib import nullcontext
     from types import SimpleNamespace
 
     from querylect.configs.schema import RunConfig
     from querylect.train.validation import Validator
 
-    stopper = SimpleNamespace(between_steps=nullcontext)
     config = change(RunConfig(), **{"train.validate_steps": 3, **values})
     grower = SimpleNamespace(rollout=config.rollout, reward=config.reward)
-    callback = Validator(config.train, RunFolder(tmp_path), [], grower, stopper, None, lambda _: None, report)
+    callback = Validator(config.train, RunFolder(tmp_path), [], grower, None, lambda _: None, report)
     callback._measure = lambda step: {"step": step, "ndcg/turn2": 0.5, "unscorable": 0}
     return callback
 

@@ -18,7 +18,6 @@ from ...errors import ConfigError, QuerylectError
 from ..fsdp import check_fsdp, launch_fsdp, saves_collectively, uses_fsdp
 from ..run_folder import staged
 from ..zero import check_deepspeed, uses_deepspeed
-from .abort import AbortStep
 
 if TYPE_CHECKING:
     from torch import device as TorchDevice
@@ -37,9 +36,6 @@ class Processes:
 
     def __init__(self, rank: int = 0, count: int = 1, device: "TorchDevice | None" = None) -> None:
         self.rank, self.count, self._device = rank, count, device
-        self.interruptible = False
-        """Whether Ctrl-C may be raised now: in a task of `on_every_process` or `on_main_process`, never in a collective
-        call."""
 
     @property
     def is_main_process(self) -> bool:
@@ -62,14 +58,11 @@ class Processes:
         torch.distributed.all_gather_object(values, value)
         return values
 
-    def on_every_process(self, task: Callable[[], T], interruptible: bool = True) -> T:
-        """Run `task` in every process; if it fails in one, all of them raise. Collective.
-
-        A task with collective calls must not be `interruptible`: the others would wait for an interrupted process.
-        """
+    def on_every_process(self, task: Callable[[], T]) -> T:
+        """Run `task` in every process; if it fails in one, all of them raise. Collective."""
         if self.count == 1:
             return task()
-        result, failure = self._attempt(task, interruptible)
+        result, failure = self._attempt(task)
         self.raise_any(failure)
         return result  # type: ignore[return-value]
 
@@ -97,15 +90,11 @@ class Processes:
                 raise failure
             raise _rebuild_error(rank, kind, message) from failure
 
-    def _attempt(self, task: Callable[[], T], interruptible: bool = True) -> tuple[T | None, BaseException | None]:
+    def _attempt(self, task: Callable[[], T]) -> tuple[T | None, BaseException | None]:
         try:
-            self.interruptible = interruptible
-            result = task()
-            self.interruptible = False
-        except (Exception, KeyboardInterrupt, AbortStep) as error:  # noqa: BLE001 (raised at the collective call)
-            self.interruptible = False
+            return task(), None
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (raised at the collective call)
             return None, error
-        return result, None
 
     def broadcast_weights(self, model: "nn.Module") -> None:
         """Broadcast the parameters and buffers of the main process. Collective."""
@@ -125,7 +114,7 @@ class Processes:
             task()
             self.all_gather(None)
         else:
-            self.on_every_process(task, interruptible=False)
+            self.on_every_process(task)
 
     @contextmanager
     def staged(self, target: Path) -> Iterator[Path]:
@@ -183,9 +172,8 @@ def launched() -> Iterator[Processes]:
 
 def _rebuild_error(rank: int, kind: str, message: str) -> BaseException:
     """The error of another process, of the same class if it is one of this package; reported only by that process."""
-    for stop_class in (KeyboardInterrupt, AbortStep):
-        if kind == stop_class.__name__:
-            return stop_class()
+    if kind == KeyboardInterrupt.__name__:
+        return KeyboardInterrupt()
     error_class = getattr(errors, kind, None)
     if isinstance(error_class, type) and issubclass(error_class, QuerylectError):
         error = error_class(message)

@@ -6,13 +6,14 @@ If it cannot, an error has the reason and the measured values.
 import logging
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ...errors import ModelError
 from ...rollouts.engines.shared_prefix import obstacle
 from .attention import Kind
-from .packing import packed_logps
+from .packing import token_logps
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -87,7 +88,9 @@ def compare(model: nn.Module, kind: Kind = "sdpa") -> tuple[float, float]:
             row_ids = ids[row : row + 1, :length]
             by_row[row, : length - 1] = _next(model(input_ids=row_ids, use_cache=False).logits, row_ids)[0]
         batched = _next(model(input_ids=ids, attention_mask=mask, use_cache=False).logits, ids)
-        packed, _, _ = packed_logps(model, ids, mask, target_mask, 1.0, attention=kind)
+        targets = [np.arange(PROMPT, len(row)) for row in rows]
+        packed = torch.zeros_like(by_row)
+        packed[target_mask], _, _ = token_logps(model, [np.array(row) for row in rows], targets, 1.0, attention=kind)
     finally:
         model.train(was_training)
     noise = _rms(batched - by_row, target_mask)

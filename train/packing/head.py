@@ -52,7 +52,7 @@ def score(
 
     Of several pieces the activations of one at a time are held: the backward pass computes each of them again, but for
     the head, which does so by itself and in a checkpoint would get weights that ZeRO-3 does not know. `passes`: as of
-    `packed_logps`.
+    `token_logps`.
     """
     policy = causal_model(model)
     surplus = passes(len(pieces)) - len(pieces) if passes is not None else 0

@@ -4,73 +4,74 @@ Sequences are merged into a trie and laid out depth first. Key k is visible to q
 a token's position is its depth. Each token attends exactly to its ancestors, as in a separate row, so log-probabilities
 and gradients equal those of flat rows.
 
-A tree of more than `budget` tokens is split into pieces of neighbouring paths. Each piece computes the prefix that it
-shares with the one before again, and every token is scored once, so values and gradients stay those of the whole tree.
+A trie of more than `budget` tokens is split into pieces of neighbouring sequences. Each piece computes the prefix that
+it shares with the one before again, and every token is scored once, so values and gradients stay those of the whole.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...errors import ModelError
-from ...rollouts.sequences import common_length
 from .attention import Kind, PackedRow, packed_row, take_packed_rows
 from .head import ForwardPass, causal_model, score
 
+Ids = NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """One packed row of T tokens."""
+class Trie:
+    """Sequences merged into one row of T tokens, depth first."""
 
-    ids: Tensor
-    """(T,) token ids, depth first."""
-    positions: Tensor
+    ids: Ids
+    """(T,) token ids."""
+    positions: Ids
     """(T,) depth of each token in its sequence."""
-    ends: Tensor
+    ends: Ids
     """(T,) one past the last token of each token's subtree."""
-    rows: list[list[int]]
-    """For each sequence, the packed index of each of its tokens."""
+    rows: list[Ids]
+    """For each sequence, the index of each of its tokens."""
+    order: list[int]
+    """The sequences as they are laid out."""
 
 
-def pack(sequences: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Packed:
+def pack(sequences: Sequence[Ids]) -> Trie:
     """Merge sequences of token ids into one row. Equal prefixes are stored once."""
-    order = sorted(range(len(sequences)), key=lambda i: list(sequences[i]))
-    ids: list[int] = []
-    positions: list[int] = []
-    ends: list[int] = []
-    rows: list[list[int]] = [[] for _ in sequences]
-    path: list[int] = []
-    previous: Sequence[int] = ()
-    for row in order:
-        sequence = sequences[row]
+    order = sorted(range(len(sequences)), key=lambda index: sequences[index].astype(">u4").tobytes())
+    empty = np.empty(0, np.int64)
+    rows, new_ids, new_positions = [empty] * len(sequences), [empty], [empty]
+    ends = np.empty(sum(map(len, sequences)), np.int64)
+    path = previous = empty
+    count = 0
+    for index in order:
+        sequence = sequences[index]
         shared = common_length(previous, sequence)
-        for index in path[shared:]:
-            ends[index] = len(ids)
-        path = path[:shared]
-        for depth in range(shared, len(sequence)):
-            path.append(len(ids))
-            ids.append(sequence[depth])
-            positions.append(depth)
-            ends.append(-1)
-        rows[row] = list(path)
-        previous = sequence
-    for index in path:
-        ends[index] = len(ids)
-    return Packed(
-        torch.tensor(ids, device=device),
-        torch.tensor(positions, device=device),
-        torch.tensor(ends, device=device),
-        rows,
-    )
+        ends[path[shared:]] = count
+        new = np.arange(shared, len(sequence))
+        path = np.concatenate([path[:shared], new + (count - shared)])
+        new_ids.append(sequence[shared:])
+        new_positions.append(new)
+        count += len(new)
+        rows[index], previous = path, sequence
+    ends[path] = count
+    return Trie(np.concatenate(new_ids), np.concatenate(new_positions), ends[:count], rows, order)
 
 
-def packed_logps(
+def common_length(first: Ids, second: Ids) -> int:
+    """The length of the common prefix."""
+    shortest = min(len(first), len(second))
+    differs = first[:shortest] != second[:shortest]
+    return int(differs.argmax()) if differs.any() else shortest
+
+
+def token_logps(
     model: nn.Module,
-    input_ids: Tensor,
-    attention_mask: Tensor,
-    target_mask: Tensor,
+    sequences: Sequence[Ids],
+    targets: Sequence[Ids],
     temperature: float,
     entropies: bool = False,
     entropy_gradient: bool = False,
@@ -78,39 +79,26 @@ def packed_logps(
     budget: int | None = None,
     passes: Callable[[int], int] | None = None,
 ) -> tuple[Tensor, Tensor | None, int]:
-    """Log-probabilities of the completion tokens in `target_mask`, computed on packed rows.
+    """Log-probabilities of some tokens of each sequence; each distinct token of the trie is computed once.
 
-    input_ids, attention_mask: (batch, prompt + completion), padding anywhere masked 0. target_mask: (batch, completion)
-    True where a value is needed. attention: None computes every path in a padded row
-    of its own, for policies that cannot be packed. budget: maximum number of tokens computed at a time, None for all; a
-    path that is longer is computed alone. passes: where forward passes are collective, the largest number of them that
-    any process needs, from that of this one, which repeats its last one as often as necessary. Returns ((batch,
-    completion) log-probabilities at `temperature`, entropies likewise or None, number of computed tokens). Values
-    outside target_mask are 0 and carry no gradient. Entropies have a gradient only with `entropy_gradient`. Raises
-    ModelError if a layer does not support packed attention.
+    targets: for each sequence, the positions ≥ 1 of the tokens to score. attention: None computes every sequence in a
+    padded row of its own, for policies that cannot be packed. budget: maximum number of tokens computed at a time, None
+    for all; a sequence that is longer is computed alone. passes: where forward passes are collective, the largest
+    number of them that any process needs, from that of this one, which repeats its last one as often as necessary.
+
+    Returns ((n,) log-probabilities at `temperature` in the order of the sequences and their targets, entropies likewise
+    or None, number of computed tokens). Entropies have a gradient only with `entropy_gradient`. Raises ModelError if a
+    layer does not support packed attention, ValueError without any target.
     """
-    batch, completion = target_mask.shape
-    offset = input_ids.shape[1] - completion
-    is_target: list[list[bool]] = target_mask.tolist()  # one transfer: on a GPU every element access would synchronize
-    selected = [row for row in range(batch) if any(is_target[row])]
-    logps = input_ids.new_zeros((batch, completion), dtype=torch.float32)
-    entropy = torch.zeros_like(logps) if entropies else None
-    if not selected:
-        return logps.requires_grad_(torch.is_grad_enabled()), entropy, 0
-
-    is_attended, ids = attention_mask.tolist(), input_ids.tolist()
-    ends = {row: offset + completion - is_target[row][::-1].index(True) for row in selected}
-    columns = [[column for column in range(ends[row]) if is_attended[row][column]] for row in selected]
-    sequences = [[ids[row][column] for column in cols] for row, cols in zip(selected, columns, strict=True)]
-    nodes = pack(sequences).rows  # equal prefixes have the same node: it is scored once
-    cells = [
-        (path[i], row, column - offset)
-        for row, cols, path in zip(selected, columns, nodes, strict=True)
-        for i, column in enumerate(cols)
-        if column >= offset and is_target[row][column - offset]
-    ]
-    targets = {node for node, _, _ in cells}
-    pieces, scored, tokens = _pieces(sequences, nodes, targets, attention, budget, input_ids.device)
+    asked = [index for index, positions in enumerate(targets) if len(positions)]
+    if not asked:
+        raise ValueError("no token of any sequence is to be scored")
+    device = next(model.parameters()).device
+    targets = [targets[index] for index in asked]
+    sequences = [sequences[index][: int(last.max()) + 1] for index, last in zip(asked, targets, strict=True)]
+    trie = pack(sequences)
+    entries = np.concatenate([row[positions] for row, positions in zip(trie.rows, targets, strict=True)])
+    pieces, slots, tokens = _pieces(trie, sequences, entries, attention, budget, device)
     layouts = [row for piece in pieces if isinstance(row := piece.inputs.get("packed_row"), PackedRow)]
     if layouts:
         take_packed_rows(model)
@@ -120,58 +108,46 @@ def packed_logps(
             f"no layer of {type(causal_model(model)).__name__} took what train.packing gives it: its attention does "
             "not go through transformers' attention interface"
         )
-    slot_of = {node: slot for slot, node in enumerate(scored)}
-    slot, row_index, cell_index = torch.tensor(
-        [(slot_of[node], row, column) for node, row, column in cells], device=input_ids.device
-    ).unbind(1)
-    logps = logps.index_put((row_index, cell_index), values[slot])
-    if entropy is not None and per_node is not None:
-        entropy = entropy.index_put((row_index, cell_index), per_node[slot])
-    return logps, entropy, tokens
+    taken = torch.from_numpy(slots[entries]).to(device)
+    return values[taken], None if per_node is None else per_node[taken], tokens
 
 
 def _pieces(
-    sequences: Sequence[list[int]],
-    nodes: Sequence[list[int]],
-    targets: set[int],
-    attention: Kind | None,
-    budget: int | None,
-    device: torch.device,
-) -> tuple[list[ForwardPass], list[int], int]:
-    """(the forward passes, the nodes of the trie that they score in order, number of tokens that they compute).
-
-    `targets`: the nodes to score."""
+    trie: Trie, sequences: Sequence[Ids], entries: Ids, attention: Kind | None, budget: int | None, device: torch.device
+) -> tuple[list[ForwardPass], Ids, int]:
+    """(the forward passes, for each node of the trie its place among the scored ones, number of computed tokens)."""
+    remaining = np.zeros(len(trie.ids), bool)
+    remaining[entries] = True
+    slots = np.full(len(trie.ids), -1)
     pieces: list[ForwardPass] = []
-    scored: list[int] = []
-    tokens = 0
-    remaining = set(targets)
-    for members in _split(sequences, attention is not None, budget):
+    scored = tokens = 0
+    for members in _split(trie, sequences, attention is not None, budget):
         paths = [sequences[member] for member in members]
         inputs, rows, computed = _packed(paths, attention, device) if attention is not None else _flat(paths, device)
         tokens += computed
-        entries: list[tuple[int, int, int]] = []
+        found = []
         for member, row in zip(members, rows, strict=True):
-            for depth, node in enumerate(nodes[member]):
-                if node in remaining:
-                    remaining.remove(node)
-                    entries.append((node, row[depth - 1], sequences[member][depth]))
-        if entries:
-            entries.sort()
-            nodes_of_piece, predictors, ids = zip(*entries, strict=True)
+            nodes = trie.rows[member]
+            fresh = np.flatnonzero(remaining[nodes])
+            remaining[nodes[fresh]] = False
+            found.append(np.stack([nodes[fresh], row[fresh - 1], sequences[member][fresh]]))
+        columns = np.concatenate(found, axis=1)
+        nodes, predictors, ids = columns[:, columns[0].argsort()]
+        if len(nodes):
+            slots[nodes] = np.arange(scored, scored + len(nodes))
+            scored += len(nodes)
             pieces.append(
-                ForwardPass(inputs, torch.tensor(predictors, device=device), torch.tensor(ids, device=device))
+                ForwardPass(inputs, torch.from_numpy(predictors).to(device), torch.from_numpy(ids).to(device))
             )
-            scored += nodes_of_piece
-    return pieces, scored, tokens
+    return pieces, slots, tokens
 
 
-def _split(sequences: Sequence[list[int]], shared: bool, budget: int | None) -> Iterator[list[int]]:
-    """Indices of the paths that are computed at a time, neighbours in the tree together; `shared`: equal prefixes cost
-    nothing. A sequence that begins another one is computed with it."""
-    order = sorted(range(len(sequences)), key=lambda index: sequences[index])
+def _split(trie: Trie, sequences: Sequence[Ids], shared: bool, budget: int | None) -> Iterator[list[int]]:
+    """Indices of the sequences that are computed at a time, neighbours in the trie together; `shared`: equal prefixes
+    cost nothing. A sequence that begins another one is computed with it."""
     piece: list[int] = []
     size = longest = 0
-    for index, following in zip(order, [*order[1:], None], strict=True):
+    for index, following in zip(trie.order, [*trie.order[1:], None], strict=True):
         path = sequences[index]
         if following is not None and common_length(path, sequences[following]) == len(path):
             continue
@@ -187,21 +163,28 @@ def _split(sequences: Sequence[list[int]], shared: bool, budget: int | None) -> 
 
 
 def _packed(
-    paths: Sequence[list[int]], attention: Kind, device: torch.device
-) -> tuple[dict[str, object], list[list[int]], int]:
+    paths: Sequence[Ids], attention: Kind, device: torch.device
+) -> tuple[dict[str, object], Sequence[Ids], int]:
     """(inputs of the decoder, for each path the index of each of its tokens, number of tokens)."""
-    packed = pack(paths, device)
-    layout = packed_row(packed.ends, max(map(len, packed.rows)), attention)
-    inputs: dict[str, object] = {"input_ids": packed.ids[None], "position_ids": packed.positions[None]}
+    trie = pack(paths)
+    ids, positions, ends = (torch.from_numpy(part).to(device) for part in (trie.ids, trie.positions, trie.ends))
+    layout = packed_row(ends, max(map(len, paths)), attention)
+    inputs: dict[str, object] = {"input_ids": ids[None], "position_ids": positions[None]}
     # Without a mask of four dimensions transformers makes one of all pairs of tokens, which no layer looks at.
     inputs |= {"packed_row": layout, "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)}
-    return inputs, packed.rows, len(packed.ids)
+    return inputs, trie.rows, len(ids)
 
 
-def _flat(paths: Sequence[list[int]], device: torch.device) -> tuple[dict[str, object], list[list[int]], int]:
+def _flat(paths: Sequence[Ids], device: torch.device) -> tuple[dict[str, object], Sequence[Ids], int]:
     """The same with every path in a row of its own, padded on the right."""
     width = max(map(len, paths))
-    ids = torch.tensor([path + [0] * (width - len(path)) for path in paths], device=device)
-    mask = torch.tensor([[1] * len(path) + [0] * (width - len(path)) for path in paths], device=device)
-    rows = [list(range(number * width, number * width + len(path))) for number, path in enumerate(paths)]
-    return {"input_ids": ids, "attention_mask": mask}, rows, sum(map(len, paths))
+    ids, mask = np.zeros((2, len(paths), width), np.int64)
+    for row, path in enumerate(paths):
+        ids[row, : len(path)] = path
+        mask[row, : len(path)] = 1
+    rows = [np.arange(row * width, row * width + len(path)) for row, path in enumerate(paths)]
+    inputs: dict[str, object] = {
+        "input_ids": torch.from_numpy(ids).to(device),
+        "attention_mask": torch.from_numpy(mask).to(device),
+    }
+    return inputs, rows, sum(map(len, paths))
