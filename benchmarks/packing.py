@@ -17,7 +17,7 @@ from statistics import median
 import torch
 from machine import describe, seconds
 from querylect.logs import set_up_logging
-from stock import ROWS, settings, trainers, tree_batch, turns_of, update
+from stock import ROWS, settings, trainers, tree_batch, update
 
 SHAPES = {"tree": ([300, 300], [4, 4]), "single": ([300], [16])}
 TARGETS = {"tree": "0.8 × the token ratio", "single": "1.5"}
@@ -41,29 +41,26 @@ def main(shape: str = "tree", factor: str = "10", rounds: str = "3", dtype: str 
     scale = int(factor)
     turns, branching = SHAPES[shape]
     lengths = [turn // scale for turn in turns]
-    batch = tree_batch(600 // scale, lengths, 900 // scale, branching)
+    batch, turns_batch = tree_batch(600 // scale, lengths, 900 // scale, branching)
     changes = [f"rollout.branching={branching}", f"rollout.max_new_tokens={max(lengths)}"]
     if len(branching) == 1:
         changes.append("reward.turn_weights=[1.0]")
     config = settings(dtype, "train.warm_start.questions=0", *changes)
     stock, tree = trainers(config, ours=alone != "stock")
     if tree is not None:
-        tree._tokens = float(batch["tool_mask"].sum())
-    if alone:
+        tree._tokens = float(batch["num_items_in_batch"])
+    if tree is None or alone:
         memory_before = memory("VmRSS")
-        update(*((stock, batch) if tree is None else (tree, turns_of(batch))))
+        update(*((stock, batch) if tree is None else (tree, turns_batch)))
         print(memory("VmHWM"), memory_before)
         return
-    assert tree is not None
     results = {}
-    turns_batch = turns_of(batch)
     for name, trainer, inputs in (("stock", stock, batch), ("packed", tree, turns_batch)):
         loss = update(trainer, inputs)
         results[name] = loss, torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None])
     gradient_difference = float((results["packed"][1] - results["stock"][1]).norm() / results["stock"][1].norm())
     flat = batch["prompt_ids"].numel() + batch["completion_ids"].numel()
-    packed = tree.packed_tokens
-    tokens = flat / packed
+    tokens = flat / (packed := tree.packed_tokens)
     losses = [float(results[name][0]) for name in ("packed", "stock")]
     taken = [
         (seconds(lambda: update(tree, turns_batch)), seconds(lambda: update(stock, batch))) for _ in range(int(rounds))

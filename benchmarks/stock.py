@@ -34,8 +34,7 @@ def trainers(config: RunConfig, *, ours: bool = True, **changes: Any) -> tuple[G
         setattr(args, name, value)
     common: dict[str, Any] = {"model": model, "args": args, "processing_class": tokenizer}
     questions = Dataset.from_dict({"prompt": ["question"]})
-    rewards = lambda completions, **_: [0.0] * len(completions)  # noqa: E731
-    stock = GRPOTrainer(reward_funcs=rewards, train_dataset=questions, **common)
+    stock = GRPOTrainer(reward_funcs=lambda ids, **_: [0.0] * len(ids), train_dataset=questions, **common)
     tree: Any = None
     if ours:
         trees = StepTrees(config, None, None, [Question("q", "question")])  # type: ignore[arg-type]
@@ -54,62 +53,44 @@ def update(trainer: GRPOTrainer, inputs: dict[str, Tensor] | TurnBatch) -> Tenso
     return loss.detach()  # type: ignore[no-any-return]
 
 
-def tree_batch(prompt: int, turns: list[int], observation: int, branching: list[int]) -> dict[str, Tensor]:
-    """What TRL's loss is given for one tree of random tokens, a row per leaf; a shared turn counts in its first row."""
+def tree_batch(
+    prompt: int, turns: list[int], observation: int, branching: list[int]
+) -> tuple[dict[str, Tensor], TurnBatch]:
+    """One tree of random tokens as TRL's loss is given it, a row per leaf in which only the first counts a shared turn,
+    and as ours is, a turn per node."""
     random = torch.Generator().manual_seed(0)
 
-    def ids(count: int) -> list[int]:
-        return torch.randint(5, 40000, (count,), generator=random).tolist()  # type: ignore[no-any-return]
+    def ids(count: int) -> Tensor:
+        return torch.randint(5, 40000, (count,), generator=random)
 
-    rows: list[tuple[list[int], list[int], list[float]]] = [([], [], [])]  # completion ids, loss mask, advantages
+    rows = [(ids(prompt), torch.zeros(prompt))]  # ids, advantages where they count, else 0
+    nodes = []
     for turn, (length, width) in enumerate(zip(turns, branching, strict=True)):
         grown = []
-        for completion_ids, loss_mask, advantages in rows:
-            observed = ids(observation) if turn else []
+        for before, counted in rows:
+            shown = torch.cat([before, ids(observation if turn else 0)])
             for sample in range(width):
-                prior_mask = loss_mask if sample == 0 else [0] * len(loss_mask)
-                advantage = float(torch.randn((), generator=random))
-                grown.append(
-                    (
-                        completion_ids + observed + ids(length),
-                        prior_mask + [0] * len(observed) + [1] * length,
-                        advantages + [0.0] * len(observed) + [advantage] * length,
-                    )
-                )
+                advantage, row = torch.randn((), generator=random), torch.cat([shown, ids(length)])
+                values = torch.zeros(len(row))
+                values[: len(before)] = counted if sample == 0 else 0
+                values[-length:] = advantage
+                nodes.append((row, length, advantage))
+                grown.append((row, values))
         rows = grown
-    root = torch.tensor([ids(prompt)] * len(rows))
-    completion, mask, values = (torch.tensor(column) for column in zip(*rows, strict=True))
-    return {
-        "prompt_ids": root,
-        "prompt_mask": torch.ones_like(root),
-        "completion_ids": completion,
-        "completion_mask": torch.ones_like(completion),
+    sequences, advantages = (torch.stack(column) for column in zip(*rows, strict=True))
+    mask = (advantages[:, prompt:] != 0).long()
+    stock = {
+        "prompt_ids": sequences[:, :prompt],
+        "prompt_mask": torch.ones_like(sequences[:, :prompt]),
+        "completion_ids": sequences[:, prompt:],
+        "completion_mask": torch.ones_like(mask),
         "tool_mask": mask,
-        "advantages": values * mask,
-        "sampling_per_token_logps": torch.full(mask.shape, torch.nan),  # random tokens: sampled by nobody
+        "advantages": advantages[:, prompt:],
         "num_items_in_batch": mask.sum(),
     }
-
-
-def turns_of(batch: dict[str, Tensor]) -> TurnBatch:
-    """The same tree for our trainer: every turn of a row that counts there, with the advantage of its first token."""
-    ids, advantages, lengths, completions = [], [], [], []
-    prompt = batch["prompt_ids"].shape[1]
-    for root, completion, mask, values in zip(
-        batch["prompt_ids"], batch["completion_ids"], batch["tool_mask"], batch["advantages"], strict=True
-    ):
-        edges = torch.nn.functional.pad(mask, (1, 1)).diff().nonzero()[:, 0].tolist()
-        for start, end in zip(edges[::2], edges[1::2], strict=True):
-            ids += [root, completion[:end]]
-            lengths.append(prompt + end)
-            completions.append(end - start)
-            advantages.append(values[start:end])
-    return TurnBatch(
-        ids=torch.cat(ids),
-        lengths=torch.tensor(lengths),
-        completions=torch.tensor(completions),
-        advantages=torch.stack([values[0] for values in advantages]),
-        leaves=torch.ones(len(lengths)),
-        sampler_logps=torch.full((sum(completions),), torch.nan),
-        paths=torch.tensor(float(len(lengths))),
+    unknown = torch.full((int(mask.sum()),), torch.nan)  # random tokens: sampled by nobody
+    texts, completions, values = zip(*nodes, strict=True)
+    lengths, ones = torch.tensor(list(map(len, texts))), torch.ones(len(nodes))
+    return stock, TurnBatch(
+        torch.cat(texts), lengths, torch.tensor(completions), torch.stack(values), ones, unknown, ones.sum()
     )
