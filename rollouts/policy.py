@@ -71,8 +71,11 @@ def load_policy(
             f"({first_line(error, 200)}). Expected config.json with weights and a tokenizer, one GGUF file, or a Hub "
             "id that can be reached.",
         ) from error
-    if not tokenizer.chat_template:
+    templates = tokenizer.chat_template
+    if not templates:
         raise ModelError(f"{label}: its tokenizer has no chat template; choose an instruction-tuned model.")
+    if isinstance(templates, dict) and "default" not in templates:
+        raise ModelError(f"{label}: none of its chat templates ({', '.join(templates)}) is named default.")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     if adapter is not None and not full:
@@ -139,10 +142,14 @@ def cpu_has_fast_bfloat16() -> bool:
 def add_lora(model: "PreTrainedModel", config: PolicyConfig) -> "PreTrainedModel | PeftModel":
     """The model with fresh trainable LoRA weights in float32, whatever the type of the model, or unchanged with all
     weights trainable where `lora` is None.
+
+    Raises ModelError for adapters of the embedding or the output layer: where these are tied, sampling, saving and
+    merging would each make another policy of them.
     """
     if config.lora is None:
         return model
     from peft import LoraConfig, get_peft_model
+    from peft.tuners.tuners_utils import BaseTunerLayer
 
     lora = config.lora
     targets: str | list[str] = lora.target_modules
@@ -160,7 +167,13 @@ def add_lora(model: "PreTrainedModel", config: PolicyConfig) -> "PreTrainedModel
         layers_to_transform=layers,
         task_type="CAUSAL_LM",
     )
-    return get_peft_model(model, adapters)
+    adapted = get_peft_model(model, adapters)
+    if any(isinstance(part, BaseTunerLayer) for part in (model.get_input_embeddings(), model.get_output_embeddings())):
+        raise ModelError(
+            f"policy.lora.target_modules {targets} names the embedding or the output layer of {config.model!r}. Leave "
+            "it out, or train all weights (policy.lora=null)."
+        )
+    return adapted
 
 
 def cast_adapters(model: nn.Module, config: PolicyConfig) -> None:

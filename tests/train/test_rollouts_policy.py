@@ -273,3 +273,20 @@ def test_a_gguf_file_is_read_once(packaged, caplog):
     assert "de-quantising" not in caplog.text
     for name, weights in load_policy(packaged)[0].state_dict().items():
         assert torch.equal(weights, first[name])
+
+
+@pytest.mark.parametrize("name", ["lm_head", "embed_tokens"])
+def test_adapters_of_tied_layers_are_refused_before_training(tiny_policy, name):
+    """Else a run trains to its end, and no checkpoint of it can be evaluated, merged or resumed."""
+    with refused(ModelError, name, "target_modules"):
+        with_lora(tiny_policy, lora=LoraConfig(r=4, target_modules=["q_proj", name]))
+
+
+def test_named_chat_templates_without_a_default_are_refused(folder):
+    path = folder / "chat_template.jinja"
+    template = path.read_text()
+    path.unlink()
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "rag.jinja").write_text(template)
+    with refused(ModelError, "rag", "default"):
+        load_policy(policy_config(folder))

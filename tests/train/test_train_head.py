@@ -95,32 +95,6 @@ def test_the_backward_pass_of_a_split_tree_reads_the_parameters_of_the_head(monk
     assert all(weight is model.lm_head.weight for weight in gathered)
 
 
-@pytest.mark.parametrize("mixed", [False, True], ids=["float32", "autocast"])
-def test_a_head_with_an_adapter_is_read_with_it(mixed, monkeypatch):
-    from peft import LoraConfig, get_peft_model
-
-    monkeypatch.setattr(packed_head, "HEAD_CHUNK", 5 * 320)
-    adapters = LoraConfig(r=4, target_modules=["lm_head", "q_proj"], init_lora_weights=False)
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        model = get_peft_model(tiny_model(), adapters).eval()
-    ids, mask, target_mask = batch(*tree_rows())
-    parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
-    with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
-        logps, entropies, _ = packed_logps(model, ids, mask, target_mask, TEMPERATURE, True, entropy_gradient=True)
-        logits = model(input_ids=ids, attention_mask=mask, position_ids=mask.cumsum(1) - mask).logits
-    actual_gradient = gradient(parameters, (logps - 0.3 * entropies).sum())
-    distribution = torch.log_softmax(logits[:, :-1].float() / TEMPERATURE, -1)
-    offset = ids.shape[1] - target_mask.shape[1]
-    expected = distribution.gather(-1, ids[:, 1:, None])[:, offset - 1 :, 0] * target_mask
-    surprise = -(distribution.exp() * distribution).sum(-1)[:, offset - 1 :] * target_mask
-    near = 3e-2 if mixed else 1e-5
-    assert relative(logps, expected) < near
-    assert relative(entropies, surprise) < near
-    assert relative(actual_gradient, gradient(parameters, (expected - 0.3 * surprise).sum())) < near
-    assert any("lm_head" in name for name in parameters)
-
-
 def test_bfloat16_logits_are_scored_as_near_to_exact_as_a_plain_head_scores_them():
     model = tiny_model()
     ids, mask, target_mask = batch(*tree_rows())

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from trl.kernels.chunked_logprob import ChunkedLogProbFunction
 from trl.trainer.utils import maybe_gather_lm_head_ctx
 
+from ...errors import ModelError
 from .limits import HEAD_CHUNK, HEAD_TOKENS
 
 if TYPE_CHECKING:
@@ -104,9 +105,10 @@ def _read(policy: "PreTrainedModel", hidden: Tensor, targets: Tensor, temperatur
     head = policy.get_output_embeddings()
     if isinstance(head, FSDPModule):  # its weights are read without a call of it, which would gather them
         head.unshard()
+    if not isinstance(head, nn.Linear):
+        raise ModelError(f"the output layer of {type(policy).__name__} is a {type(head).__name__}, not a linear layer")
     softcap, scale = logit_settings(policy.config.get_text_config())
-    score = _fused if isinstance(head, nn.Linear) else _by_module
-    return score(head, hidden, targets, temperature, softcap, scale, entropies)
+    return _fused(head, hidden, targets, temperature, softcap, scale, entropies)
 
 
 def _fused(
@@ -159,32 +161,6 @@ class _FusedScores(ChunkedLogProbFunction):  # type: ignore[misc]  # TRL has no 
                     gradient[tokens] = part(tokens, (True, False, False))[0]
                 result[0] = gradient
         return tuple(result)
-
-
-def _by_module(
-    head: nn.Module,
-    hidden: Tensor,
-    targets: Tensor,
-    temperature: float,
-    softcap: float | None,
-    scale: float,
-    entropies: bool,
-) -> Scores:
-    """The same for a head that is more than its weights, such as one with an adapter: a few tokens at a time."""
-
-    def part(hidden: Tensor, targets: Tensor) -> Scores:
-        logits = head(hidden).float() * scale
-        if softcap is not None:
-            logits = softcap * torch.tanh(logits / softcap)
-        distribution = torch.log_softmax(logits / temperature, dim=-1)
-        entropy = -(distribution.exp() * distribution).sum(-1) if entropies else None
-        return distribution.gather(-1, targets[:, None])[:, 0], entropy
-
-    assert isinstance(head.weight, Tensor)
-    size = max(1, HEAD_CHUNK // len(head.weight))
-    chunks = zip(hidden.split(size), targets.split(size), strict=True)
-    parts = [checkpoint(part, *chunk, use_reentrant=False) for chunk in chunks]
-    return joined(parts)
 
 
 def joined(parts: Sequence[Scores]) -> Scores:
