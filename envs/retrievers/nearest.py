@@ -18,12 +18,15 @@ import numpy.typing as npt
 from ...configs.environment import VectorsConfig
 from ...errors import ConfigError, RequestError, first_line
 from ...sources import optional_packages
+from .base import SPARE
 from .gpu_index import MAX_NEIGHBOURS, check_gpu, flat_on_gpu, to_gpu
 
 if TYPE_CHECKING:
     import faiss
 
 NEAREST = "nearest.faiss"
+_GROUPS = "groups.npy"
+"""Where HNSW has fewer nodes than there are documents: the node of each document, (documents,) int64."""
 _ROWS = 2**16
 """Vectors converted, added or compared at once."""
 _HNSW_LINKS, _HNSW_EFFORT, _HNSW_DEPTH = 32, 200, 128
@@ -34,6 +37,8 @@ _TRAINING_PER_LIST = 64
 """Training vectors of an IVF-PQ index per list."""
 _IVF_PROBES = 32
 """Lists that IVF-PQ searches (nprobe)."""
+_ROUNDING = 1e-6
+"""Relative difference between scores of equal vectors, which FAISS adds up in several orders."""
 _OVERSAMPLING = 4
 """Candidates of an approximate search per requested document."""
 
@@ -54,13 +59,19 @@ def import_faiss() -> ModuleType:
 def build(folder: Path, vectors: Vectors, config: VectorsConfig) -> None:
     """Write the search structure over the vectors (n, d); nothing for Flat. Deterministic for equal vectors.
 
+    HNSW has one node for equal vectors: many copies would link to each other alone, and nothing else be found.
     IVF-PQ has 4·√n lists, at most n/39, and codes of about d/4 bytes. ConfigError for less than 256 documents.
     """
     if config.search == "flat":
         return
     faiss = import_faiss()
     documents, dimension = vectors.shape
+    rows = np.arange(documents)
     if config.search == "hnsw":
+        groups = equal_rows(vectors)
+        rows = np.unique(groups, return_index=True)[1]
+        if len(rows) < documents:
+            np.save(folder / _GROUPS, groups)
         index = faiss.IndexHNSWFlat(dimension, _HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = _HNSW_EFFORT
     else:
@@ -74,14 +85,13 @@ def build(folder: Path, vectors: Vectors, config: VectorsConfig) -> None:
         # np: skip polysemous training, which takes most of the build time and serves an unused filter
         index = faiss.index_factory(dimension, f"IVF{lists},PQ{size}x8np", faiss.METRIC_INNER_PRODUCT)
         sample_size = min(documents, _TRAINING_PER_LIST * lists)
-        rows = np.linspace(0, len(vectors) - 1, sample_size).astype(np.int64)
-        index.train(vectors[rows].astype(np.float32))
+        index.train(vectors[np.linspace(0, documents - 1, sample_size).astype(np.int64)].astype(np.float32))
     threads = faiss.omp_get_max_threads()
     try:
         if config.search == "hnsw":
             faiss.omp_set_num_threads(1)  # with more, no two builds are equal
-        for start in range(0, len(vectors), _ROWS):
-            index.add(vectors[start : start + _ROWS].astype(np.float32))
+        for start in range(0, len(rows), _ROWS):
+            index.add(vectors[rows[start : start + _ROWS]].astype(np.float32))
     finally:
         faiss.omp_set_num_threads(threads)
     try:
@@ -110,7 +120,46 @@ def open_nearest(folder: Path, vectors: Vectors, config: VectorsConfig) -> Neare
         index.nprobe = _IVF_PROBES
         if on_gpu:
             return _gpu_search(to_gpu(index, config.dtype), vectors, True)
-    return lambda queries, depth: index.search(queries, min(depth * _OVERSAMPLING, len(vectors)))[1]
+
+    def search(queries: npt.NDArray[np.float32], depth: int) -> npt.NDArray[np.int64]:
+        found: npt.NDArray[np.int64] = index.search(queries, min(depth * _OVERSAMPLING, index.ntotal))[1]
+        return found
+
+    groups = folder / _GROUPS
+    return expanded(search, np.load(groups)) if groups.exists() else search
+
+
+def equal_rows(vectors: Vectors) -> npt.NDArray[np.int64]:
+    """For each row of (n, d) the number of its group of equal rows, (n,); groups in the order of their first rows."""
+    words = np.random.default_rng(0).integers(2**63, size=vectors.shape[1], dtype=np.uint64) * 2 + 1
+    kind = np.uint32 if vectors.dtype == np.float32 else np.uint16
+    hashes = np.empty(len(vectors), np.uint64)
+    for start in range(0, len(vectors), _ROWS):
+        bits = np.ascontiguousarray(vectors[start : start + _ROWS]).view(kind).astype(np.uint64)
+        hashes[start : start + _ROWS] = (bits * words).sum(axis=1)
+    _, firsts, group = np.unique(hashes, return_index=True, return_inverse=True)
+    numbers = np.empty(len(firsts), np.int64)
+    numbers[np.argsort(firsts)] = np.arange(len(firsts))
+    return numbers[group]
+
+
+def expanded(search: Nearest, groups: npt.NDArray[np.int64]) -> Nearest:
+    """A search over groups of documents as one over documents, those of a group in corpus order."""
+    order = np.argsort(groups, kind="stable")
+    ends = np.cumsum(np.bincount(groups))
+    starts = ends - np.bincount(groups)
+
+    def documents(queries: npt.NDArray[np.float32], depth: int) -> npt.NDArray[np.int64]:
+        rows: list[npt.NDArray[np.int64]] = []
+        for found in search(queries, depth):
+            members = [order[starts[group] : ends[group]][:depth] for group in found[found >= 0]]
+            rows.append(np.concatenate([*members, np.empty(0, np.int64)])[: depth * _OVERSAMPLING])
+        result = np.full((len(rows), max(map(len, rows), default=0)), -1)
+        for row, positions in zip(result, rows, strict=True):
+            row[: len(positions)] = positions
+        return result
+
+    return documents
 
 
 def _gpu_search(index: "faiss.Index", vectors: Vectors, approximate: bool) -> Nearest:
@@ -131,22 +180,33 @@ def _gpu_search(index: "faiss.Index", vectors: Vectors, approximate: bool) -> Ne
 
 
 def flat(vectors: Vectors) -> Nearest:
-    """Exact search over float32 vectors in place, or over float16 vectors converted piece by piece."""
-    faiss = import_faiss()
+    """Exact search over float32 vectors in place, or over float16 vectors converted piece by piece.
 
-    def search(queries: npt.NDArray[np.float32], depth: int) -> npt.NDArray[np.int64]:
-        depth = min(depth, len(vectors))
-        if vectors.dtype == np.float32:
-            neighbours: npt.NDArray[np.int64] = faiss.knn(queries, vectors, depth, metric=faiss.METRIC_INNER_PRODUCT)[1]
-            return neighbours
+    Of documents with the same score FAISS keeps any, so it is asked for more until a lower score comes: which of them
+    are returned is then decided by their order in the corpus (`Dense`).
+    """
+    faiss = import_faiss()
+    step = len(vectors) if vectors.dtype == np.float32 else _ROWS
+
+    def at_most(queries: npt.NDArray[np.float32], depth: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         best_scores = np.empty((len(queries), 0), dtype=np.float32)
         best = np.empty((len(queries), 0), dtype=np.int64)
-        for start in range(0, len(vectors), _ROWS):
-            piece = vectors[start : start + _ROWS].astype(np.float32)
+        for start in range(0, len(vectors), step):
+            piece = vectors[start : start + step].astype(np.float32, copy=False)
             scores, positions = faiss.knn(queries, piece, min(depth, len(piece)), metric=faiss.METRIC_INNER_PRODUCT)
             scores, positions = np.hstack([best_scores, scores]), np.hstack([best, positions + start])
             order = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
             best_scores, best = np.take_along_axis(scores, order, 1), np.take_along_axis(positions, order, 1)
-        return best
+        return best_scores, best
+
+    def search(queries: npt.NDArray[np.float32], depth: int) -> npt.NDArray[np.int64]:
+        last = max(1, depth - SPARE) - 1  # of those that are asked for
+        while True:
+            depth = min(depth, len(vectors))
+            scores, positions = at_most(queries, depth)
+            tied = scores[:, -1] >= scores[:, last] - _ROUNDING * abs(scores[:, last])
+            if depth == len(vectors) or not tied.any():
+                return positions
+            depth *= 4
 
     return search

@@ -90,6 +90,21 @@ def test_float16_is_searched_piece_by_piece_like_one_piece(tmp_path, vectors, mo
         assert expected.documents.tolist() == actual.documents.tolist()
 
 
+@pytest.mark.parametrize("kind", KINDS[:4], ids=NAMES[:4])
+def test_many_copies_of_a_document_hide_no_other_and_come_in_corpus_order(tmp_path, kind):
+    """300 equal texts among 325, as a crawl leaves them."""
+    random = np.random.default_rng(3)
+    rows = random.normal(size=(325, WIDTH)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    rows[10:310] = rows[10]
+    retriever = opened(tmp_path, rows, **kind)
+    alone = [*range(10), *range(310, 325)]
+    texts = [vector_text(rows[position]) for position in (*alone, 10)]
+    found = retriever.rank([Probe(terms=(Term(text=text),)) for text in texts], [10] * 26)
+    assert [ranking.documents[0] for ranking in found[:-1]] == alone
+    assert found[-1].documents.tolist() == [*range(10, 20)]
+
+
 @pytest.mark.parametrize("kind", [KINDS[2], KINDS[4]], ids=["hnsw", "ivfpq"])
 def test_an_approximate_index_is_the_same_file_every_time(tmp_path, vectors, kind):
     files = []
