@@ -1,4 +1,4 @@
-"""BM25 over English words: bm25s by default, rank-bm25 as the slow reference. Both give the same scores.
+"""BM25 over words: bm25s by default, rank-bm25 as the slow reference. Both give the same scores.
 
 The formula is Lucene's: Σ over the words of the query, with repetitions, of
 idf(w) · tf / (tf + k1·(1 − b + b·|d| / mean |d|)) with idf(w) = ln(1 + (N − df + ½) / (df + ½)), k1 = 1.2, b = 0.75.
@@ -12,10 +12,8 @@ from math import log
 from pathlib import Path
 from typing import Literal
 
-import bm25s
 import numpy as np
 import numpy.typing as npt
-import Stemmer
 from rank_bm25 import BM25Okapi
 
 from ...data.types import Document
@@ -44,11 +42,7 @@ _NONE = np.empty(0, dtype=np.int32)
 
 def tokenise(texts: Sequence[str]) -> list[list[str]]:
     """The stemmed words of each text, in order and with repetitions."""
-    stemmer = Stemmer.Stemmer("english")  # one for each call, because threads must not share it
-    tokens: list[list[str]] = bm25s.tokenize(
-        list(texts), stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False
-    )
-    return tokens
+    return [[stem for stem in stems(words_of(text)) if stem is not None] for text in texts]
 
 
 def _number_words(

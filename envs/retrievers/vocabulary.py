@@ -1,23 +1,47 @@
-"""The words of English texts: lower-cased, without stopwords, stemmed (Snowball), as in `bm25s.tokenize`.
+"""The words of texts: lower-cased, without English stopwords, stemmed (Snowball); of English those of `bm25s.tokenize`.
 
+Other scripts keep what a word of theirs is made of: accents are composed (NFC), vowel signs stay, Arabic and Hebrew
+points, which most writers leave out, go, and where no spaces stand between words, each pair of characters is one.
 A distinct word is stemmed once, not once for each text or block of texts.
 """
 
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from itertools import chain
 
 import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
-_WORD = re.compile(r"\w\w+")
+_MARKS = "".join(chr(code) for code in range(0x300, 0x10000) if unicodedata.category(chr(code)).startswith("M"))
+_WORD = re.compile(rf"[\w{_MARKS}]{{2,}}")
+_POINTS = re.compile("[\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670]")
+_UNSPACED = re.compile(
+    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]+)"
+)
+"""Thai, Lao, Burmese, Khmer, kana, Han; also Hangul, whose particles are written to the word."""
 _STOPWORDS = frozenset(STOPWORDS_EN)
 _MAX_CACHED_WORDS = 500_000
 
 
 def words_of(text: str) -> list[str]:
     """The lower-cased words of at least two characters, stopwords among them, not stemmed."""
-    return _WORD.findall(text.lower())
+    text = text.lower()
+    if text.isascii():
+        return _WORD.findall(text)
+    words: list[str] = _WORD.findall(_POINTS.sub("", unicodedata.normalize("NFC", text)))
+    return list(chain.from_iterable(map(_parts, words))) if _UNSPACED.search(text) else words
+
+
+def _parts(word: str) -> list[str]:
+    """The pairs of characters of what is written without spaces, and the words between."""
+    parts: list[str] = []
+    for number, run in enumerate(_UNSPACED.split(word)):
+        if number % 2 and len(run) > 1:
+            parts += [run[start : start + 2] for start in range(len(run) - 1)]
+        elif number % 2 or len(run) > 1:
+            parts.append(run)
+    return parts
 
 
 def stems(words: Sequence[str]) -> list[str | None]:
