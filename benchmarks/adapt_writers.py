@@ -52,11 +52,11 @@ def main() -> None:
     for row in args.row or ROWS:
         to = args.to / row
         if row == "model":
-            _querylect("adapt", *source, "--to", str(to), "--questions", str(args.questions))
+            _querylect("adapt", *source, "--to", str(to), f"synthetic.count={args.questions}")
         elif row == "scripted":
             with _served_writer(dataset) as url:
                 scripted = ["--llm", "scripted", "--endpoint", url, "questions.form=json", "synthetic.judge=false"]
-                question_options = ["--questions", str(args.passages), "synthetic.styles=[question]"]
+                question_options = [f"synthetic.count={args.passages}", "synthetic.styles=[question]"]
                 _querylect("adapt", *source, "--to", str(to), *question_options, *scripted)
         else:
             _train_on_real(folder, args.changes, to)

@@ -72,4 +72,4 @@ def test_the_commands_of_the_page_train_and_evaluate_the_packaged_config(speakin
         assert ended.value.code in (0, None)
     printed = capsys.readouterr().err
     for system in ("Raw question", "History and question", "Reference rewrite", "Untrained, turn 1", "Trained, turn 1"):
-        assert f"\n{system}  " in printed
+        assert f"\n| {system}" in printed
