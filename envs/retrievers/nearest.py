@@ -204,8 +204,10 @@ def flat(vectors: Vectors) -> Nearest:
         while True:
             depth = min(depth, len(vectors))
             scores, positions = at_most(queries, depth)
+            if depth == len(vectors):
+                return positions
             tied = scores[:, -1] >= scores[:, last] - _ROUNDING * abs(scores[:, last])
-            if depth == len(vectors) or not tied.any():
+            if not tied.any():
                 return positions
             depth *= 4
 
