@@ -16,7 +16,7 @@ from ..data.history import lines_of
 from ..data.types import Qrels, Question
 from ..errors import ModelError
 from ..provenance import installed_versions
-from ..rewriters.small import prompt_path
+from ..rewriters.small import PROMPTS, prompt_path
 from ..rollouts.local_model import resolved_dtype
 from ..sources import resolve_model
 from ..version import __version__
@@ -118,9 +118,10 @@ def system_identity(
     }  # fmt: skip
 
 
-def prompts_identity(rewriter: RewriterConfig) -> str | None:
-    """A hash of the file with a rewriter's prompt; None where the prompt is part of this package's version."""
-    return digest([prompt_path(rewriter.prompt).read_text(encoding="utf-8")]) if rewriter.name == "small" else None
+def prompts_identity(rewriter: RewriterConfig, code: Path = PROMPTS.parent) -> str:
+    """A hash of the folder with the code of all rewriters, which share prompts, and of the prompt file of `small`."""
+    files = [*sorted(code.glob("*.py")), *([prompt_path(rewriter.prompt)] if rewriter.name == "small" else [])]
+    return digest([file.read_text(encoding="utf-8") for file in files])
 
 
 def judgements_identity(qrels: Qrels | None) -> str | None:

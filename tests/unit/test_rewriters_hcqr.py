@@ -11,7 +11,7 @@ from querylect.configs.rewriter import QueryRole, RewriterConfig
 from querylect.configs.schema import PolicyConfig, RolloutConfig
 from querylect.data.types import Document, Question
 from querylect.errors import ConfigError
-from querylect.eval.identity import system_identity
+from querylect.eval.identity import prompts_identity, system_identity
 from querylect.llms.access import Llm
 from querylect.methods.method import GARBLED, MISSING
 from querylect.methods.methods import make_method
@@ -200,6 +200,17 @@ def test_a_system_is_recognised_by_its_prompts_and_its_own_settings():
     strong = LlmConfig(model="strong")
     assert identity("hcqr")["rewriter"] != identity("hcqr", llm=strong)["rewriter"]
     assert identity("chr")["rewriter"] != identity("chr", chr={"penalty": 0.5})["rewriter"]
+
+
+def test_changed_prompts_are_not_those_of_earlier_answers(tmp_path):
+    config = RewriterConfig(name="small", prompt=str(tmp_path / "prompt.yaml"))
+    prompt, code = tmp_path / "prompt.yaml", tmp_path / "levels.py"
+    identities = set()
+    for texts in (("one", "one"), ("other", "one"), ("other", "other")):
+        for path, text in zip((prompt, code), texts, strict=True):
+            path.write_text(text)
+        identities.add(prompts_identity(config, tmp_path))
+    assert len(identities) == 3
 
 
 def test_in_a_mix_only_the_questions_of_its_environment_have_a_first_stage(opened):
