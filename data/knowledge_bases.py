@@ -31,6 +31,7 @@ from .benchmark import moved_judgements
 from .folding import SPACELESS
 from .jsonl import identifier_of, read_records, text_of
 from .leakage import fingerprint
+from .rows import refuse_list_text
 from .types import AllDocuments, Document, Question, Split
 
 CHUNK_WORDS = 300
@@ -104,7 +105,8 @@ def write_pairs(source: Path, target: Path) -> list[str]:
     """Write the BEIR folder `target` with the pairs of a file of JSON lines; return what to report.
 
     A line has `_id`, `question` (or `text`) and `answers` (a list, joined by "; ") or `answer`; one without an answer
-    is skipped and counted. Raises as `write_chunks`, and DataError for a broken line.
+    is skipped and counted. Raises as `write_chunks`, and DataError for a broken line and for an answer that is the text
+    of a list.
     """
     kept, skipped = _Kept(), 0
     documents: list[Document] = []
@@ -112,6 +114,7 @@ def write_pairs(source: Path, target: Path) -> list[str]:
         question = text_of(record, "question" if "question" in record else "text", source, number, None)
         answers = record.get("answers", record.get("answer"))
         answers = answers if isinstance(answers, list) else [answers]
+        refuse_list_text(answers, f"{source}, line {number}")
         texts = [str(answer).strip() for answer in answers if answer]
         if not any(texts) or not question.strip():
             skipped += 1

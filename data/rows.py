@@ -6,7 +6,7 @@ Rows are read one at a time with their number, so that errors can name the row.
 import hashlib
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import DataError, first_line
@@ -14,6 +14,8 @@ from .jsonl import read_records
 
 _BATCH_ROWS = 512
 _SHARD = re.compile(r".*-\d{5}-of-\d{5}\.parquet")
+_LIST = re.compile(r"""^\s*\[\s*(?:["']|\]\s*$)|^[^\[]*["']\s*\]\s*$""")
+"""A list that was written as a text, whole or cut off at either end."""
 _WHOLE = re.compile(r"\s*[+-]?\d+(\.0*)?\s*")
 """A whole number as text, such as a grade."""
 _OPTIONAL = ("_id", "id", "title")
@@ -81,6 +83,15 @@ def strings_of(row: Mapping[str, object], column: str, path: Path, number: int) 
             f"{path}, row {number}: {column!r} is {value!r}; expected a list of ids. Correct or remove the row."
         )
     return value
+
+
+def refuse_list_text(answers: Iterable[object], line: str) -> None:
+    """Raise DataError if an answer is the text of a list, whole or cut; `line` names it in the error."""
+    if lists := [answer for answer in answers if isinstance(answer, str) and _LIST.search(answer)]:
+        raise DataError(
+            f"{line}: an answer is {lists[0]!r}, the text of a list; expected the answers as texts of their own: "
+            '"answers": ["…", "…"]. Correct the line.'
+        )
 
 
 def id_of(row: Mapping[str, object], column: str, path: Path, number: int) -> str:

@@ -17,7 +17,7 @@ from ...data.beir import beir_folder
 from ...data.history import parse_history
 from ...data.jsonl import identifier_of, plain_or_gzipped, read_records
 from ...data.load import load_dataset
-from ...data.rows import strings_of
+from ...data.rows import refuse_list_text, strings_of
 from ...data.types import Document, Question
 from ...errors import ConfigError, DataError
 from ...storage import data_sha256
@@ -150,6 +150,7 @@ def _gold(identifier: str, row: Mapping[str, Any], line: str) -> Gold | None:
     if isinstance(answers, list) and "answers" not in row and len(answers) > 1:
         return None  # parts of one answer, such as the spans of TAT-QA, are not alternatives
     answers = answers if isinstance(answers, list) else [answers]
+    refuse_list_text(answers, line)
     texts = tuple(str(answer) for answer in answers if isinstance(answer, str | int | float) and str(answer).strip())
     return Gold(question, answers=texts) if texts else None
 

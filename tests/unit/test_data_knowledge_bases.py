@@ -75,3 +75,6 @@ def test_pairs_are_documents_and_go_into_a_merged_knowledge_base(tmp_path, capsy
     file.write_text('{"_id": "a", "question": "why?"}\n')
     with refused(DataError, file):
         write_pairs(file, tmp_path / "none")
+    write_jsonl(file, {"_id": "a", "question": "who?", "answers": "['Ann', 'Bo'"})
+    with refused(DataError, f"{file}, line 1", "['Ann', 'Bo'"):
+        write_pairs(file, tmp_path / "none")

@@ -39,6 +39,8 @@ def test_open_questions_in_every_form(tmp_path):
         "brackets": ("[1, 2]", "see ['x']", "[sic]"),
     }
     assert (gold.skipped, gold.choice) == (3, False)
+    with refused(DataError, "line 1", "['a', 'b']"):
+        read_gold(file(tmp_path, {"_id": "list", "text": "?", "answers": "['a', 'b']"}))
     assert gold.by_id["nq"].question.text == "who?"
     assert gold.by_id["nq"].score("It was Röntgen", "", SCORES) == pytest.approx({"accuracy": 1, "f1": 0.5, "em": 0})
 
