@@ -95,6 +95,19 @@ class SystemConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_training_free(self) -> "SystemConfig":
+        if self.training_free is None:
+            return self
+        allowed = {"training_free", "environments", "datasets"}
+        fields = type(self).model_fields
+        excess = sorted(
+            name for name in self.model_fields_set - allowed if getattr(self, name) not in (None, fields[name].default)
+        )
+        if excess:
+            raise ValueError(f"training_free {self.training_free} has no model; remove {', '.join(excess)}")
+        return self
+
+    @model_validator(mode="after")
     def _check_passages(self) -> "SystemConfig":
         if self.passages > 1 and (self.llm is None or self.turns > 1):
             raise ValueError(
