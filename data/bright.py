@@ -30,7 +30,8 @@ def open_bright(
 ) -> Benchmark:
     """Read the questions of a domain, which are its test split, from the folder `queries`.
 
-    Raises DataError for a missing or damaged file, a duplicate question, and a row without id, text or lists of ids.
+    Raises DataError for a missing or damaged file, a duplicate question, a row without id, text or lists of ids, and an
+    excluded document that is relevant.
     """
     folder = Path(path).expanduser()
     table, gold = _TABLES[task]
@@ -43,6 +44,11 @@ def open_bright(
                 raise DataError(f"{file}, row {number}: a second question has the id {identifier!r}. {FETCH}")
             excluded = tuple(name for name in strings_of(row, "excluded_ids", file, number) if name != NONE)
             relevant = strings_of(row, gold, file, number)
+            if both := set(excluded).intersection(relevant):
+                raise DataError(
+                    f"{file}, row {number}: question {identifier!r} excludes {min(both)!r}, which is relevant to it. "
+                    f"{FETCH}"
+                )
             questions[identifier] = Question(identifier, string_of(row, "query", file, number), excluded=excluded)
             qrels[identifier] = dict.fromkeys(relevant, 1)
     notes: list[str] = []

@@ -62,6 +62,11 @@ def open_finagentbench(path: str | Path, task: Task = "chunks") -> Benchmark:
         questions.setdefault(identifier, Question(identifier, question))
         judged = qrels.setdefault(identifier, {})
         for index, value in grades.items():
+            if not index.isdecimal() or int(index) >= len(candidates):
+                raise DataError(
+                    f"{file}, line {number}: candidate {index!r} is graded, and the prompt has {len(candidates)}, from "
+                    "0 on. The row is damaged; fetch the file again."
+                )
             grade, document = grade_of(value, file, number), document_id(candidates[int(index)])
             contradicting += judged.get(document, grade) != grade
             judged[document] = max(grade, judged.get(document, grade))

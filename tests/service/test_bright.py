@@ -151,6 +151,9 @@ def test_files_and_rows_that_do_not_belong_together_are_refused(tmp_path):
     write(tmp_path / "bright")
     with refused(DataError, "physics", "biology"):
         open_bright(tmp_path / "bright", "physics")
+    both = [{**EXAMPLES[0], "excluded_ids": ["moths/navigation_0.txt"]}]
+    with refused(DataError, "row 1", "moths/navigation_0.txt"):
+        open_bright(write(tmp_path / "both", both), "biology")
     with refused(DataError, "gold_ids"):
         open_bright(write(tmp_path / "text", [{**EXAMPLES[0], "gold_ids": "x"}], lines=True), "biology")
     with pytest.raises(ValidationError, match=r"dataset\.subset"):

@@ -75,6 +75,8 @@ def test_prompts_are_taken_apart_and_pooled(tmp_path):
     ("prompt", "qrel", "fact"),
     [
         (document_prompt("Who is paid?", ["10-K"]), {"0": 1}, "Text chunks:"),
+        (chunk_prompt("Who is paid?", ["a"]), {"1": 1}, "'1'"),
+        (chunk_prompt("Who is paid?", ["a"]), {"-1": 1}, "'-1'"),
         (chunk_prompt("Who is paid?", ["a"]), {"0": "high"}, "'high'"),
     ],
 )
