@@ -5,7 +5,7 @@ settings.
 """
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,14 @@ from ..configs.load import validated
 from ..configs.mix import environments
 from ..configs.schema import RunConfig
 from ..configs.yaml12 import parse_yaml
+from ..data.history import parse_history
+from ..data.leakage import words
 from ..data.sampling import QuestionSample
+from ..data.types import Question
 from ..errors import CheckpointError, ConfigError, DataError
 from ..eval.placement import EVALUATIONS
 from ..eval.records import METRICS, TRAINED
-from ..storage import json_object
+from ..storage import json_object, logged_objects
 from .exported import ExportedEnvironment
 from .source import CheckpointSource
 
@@ -49,19 +52,29 @@ _ANSWER_SETTINGS = (
 def find_results(source: CheckpointSource) -> tuple[dict[str, dict[str, Any]], str | None]:
     """The results of these weights by environment name, and the dtype that the weights were loaded in.
 
-    An environment without results of these weights is missing from the dict. Raises CheckpointError for results with
-    other settings, DataError for training questions or for the split that selected the checkpoint.
+    Of several evaluations, the one with the most questions is taken. An environment without results of these weights
+    is missing from the dict. If none of its result files is usable, the error of the first one is raised:
+    CheckpointError for other settings, DataError for training questions or for the split that selected the checkpoint.
     """
     by_env: dict[str, dict[str, Any]] = {}
     dtypes: set[str] = set()
     for name, config in environments(source.config).items():
         folder = source.run / f"eval-{name}" if name else source.run
-        for path in (folder / "results.json", *sorted(folder.glob(f"{EVALUATIONS}/*/results.json"))):
-            results, dtype = _usable(path, config, source) if path.is_file() else (None, "")
+        unusable: list[CheckpointError | DataError] = []
+        usable: list[tuple[dict[str, Any], str]] = []
+        for path in (*folder.glob("results.json"), *sorted(folder.glob(f"{EVALUATIONS}/*/results.json"))):
+            try:
+                results, dtype = _usable(path, config, source)
+            except (CheckpointError, DataError) as error:
+                unusable.append(error)
+                continue
             if results is not None:
-                by_env[name] = results
-                dtypes.add(dtype)
-                break
+                usable.append((results, dtype))
+        if usable:
+            by_env[name], dtype = max(usable, key=lambda entry: entry[0]["questions"])  # the first on ties
+            dtypes.add(dtype)
+        elif unusable:
+            raise unusable[0]
     return by_env, next(iter(dtypes)) or None if len(dtypes) == 1 else None
 
 
@@ -128,6 +141,7 @@ def _results(path: Path, values: dict[str, Any], source: CheckpointSource) -> di
             f"{source.used.turn} is what its users get ({source.used.reason}). Evaluate again with "
             f"eval.turns={source.used.turn}."
         )
+    _refuse_trained_questions(path, source)
     return results
 
 
@@ -147,3 +161,23 @@ def _refuse_other_settings(path: Path, provenance: dict[str, Any], config: RunCo
             f"{path} was measured with other settings than those of the run: {', '.join(differing)}. Evaluate again "
             "without overriding them."
         )
+
+
+def _refuse_trained_questions(path: Path, source: CheckpointSource) -> None:
+    """Raise DataError if the evaluation log shares a question with the training log.
+
+    `querylect eval` compares its questions only with the training split of the environment that it searches.
+    """
+    trained = set(map(words, _questions(source.run / "rollouts.jsonl")))
+    shared = [text for text in _questions(path.with_name("eval.jsonl")) if words(text) in trained]
+    if shared:
+        raise DataError(
+            f"{len(set(shared))} questions of {path.with_name('eval.jsonl')} were trained on ({shared[0]!r}), so its "
+            "figures are not held out. Take them out of one of the two splits and evaluate again."
+        )
+
+
+def _questions(path: Path) -> Iterator[str]:
+    """The questions in a log, each with its history."""
+    for record in logged_objects(path):
+        yield Question("", record["question"], history=parse_history(record.get("history"))).in_context

@@ -186,6 +186,12 @@ def of_the_split_that_chose(run):
     rewrite_results(run, lambda values: values.update(split="validation"))
 
 
+def of_trained_questions(run):
+    trained = json.loads((run / "rollouts.jsonl").read_text().splitlines()[0])["question"]
+    line = json.loads((run / "eval.jsonl").read_text().splitlines()[0])
+    (run / "eval.jsonl").write_text(json.dumps({**line, "question": f"{trained.upper()} ?"}), encoding="utf-8")
+
+
 def of_other_settings(run):
     def shown_more(values):
         values["provenance"]["config"] = values["provenance"]["config"].replace("documents: 2\n", "documents: 9\n")
@@ -201,6 +207,7 @@ def of_other_settings(run):
         (of_the_training_split, DataError, ["results.json", "'train'"]),
         (of_the_split_that_chose, DataError, ["results.json", "`best`", "eval.split=test"]),
         (of_other_settings, CheckpointError, ["rollout.documents"]),
+        (of_trained_questions, DataError, [1, "eval.jsonl"]),
     ],
 )
 def test_results_of_other_weights_or_not_held_out_are_refused(copied, tmp_path, spoil, error, facts):
@@ -210,14 +217,28 @@ def test_results_of_other_weights_or_not_held_out_are_refused(copied, tmp_path, 
     assert not (tmp_path / "out").exists()
 
 
-def test_results_of_a_sample_are_found_and_the_turn_that_is_used_has_to_be_measured(copied):
-    sample = copied / "evaluations" / "test-2"
-    sample.mkdir(parents=True)
+def test_of_several_evaluations_the_usable_one_of_the_most_questions_leaves(copied):
+    later = copied / "evaluations" / "test-final"
+    later.mkdir(parents=True)
     for name in ("results.json", "eval.jsonl"):
-        shutil.copy(copied / name, sample / name)
-    (copied / "results.json").rename(copied / "aside.json")
-    assert find_results(open_source(copied))[0][""]["split"] == "test"
-    (copied / "aside.json").rename(copied / "results.json")
+        shutil.copy(copied / name, later / name)
+
+    def questions():
+        return find_results(open_source(copied))[0][""]["questions"]
+
+    rewrite_results(copied, lambda values: values.update(questions=2))
+    assert questions() == 5
+    of_other_settings(copied)
+    assert questions() == 5
+    rewrite_results(later, lambda values: values.update(split="train"))
+    with refused(CheckpointError, copied / "results.json", "rollout.documents"):
+        questions()
+    (copied / "results.json").unlink()
+    with refused(DataError, later / "results.json", "'train'"):
+        questions()
+
+
+def test_the_turn_that_is_used_has_to_be_measured(copied):
     rewrite_results(copied, drop_the_second_turn)
     with refused(CheckpointError, "turn 1", "turn 2", "eval.turns=2"):
         find_results(open_source(copied))
