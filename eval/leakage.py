@@ -31,7 +31,7 @@ from .systems import RewritingSystem
 log = logging.getLogger(__name__)
 
 LEAKS = "leaks.jsonl"
-"""File of an evaluation's folder with the questions that were trained on, and those that nearly were."""
+"""File of an evaluation's folder with the questions that were trained on, and for a run those that nearly were."""
 
 SAMPLE_SEED = 0
 """Seed of the samples for `eval.limit` and `answers.limit`, the same for runs of every seed."""
