@@ -14,11 +14,20 @@ from .metrics import normalise
 
 _FIELD = re.compile(r"(?:final|correct)?(?:answer|choice|option)+(?:letter)?")
 _STATED = re.compile(
-    r"(?<![a-z])(?:answer|choice|option|conclusion|ans)\b(?: here| key)?\W*(?:is\b\W*)?(?=(.*))",
+    r"(?:(?<![a-z])(?:answer|choice|option|conclusion|ans)\b(?: here| key)?(?:\W*[:=\n–-]|\W*\b(?:is|would be)\b)|"
+    r"\bi(?:'d| would| will)? (?:choose|pick|select|go with)\b)\W*(?=(.*))",
     re.IGNORECASE,
 )
-"""What follows "The answer is", "Answer:" or "option"."""
-_LETTER = re.compile(r"\W*(?:option )?\(?([A-Z])\b[)\]\"'.:]*\s*", re.IGNORECASE)
+"""What follows "The answer is", "Answer:" or "I choose"."""
+_CONDITION = re.compile(
+    r"\b(?:if(?! i ha(?:d|ve) to)|unless|whether|assuming|suppose)\b(?:(?! (?:so|but|however)\b)[^.;:!?\n])*\Z",
+    re.IGNORECASE,
+)
+_REJECTED = re.compile(r" ?(?:(?:is|was) (?:not|wrong|incorrect|ruled)|isnt|wasnt)\b")
+_GOES_ON = re.compile(
+    r"[.):]+ [A-Z]|,? because|, (?!(?:or|if|unless|(?:(?:and|possibly|perhaps|maybe) )+(?:option )?\(?[A-Z])\b)[a-z]"
+)
+_LETTER = re.compile(r"\W*(?:(?:option|answer|choice) )?\(?([A-Z])\b[)\]\"'.:]*\s*", re.IGNORECASE)
 
 
 def chosen(answer: str, options: Sequence[str]) -> int | None:
@@ -26,7 +35,11 @@ def chosen(answer: str, options: Sequence[str]) -> int | None:
     text = re.sub(r"[*`$]", "", unicodedata.normalize("NFKC", without_end_of_turn(answer))).strip()
     if surest := choice_fields(answer) or boxed(answer):
         return _named(surest[-1], options)
-    stated = [index for said in _STATED.findall(text) if (index := _named(said, options)) is not None]
+    stated = [
+        index
+        for said in _STATED.finditer(text)
+        if (index := _named(said[1], options)) is not None and not _CONDITION.search(text[: said.start()])
+    ]
     if stated:
         return stated[-1]
     lines = [line for line in text.splitlines() if line.strip()]
@@ -54,6 +67,8 @@ def _named(text: str, options: Sequence[str]) -> int | None:
     index = string.ascii_uppercase.find(mark[1].upper()) if mark else -1
     if mark is None or not 0 <= index < len(options):
         return None
-    rest = text[mark.end() :]
-    of_option = not normalise(rest) or normalise(rest).startswith(words[index])
-    return index if of_option or re.match(r"[.):]+ [A-Z]|,? because|, [a-z]", text[mark.end(1) :]) else None
+    rest = normalise(text[mark.end() :])
+    of_option = rest.startswith(words[index])
+    if of_option and _REJECTED.match(rest.removeprefix(words[index])):
+        return None
+    return index if not rest or of_option or (rest not in words and _GOES_ON.match(text[mark.end(1) :])) else None

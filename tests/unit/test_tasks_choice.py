@@ -27,11 +27,17 @@ NAMED = {
         ),
         "The answer is A. Wait, aspirin thins blood. The answer is B.",
     ],
-    "C": ["vitamin c", "Answer: Vitamin C"],
+    "C": [
+        *("vitamin c", "Answer: Vitamin C", "Answer: C\nExplanation: Option B. Insulin is for diabetes.", "Answer - C"),
+        *("The answer is C. Option A: aspirin is not enough", "C. vitamin C\n\nOption A (aspirin) is wrong."),
+        *("I would go with option C, since it heals gums.", "My answer: C. A is not enough."),
+        "If the gums bleed, it is no A, so the answer is C.",
+    ],
     "D": ["A statin", "The answer is A statin"],
 }
 UNNAMED = [
     *("", "E", "Answer: F", "\\boxed{G}", "A or B", "A and C", "A/B", "The answer is not B.", "B is incorrect.", "AB"),
+    *("Answer: A, or B", "A, or possibly B", "A, possibly B", "If the answer is B, then sugar falls.", "B. Aspirin"),
     *("A. aspirin\nB. insulin\nC. vitamin C\nD. a statin", "None of the above.", "I don't know.", "B. aspirin"),
     *(
         "A lesion of the nerve",
