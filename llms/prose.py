@@ -162,11 +162,11 @@ def unquoted(text: str) -> str:
 
 def marked_answers(text: str) -> list[str]:
     """The non-empty texts behind "Answer:" or "The answer is" at the beginning of a line, or else in a box."""
-    return list(filter(None, map(_behind_marks, _ANSWER.findall(text)))) or boxed(text)
+    return list(filter(None, map(behind_marks, _ANSWER.findall(text)))) or boxed(text)
 
 
-def _behind_marks(answer: str) -> str:
-    """The text after a repeated "The answer is:"."""
+def behind_marks(answer: str) -> str:
+    """The line after a "The answer is:" that begins a text, maybe repeatedly; without one, all of the text."""
     while mark := _ANSWER.match(answer):
         answer = mark[1]
     return answer

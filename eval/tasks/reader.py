@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ...configs.paper import Style
 from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
-from ...llms.prose import marked_answers, without_end_of_turn, without_thinking
+from ...llms.prose import behind_marks, marked_answers, without_end_of_turn, without_thinking
 from ...rewriters.levels import case_text, one_line
 from .choice import choice_fields, chosen
 
@@ -90,9 +90,9 @@ def read_answer(text: str, question: Question, style: Style) -> ReaderAnswer:
     reply = without_end_of_turn(without_thinking(text))
     if question.options:
         return ReaderAnswer((choice_fields(reply) or [reply])[-1], chosen(reply, question.options))
-    marked = marked_answers(reply) if style != "grounded" else []
-    # small models go on after a short answer
-    return ReaderAnswer(marked[0 if style == "short" else -1] if marked else reply)
+    if style == "short":  # small models go on after it, with questions and answers of their own
+        return ReaderAnswer(behind_marks(reply))
+    return ReaderAnswer([reply, *(marked_answers(reply) if style == "reasoned" else [])][-1])
 
 
 def numbered(documents: Sequence[Document], words: int) -> list[str]:

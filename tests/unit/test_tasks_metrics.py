@@ -139,6 +139,7 @@ def test_a_reasoned_answer_stands_in_its_last_line():
         ("The answer is:\nAda\n\nShe wrote it.", "Ada"),
         ("The answer is 12.\n\nIt is a number.", "12."),
         ("The answers are many.", "The answers are many."),
+        ("Ada\n\nQuestion: of Italy?\nAnswer: Rome", "Ada\n\nQuestion: of Italy?\nAnswer: Rome"),
         ("The answer is: Ada\n\nThe answer is a name.", "Ada"),
     ],
 )
