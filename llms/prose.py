@@ -31,8 +31,13 @@ _CONTROL = re.compile(r"<\|\w+\|>")
 _FENCE_LINE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[\w+-]*[ \t]*$", re.MULTILINE)
 _RULE = re.compile(r"^[ \t]*(?:[-*_=][ \t]*){3,}$", re.MULTILINE)
 _REFUSAL = re.compile(
-    r"\W*(?:sorry|as an ai|this request|there is not enough|(?:could you )?please (?:provide|clarify)|"
-    r"i\W?(?:\w+ )?(?:not|cannot|can't|don't know|unable|sorry))\b",
+    r"\W*(?:unfortunately,? )?(?:sorry|as an ai|this request|there is not enough|"
+    r"(?:could you )?please (?:provide|clarify)|i(?:'m)? (?:\w+ )?(?:not|cannot|can't|don't know|unable|sorry))\b",
+    re.IGNORECASE,
+)
+_PREAMBLE = re.compile(
+    r"\W*(?:(?:sure|certainly|of course|absolutely|great|okay|ok|here|below|the following|this is (?:a|the|my)|"
+    r"based on|i(?:'ll| will|'ve| have)|let me|voici|hier|aquí)\b|以下|这是)",
     re.IGNORECASE,
 )
 _REMARK = re.compile(
@@ -137,7 +142,8 @@ def passage_of(text: str) -> SplitAnswer:
         return split
     tagged = _TAGGED.fullmatch(split.answer)
     lines = without_fences(tagged[2] if tagged else split.answer).strip().split("\n")
-    if len(lines) > 1 and lines[0].rstrip("*_ ").endswith((":", "：")):
+    announced = _PREAMBLE.match(lines[0].replace("’", "'")) or is_refusal(lines[0])
+    if len(lines) > 1 and announced and lines[0].rstrip("*_ ").endswith((":", "：")):
         del lines[0]
     blocks = paragraphs("\n".join(lines))
     while len(blocks) > 1 and is_remark(blocks[-1]):

@@ -76,6 +76,23 @@ def test_the_whole_answer_is_the_passage(name, text, rewrites, think, failure):
     assert rewrite.format_ok == (failure == "")
 
 
+@pytest.mark.parametrize(
+    ("text", "passage", "failure"),
+    [
+        ("Insulin cannot be taken orally.", "Insulin cannot be taken orally.", ""),
+        ("Ibuprofen can't cure it.", "Ibuprofen can't cure it.", ""),
+        ("It cannot be cured.", "It cannot be cured.", ""),
+        ("Unfortunately, I cannot do it.", "", "refusal"),
+        ("I’m sorry.", "", "refusal"),
+        ("Symptoms include:\n- thirst", "Symptoms include:\n- thirst", ""),
+        ("Here is a passage:\nThirst.", "Thirst.", ""),
+    ],
+)
+def test_of_a_prompted_model_refusals_and_preambles_are_no_passage(text, passage, failure):
+    rewrite = make("hyde").read(QUESTION, text, 1)
+    assert ("".join(rewrite.rewrites), rewrite.failure) == (passage, failure)
+
+
 def test_a_frozen_model_rewrites_with_any_rewriter():
     questions = [Question(str(number), f"question {number}") for number in range(3)]
     model = Script("<think></think><rewrite>a</rewrite>", None, "nonsense", "still nonsense")
