@@ -44,11 +44,12 @@ _TITLE = re.compile(r"(?:\*\*|__)[^*_\n]{1,60}?(?::(?:\*\*|__)|(?:\*\*|__):)[ \t
 _BULLET = re.compile(r"[ \t>]*[-*•–][ \t]+")
 _ASKS = re.compile(r"quer|question|version|search|rewrit|paraphras", re.IGNORECASE)
 _NUMBERED = re.compile(
-    r"^[^\w\n]{0,8}(?P<name>(?:[^\W\d_]{2,}[-_ #]*){0,2})(?P<number>\d{1,2}|\b(?:[a-d]|i{1,3})\b)"
+    r"^[^\w\n]{0,8}(?:(?P<name>(?:[^\W\d_]{2,}[-_ #]*){0,2})(?P<number>\d{1,2})|"
+    r"(?:(?:sub-?)?(?:query|question|version) )?(?P<letter>[a-d]|i{1,3})\b)"
     r"[*_`\" ]*(?:\([^()\n]*\))?[*_ ]*(?:[:：.)、]|[-–—=→>]+(?=[ \t]))[*_`]*[ \t]*",
     re.IGNORECASE | re.MULTILINE,
 )
-"""A numbered item (1, a, I), with at most two words before its number."""
+"""A numbered item: at most two words before a number, only "query" before a letter ("hepatitis B" is none)."""
 _NUMBERS = {"a": 1, "b": 2, "c": 3, "d": 4, "i": 1, "ii": 2, "iii": 3}
 NOTHING_FOUND = "Your last answer found no documents: it did not keep to the form, or nothing matched it."
 
@@ -162,10 +163,10 @@ def _marks(text: str, labels: Sequence[str]) -> list[tuple[int, str]]:
         listed = lines[1:] if announced else lines
         bulleted = all(map(_BULLET.match, listed))
         return [(n, _BULLET.sub("", line)) for n, line in enumerate(listed)] if announced or bulleted else []
-    if intro and len(intro[-1].split()) > 1 and not numbers[0]["name"] and not _ASKS.search(intro[-1]):
+    if intro and len(intro[-1].split()) > 1 and not numbers[0]["name"] and not _ASKS.search(intro[-1] + numbers[0][0]):
         return []
     ends = [*(mark.start() for mark in numbers), len(text)][1:]
-    positions = [_NUMBERS.get(mark["number"].lower()) or int(mark["number"]) for mark in numbers]
+    positions = [int(mark["number"] or _NUMBERS[mark["letter"].lower()]) for mark in numbers]
     return [(n - 1, text[mark.end() : end]) for n, mark, end in zip(positions, numbers, ends, strict=True)]
 
 

@@ -5,7 +5,7 @@ from querylect.configs.rewriter import RewriterConfig
 from querylect.data.types import Document, Question
 from querylect.envs.environment import Environment
 from querylect.rewriters.parse import Parsed
-from querylect.rewriters.parts import read_parts
+from querylect.rewriters.parts import read_labelled, read_parts
 from querylect.rewriters.plans import union
 from querylect.rewriters.registry import make_rewriter
 
@@ -40,6 +40,19 @@ CHOICE = Question("q", "what lowers blood sugar", ("insulin", "citrus"))
 )
 def test_parts_are_read_strictly(text, expected):
     assert read_parts(text, LABELS) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "rewrites"),
+    [
+        ("a) x\nb) y\nc) z", ("x", "y", "z")),
+        ("As you wish\nQuery I: x\nQuery II: y\nQuery III: z", ("x", "y", "z")),
+        ("hepatitis A: vaccine\nhepatitis B: transmission\nhepatitis C: treatment", ()),
+        ("vitamin A - eyes\nvitamin B. nerves\nvitamin C. gums", ()),
+    ],
+)
+def test_a_letter_numbers_a_part_only_where_no_other_words_precede_it(text, rewrites):
+    assert read_labelled(text, ["Query 1", "Query 2", "Query 3"]).rewrites == rewrites
 
 
 def test_a_union_takes_the_first_of_every_query_rank_by_rank_and_no_document_twice():
