@@ -135,7 +135,7 @@ class Endpoint:
                 f"base_url is {config.base_url!r}; expected http://… or https://…, such as http://host:8000/v1."
             )
         self._config = config
-        self._reached = self._refused = False
+        self._reached = self._refused = self._without_schema = False
         self._consecutive_failures = 0
         self._last_error = ""
 
@@ -208,6 +208,9 @@ class Endpoint:
         texts: list[Text] = []
         usages: list[_Usage | None] = []
         _last_failure.set("timeout")
+        refused_schema = False
+        if self._without_schema:
+            prompt = replace(prompt, schema="")
         try:
             async with asyncio.timeout(deadline):
                 while len(texts) < draw.n:
@@ -221,13 +224,16 @@ class Endpoint:
                         status = getattr(error, "status_code", None)
                         if status in REFUSED and prompt.schema:
                             # Either the prompt or the schema is refused: ask without the schema.
-                            prompt = replace(prompt, schema="")
+                            prompt, refused_schema = replace(prompt, schema=""), True
                             costs.retries += 1
                             continue
                         if reached or not self._reached or status in (*WRONG, *REFUSED):
                             raise
                         costs.retries += 1
                         continue  # the endpoint was reached: retry until the deadline
+                    if refused_schema and not self._without_schema:
+                        self._without_schema = True
+                        log.warning("%s has no structured outputs; it is asked without", self._config.base_url)
                     answer = _Completion.model_validate_json(raw.content)
                     texts += [choice.text() for choice in answer.choices]
                     usages.append(answer.usage)

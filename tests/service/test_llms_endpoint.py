@@ -195,7 +195,7 @@ class Verdict(BaseModel):
     verdict: bool
 
 
-def test_a_repair_is_held_to_the_schema_and_an_endpoint_without_it_is_asked_without(opened):
+def test_a_repair_is_held_to_the_schema_and_an_endpoint_without_it_is_asked_without(opened, caplog):
     server = ChatServer(lambda body: '{"verdict": true}' if "response_format" in body else "hm")
     llm = opened(server)
     (mended,) = ask_structured(llm, [ask("judge")], Verdict, SamplingParams())
@@ -212,5 +212,6 @@ def test_a_repair_is_held_to_the_schema_and_an_endpoint_without_it_is_asked_with
     for number in (1, 2):
         (outcome,) = ask_structured(llm, [ask(f"judge {number}")], Verdict, SamplingParams())
         assert outcome.value == Verdict(verdict=False)
-    assert ["response_format" in body for body in plain.bodies] == [False, True, False, False, True, False]
+    assert ["response_format" in body for body in plain.bodies] == [False, True, False, False, False]
+    assert caplog.text.count("no structured outputs") == 1
     assert llm.costs.missing == {}
