@@ -54,7 +54,8 @@ class Encoder:
     def open(cls, recipe: RetrieverRecipe) -> "Encoder":
         """Load the models of a dense recipe, to the first GPU if there is one.
 
-        Raises ModelError if one does not exist, cannot be loaded, or pools differently from its recipe.
+        Raises ModelError if one does not exist, cannot be loaded, pools differently from its recipe, or compares
+        otherwise than by cosine or dot.
         """
         assert recipe.model is not None, "a dense recipe names its model"
         model, fingerprint = _open(recipe, recipe.model, "env.model")
@@ -62,7 +63,12 @@ class Encoder:
         if recipe.query_model is not None:
             query_model, query_fingerprint = _open(recipe, recipe.query_model, "env.recipe.query_model")
             fingerprint = f"documents {fingerprint}, queries {query_fingerprint}"
-        similarity = "dot" if model.similarity_fn_name == "dot" else "cos"
+        similarity = {"cosine": "cos", "dot": "dot"}.get(str(model.similarity_fn_name or "cosine"))
+        if recipe.similarity is None and similarity is None:
+            raise ModelError(
+                f"retriever {recipe.name!r}: the model compares by {model.similarity_fn_name!r}; only cosine and dot "
+                "can be searched."
+            )
         return cls(fill_in(recipe, model, query_model, similarity), model, fingerprint, query_model)
 
     def queries(self, texts: Sequence[str]) -> Vectors:
@@ -214,7 +220,7 @@ def fill_in(
     recipe: RetrieverRecipe,
     model: "SentenceTransformer",
     query_model: "SentenceTransformer",
-    similarity: str,
+    similarity: str | None,
 ) -> RetrieverRecipe:
     """The recipe with the fields that it leaves to its models; `similarity` is that of the model."""
     prompts = model.prompts or {}

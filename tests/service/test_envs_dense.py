@@ -143,6 +143,16 @@ def test_a_generic_model_brings_its_own_prompts_and_similarity(bert, tmp_path):
     np.testing.assert_allclose(encoder.documents(["slab"])[0], contriever_by_hand(bert, "wing: slab"), atol=1e-5)
 
 
+def test_a_model_that_compares_by_distance_is_refused_unless_the_recipe_says_otherwise(bert, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    SentenceTransformer(bert, similarity_fn_name="euclidean").save(str(tmp_path))
+    recipe = find_recipe(str(tmp_path))
+    with refused(ModelError, "euclidean"):
+        dense.Encoder.open(recipe)
+    assert dense.Encoder.open(recipe.model_copy(update={"similarity": "dot"})).recipe.similarity == "dot"
+
+
 def test_medcpt_reads_pairs_with_one_encoder_and_short_queries_with_the_other(bert, tmp_path):
     query_model = save_bert(tmp_path, seed=1)
     recipe = find_recipe("medcpt").model_copy(update={"model": bert, "query_model": query_model, "query_max_length": 8})
