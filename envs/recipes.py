@@ -189,6 +189,11 @@ def recipe_of(config: EnvironmentConfig) -> RetrieverRecipe:
     if recipe.kind != "dense" and set(changes) - {"name", "trained"}:
         keys = ", ".join(f"env.recipe.{key}" for key in changes if key not in {"name", "trained"})
         raise ConfigError(f"{keys}: {recipe.name} has no model to set this for. Remove it, or name a dense retriever.")
+    if recipe.query_model and config.model and "query_model" not in changes:
+        raise ConfigError(
+            f"env.model replaces the document encoder of {recipe.name!r}, which has another one for queries. "
+            "Give that one too: env.recipe.query_model."
+        )
     if changes.get("instruction") and "query_template" not in changes and recipe.instruction is None:
         changes["query_template"] = f"{INSTRUCTION}{recipe.query_template or TEXT}"
     if "query_template" in changes and INSTRUCTION not in changes["query_template"] and "instruction" not in changes:

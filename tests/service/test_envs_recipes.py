@@ -80,6 +80,8 @@ def test_a_document_is_wrapped_whole_or_by_parts():
         assert recipe.document_text(recipe.content_of(document)) == expected
 
 
-def test_both_encoders_can_be_replaced():
+def test_a_second_encoder_is_not_left_behind():
+    with refused(ConfigError, "'medcpt'", "env.recipe.query_model"):
+        recipe_of(EnvironmentConfig(retriever="medcpt", model="my/articles"))
     recipe = configured("medcpt", "my/articles", query_model="my/queries")
     assert (recipe.model, recipe.query_model) == ("my/articles", "my/queries")
