@@ -17,6 +17,7 @@ from cachetools import LRUCache
 
 from ...configs.environment import VectorsConfig
 from ...data.types import Document
+from ...errors import ModelError
 from ...logs import Progress
 from ..byte_cache import remembered
 from ..index.arrays import NpyWriter, mapped
@@ -120,9 +121,15 @@ class EncodedKind:
         return self.encoder.fingerprint
 
     def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None = None) -> None:
-        """Embed a block of the corpus."""
-        texts = [self.recipe.content_of(document) for document in documents]
-        np.save(folder / VECTORS, self.encoder.documents(texts, progress).astype(self._config.dtype))
+        """Embed a block of the corpus. ModelError if the vectors overflow their type."""
+        texts, dtype = [self.recipe.content_of(document) for document in documents], self._config.dtype
+        with np.errstate(over="ignore"):
+            vectors = self.encoder.documents(texts, progress).astype(dtype)
+        if not np.isfinite(vectors).all():
+            raise ModelError(
+                f"retriever {self.recipe.name!r} gives embeddings too large for {dtype}. Use env.vectors.dtype=float32."
+            )
+        np.save(folder / VECTORS, vectors)
 
 
 class DenseKind(EncodedKind):

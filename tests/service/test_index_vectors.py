@@ -1,16 +1,18 @@
 """Vectors of an index: kinds of search against exact search."""
 
 import json
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 from querylect.configs.environment import EnvironmentConfig, VectorsConfig
+from querylect.data.types import Document
 from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, Term
 from querylect.envs.recipes import RECIPES
 from querylect.envs.retrievers import dense, nearest
-from querylect.errors import ConfigError, IndexFolderError
+from querylect.errors import ConfigError, IndexFolderError, ModelError
 
 from ..encoders import save_bert
 from ..raising import refused
@@ -103,6 +105,21 @@ def test_many_copies_of_a_document_hide_no_other_and_come_in_corpus_order(tmp_pa
     found = retriever.rank([Probe(terms=(Term(text=text),)) for text in texts], [10] * 26)
     assert [ranking.documents[0] for ranking in found[:-1]] == alone
     assert found[-1].documents.tolist() == [*range(10, 20)]
+
+
+def test_vectors_too_large_for_their_type_are_refused(tmp_path):
+    class Large:
+        recipe = RECIPES["contriever"]
+
+        def documents(self, texts, progress):
+            return np.full((len(texts), 2), 7e4, dtype=np.float32)
+
+    for dtype, expectation in (("float32", nullcontext()), ("float16", refused(ModelError, "float16"))):
+        kind = dense.DenseKind(RECIPES["contriever"], VectorsConfig(dtype=dtype))
+        kind.encoder = Large()
+        with expectation:
+            kind.write_part(tmp_path, [Document("a", "", "a")])
+    assert np.load(tmp_path / dense.VECTORS).dtype == np.float32
 
 
 @pytest.mark.parametrize("kind", [KINDS[2], KINDS[4]], ids=["hnsw", "ivfpq"])
