@@ -9,7 +9,7 @@ from ..configs.schema import PolicyConfig, RolloutConfig, RunConfig, TrainConfig
 from ..errors import ConfigError
 from ..rollouts.engines.base import check_tensor_parallel
 from .fsdp import check_fsdp, uses_fsdp
-from .zero import uses_deepspeed
+from .zero import lacks_float32_masters, uses_deepspeed
 
 if TYPE_CHECKING:
     from trl import GRPOConfig
@@ -91,7 +91,14 @@ def check_trained_dtype(policy: PolicyConfig, settings: TrainConfig, sharded: bo
     Half a unit in the last place of a bfloat16 weight of .02 is 6e-5; an AdamW step at a learning rate of 1e-6 is
     sixty times smaller, so it is rounded away and the weights hardly move.
     """
-    if trains_bfloat16(policy) and not sharded and not uses_deepspeed():
+    if uses_deepspeed():
+        if policy.dtype != "float32" and (reason := lacks_float32_masters()):
+            raise ConfigError(
+                f"the weights would be trained in bfloat16 without float32 copies, because {reason}: steps at "
+                f"train.learning_rate {settings.learning_rate:g} round away. Use ZeRO stage 2 or 3 as in "
+                "configs/deepspeed, or set policy.dtype=float32."
+            )
+    elif trains_bfloat16(policy) and not sharded:
         raise ConfigError(
             "policy.dtype is bfloat16 and policy.lora is null: all weights would be trained in bfloat16, where a step "
             f"at train.learning_rate {settings.learning_rate:g} rounds away and nothing is learned. {REMEDY}"

@@ -23,6 +23,19 @@ def zero_stage() -> int:
     return int(DeepSpeedPlugin().zero_stage)
 
 
+def lacks_float32_masters() -> str:
+    """Why DeepSpeed's optimizer keeps no float32 copies of bfloat16 weights; "" if it does, as in ZeRO stages 1 to 3 by
+    default."""
+    from accelerate.utils import DeepSpeedPlugin
+
+    plugin = DeepSpeedPlugin()
+    if int(plugin.zero_stage) == 0:
+        return "ZeRO stage 0 steps bfloat16 weights themselves"
+    if plugin.deepspeed_config.get("bf16", {}).get("bf16_master_weights_and_grads", False):
+        return "its config sets bf16.bf16_master_weights_and_grads"
+    return ""
+
+
 def check_deepspeed() -> None:
     """Raise ConfigError if DeepSpeed cannot be imported. Keep it from compiling what training does not use."""
     try:
