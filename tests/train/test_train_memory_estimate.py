@@ -1,6 +1,7 @@
 """The memory estimate against the tensors that a real update holds, against sizes worked out by hand, and what it says
 of the packaged configs."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -232,6 +233,9 @@ def test_sizes_are_read_or_known_and_say_which(tiny_policy, tmp_path):
     assert shape_of("somebody/Odd-7.5B-Instruct") is None
     assert shape_of(str(tmp_path)) is None
     assert shape_of(str(tmp_path / "gone")) is None
+    for other in ({"d_model": 512, "num_layers": 6}, {"hidden_size": [64, 32], "num_hidden_layers": 2}):
+        (tmp_path / "config.json").write_text(json.dumps(other))
+        assert shape_of(str(tmp_path)) is None
 
 
 def test_published_sizes_are_those_of_their_shapes():

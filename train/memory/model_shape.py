@@ -4,6 +4,7 @@ Imports neither torch nor transformers.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,7 +61,8 @@ def shape_of(model: str) -> ModelShape | None:
         return None
     for path in (folder / "config.json", _cached(model)):
         if path is not None and path.is_file():
-            return from_config(parse_json(path.read_text(encoding="utf-8")), f"{model}, by its config.json")
+            with suppress(KeyError, TypeError, ValueError):  # it describes a model of another kind
+                return from_config(parse_json(path.read_text(encoding="utf-8")), f"{model}, by its config.json")
     names = [path.stem for path in sorted(folder.glob("*.gguf"))] if folder.is_dir() else [Path(model).name]
     published = (shape for name in names for key, shape in KNOWN.items() if name.lower().startswith(key))
     return next((replace(shape, source=f"{model}, by its published sizes") for shape in published), None)
