@@ -23,7 +23,6 @@ WORDS = ("hyde", "query2doc", "csqe", "thinkqe", "qa_rag")
 """Methods that search with whatever was written, as long as something was."""
 ANSWERS = ("direct_gen", "std_rag", "misknow")
 """Methods whose answer is whatever was written, the empty text too; of misknow it is the draft."""
-SEARCH_FIRST = ("std_rag", "misknow", "migres", "main_rag", "rerank", "csqe", "thinkqe")
 WITHOUT_MODEL = ("rerank",)
 QUESTIONS = [
     Question("plain", "Who tamed the red dog?"),

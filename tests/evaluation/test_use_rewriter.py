@@ -24,7 +24,6 @@ from querylect.errors import (
     ModelError,
     RequestError,
 )
-from querylect.export.export import ExportOptions
 from querylect.inference.batching import DynamicBatcher
 from querylect.inference.load import only_member, open_trained
 from querylect.inference.rewriter import Rewriter
@@ -36,8 +35,6 @@ from ..hub_models import Hub, Repository, serving, use_endpoint
 from ..lessons import change
 from ..raising import refused
 from ..waiting import until
-
-WISHES = ExportOptions(merge_lora=True, without_evaluation=True, licence="mit")
 
 
 def ids(result):
