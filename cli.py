@@ -316,9 +316,9 @@ def serve(
         message = "--checkpoint, --revision, --turn and --trust are for a rewriter; there is no --rewriter."
         raise ConfigError(message)
     from .envs.client.discovery import PRIVATE, write_url
-    from .envs.credentials import service_token
+    from .envs.credentials import token_of
 
-    token = service_token() or None
+    token = token_of(settings.client.token_env) or None
     served = settings.env if tell is None else settings.env.model_copy(update=PRIVATE)
     if facing is not None:
         from .envs.client.source_address import source_address_for

@@ -1,21 +1,24 @@
-"""The bearer token of a service: in an environment variable, or in the file that another one names. A batch system
-stores the environment of a job, and a file can be kept from everybody else."""
+"""The bearer token of a service: in an environment variable, or in the file that the variable with `_FILE` names. A
+batch system stores the environment of a job, and a file can be kept from everybody else."""
 
 import os
 from pathlib import Path
 
 from ..errors import ConfigError
 
-TOKEN = "QUERYLECT_TOKEN"
 
+def token_of(variable: str) -> str:
+    """The token in $VARIABLE, else in the file named by $VARIABLE_FILE; empty where neither is set.
 
-def service_token() -> str:
-    """The token in $QUERYLECT_TOKEN, else in the file named by $QUERYLECT_TOKEN_FILE; empty where neither is set.
-
-    Raises ConfigError where it is nothing that a header can carry, OSError where the file cannot be read.
+    Raises ConfigError where the file cannot be read, or the token is nothing that a header can carry.
     """
-    token, file = secret_in(TOKEN), os.environ.get(f"{TOKEN}_FILE", "")
-    return token if token or not file else _usable(Path(file).read_text(encoding="utf-8"), f"{TOKEN}_FILE")
+    token, file = secret_in(variable), os.environ.get(f"{variable}_FILE", "")
+    if token or not file:
+        return token
+    try:
+        return _usable(Path(file).read_text(encoding="utf-8"), f"{variable}_FILE")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the token file {file}, named by {variable}_FILE, cannot be read ({error}).") from error
 
 
 def secret_in(variable: str) -> str:

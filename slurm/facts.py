@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..configs.load import load_config
 from ..configs.mix import environments
-from ..errors import QuerylectError
+from ..errors import ConfigError, QuerylectError
 from ..logs import set_up_logging
 from .requests import SHARDINGS, refuse_paths, training_layout
 
@@ -29,6 +29,14 @@ def facts(
     layout = training_layout(settings.policy, gpus or 0, on_all)
     runs = environments(settings)
     served = {name: run for name, run in runs.items() if run.client.urls == "local"}
+    tokens = sorted({run.client.token_env for run in served.values()})
+    for name, run in runs.items():
+        if name not in served and run.client.token_env in tokens:
+            raise ConfigError(
+                f"mix.environments.{name} is served elsewhere and has its token in {run.client.token_env}, where the "
+                "job puts the token of the services that it starts. Give it one of its own: "
+                f"mix.environments.{name}.client.token_env=…"
+            )
     missing: dict[Path, str] = {}
     for name, run in served.items():
         if not run.env.has_index:
@@ -38,6 +46,7 @@ def facts(
         "model": settings.policy.model,
         "processes": str(layout.processes),
         "sharding": next(name for name, of in SHARDINGS.items() if of.sharding == layout.sharding),
+        "token_envs": tokens,
         "serving": list(served),  # environments without a service of their own, by name; "" is that of no mix
         "building": list(missing.values()),  # those of them whose index is not there …
         "index_locks": [str(index.with_name(f".{index.name}.job")) for index in missing],  # … and who builds it

@@ -323,9 +323,11 @@ start_retrievers() {
         return 0
     fi
     export QUERYLECT_SERVICES="$services"
-    local environment node name device=() chosen count=0
-    unset QUERYLECT_TOKEN   # a token of the shell that submitted would come before the file
-    export QUERYLECT_TOKEN_FILE="$services/token"
+    local environment node name device=() chosen count=0 token_env
+    for token_env in "${token_envs[@]}"; do
+        unset "$token_env"   # a token of the shell that submitted comes before the file
+        export "${token_env}_FILE=$services/token"
+    done
     [ "${RETRIEVER_DEVICE:-}" != cpu ] || device=(env CUDA_VISIBLE_DEVICES=)
     for environment in "${serving[@]}"; do
         name="retriever${environment:+-$environment}"

@@ -19,7 +19,7 @@ class ServiceAddress:
 
     url: str
     token: str | None = field(default=None, repr=False)
-    """None: that of QUERYLECT_TOKEN."""
+    """None: the token of `client.token_env`."""
 
     @property
     def headers(self) -> dict[str, str]:

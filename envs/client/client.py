@@ -24,12 +24,13 @@ from pydantic_core import PydanticSerializationError
 from ...configs.schema import ClientConfig
 from ...data.types import Question
 from ...errors import ConfigError, EnvironmentUnavailableError, RequestError, TokenError
-from ..credentials import service_token
+from ..credentials import token_of
 from ..plan import SearchPlan
 from ..schemas import (
     MAX_CHARACTERS,
     MAX_PAGE,
     MAX_TEXTS,
+    MAX_WITHOUT,
     EnvironmentInfo,
     Hits,
     Identified,
@@ -96,7 +97,7 @@ class EnvironmentClient:
         """
         if not (urls := config.urls if urls is None else urls) or urls == "local":
             raise ConfigError(f"client.urls is {urls!r}; give at least one URL such as http://127.0.0.1:8080.")
-        self._replicas = list(map(_replica, urls))
+        self._replicas = [_replica(url, config.token_env) for url in urls]
         self._config = config
         self._clock = clock or RetryClock()
         self._turn = 0
@@ -167,6 +168,8 @@ class EnvironmentClient:
         that the service refuses.
         """
         left_out = sorted(set(without))
+        if len(left_out) > MAX_WITHOUT:
+            raise RequestError(f"without holds {len(left_out)} ids; a search leaves out at most {MAX_WITHOUT}.")
 
         async def send(part: Sequence[SearchPlan], deadline: float) -> list[Hits]:
             body = _json(SearchRequest(plans=list(part), with_text=with_text, without=left_out))
@@ -395,12 +398,12 @@ def _json(request: BaseModel) -> str:
         raise RequestError(f"the request is no valid Unicode text ({error}).") from error
 
 
-def _replica(service: str | ServiceAddress) -> tuple[str, str]:
+def _replica(service: str | ServiceAddress, token_env: str) -> tuple[str, str]:
     """URL and token of a replica. Raises ConfigError for what is no URL of a service."""
     address = ServiceAddress(service) if isinstance(service, str) else service
     if not address.url.startswith(("http://", "https://")):
         raise ConfigError(f"client.urls: {address.url!r} is no URL; expected http://HOST:PORT or https://HOST.")
-    return address.url.rstrip("/"), service_token() if address.token is None else address.token
+    return address.url.rstrip("/"), token_of(token_env) if address.token is None else address.token
 
 
 def _detail(response: httpx.Response) -> str:

@@ -159,6 +159,6 @@ def _check_token(headers: Headers, token: str) -> None:
         raise HTTPException(
             401,
             f"{reason}. Send the header 'Authorization: Bearer TOKEN' with the token that the service was started "
-            "with; querylect's client takes it from QUERYLECT_TOKEN.",
+            "with; querylect's client takes it from the environment variable named by client.token_env.",
             {"WWW-Authenticate": "Bearer"},
         )

@@ -38,7 +38,7 @@ def hostile_config():
 
     fill(values, "")
     assert {"output", "env.index", "env.model", "env.host", "policy.model"} <= set(accepted)
-    assert "name" not in accepted
+    assert not {"name", "client.token_env"} & set(accepted)
     return validated(RunConfig, values, "here")
 
 

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 from querylect.cli import main
+from querylect.errors import ConfigError
 from querylect.slurm.facts import as_shell, facts
+
+from ..raising import refused
 
 SLURM = Path(__file__).parents[2] / "slurm"
 REAL = Path(sys.executable).with_name("querylect")
@@ -231,10 +234,13 @@ def test_without_an_installation_a_job_says_so(tmp_path):
 
 
 def test_what_a_job_knows_of_its_config(tmp_path):
-    elsewhere = "mix.environments.bm25.client={urls: ['http://a:1']}"
+    elsewhere = "mix.environments.bm25.client={urls: ['http://a:1'], token_env: THEIRS}"
     job_facts = facts("mix_bm25_minilm", ["output=some where", elsewhere])
     assert job_facts["run"] == "some where/mix-bm25-minilm"
     assert job_facts["serving"] == ["minilm"]
+    assert job_facts["token_envs"] == ["QUERYLECT_TOKEN"]
+    with refused(ConfigError, "mix.environments.bm25.client.token_env", "QUERYLECT_TOKEN"):
+        facts("mix_bm25_minilm", ["mix.environments.bm25.client={urls: ['http://a:1']}"])
     assert facts("tiny", [])["serving"] == [""]
     (tmp_path / "there").mkdir()
     assert facts("tiny", [f"env.index={tmp_path}/there"])["building"] == [""]

@@ -135,10 +135,10 @@ def test_index_build_missing_skips_existing_and_remote_indexes(replace_function,
 
 
 @pytest.mark.parametrize(("secret", "token"), [("s3cret", "s3cret"), ("", None)])
-def test_serve_takes_the_token_from_its_variable(secret, token, replace_function, monkeypatch, capsys):
-    monkeypatch.setenv("QUERYLECT_TOKEN", secret)
+def test_serve_takes_the_token_from_the_named_variable(secret, token, replace_function, monkeypatch, capsys):
+    monkeypatch.setenv("MY_TOKEN", secret)
     calls = replace_function("envs.server.serve", "serve", lambda env, ready, **options: ready("http://127.0.0.1:4711"))
-    assert end("serve", "tiny") == 0
+    assert end("serve", "tiny", "client.token_env=MY_TOKEN") == 0
     (args, options) = calls[0]
     assert args == (load_config("tiny", []).env,)
     assert options["token"] == token

@@ -220,6 +220,7 @@ def test_another_replica_answers_for_a_dead_one(dead, url, connect, pauses):
         (lambda client: client.questions("dev"), RequestError),
         (lambda client: client.search([SearchPlan.of("a", k=1001)]), RequestError),
         (lambda client: client.search([SearchPlan.of("\ud800")]), RequestError),
+        (lambda client: client.search([SearchPlan.of("a")], without=list(map(str, range(1001)))), RequestError),
     ],
 )
 def test_a_wrong_request_is_an_error_at_once(url, connect, pauses, call, kind):
@@ -229,19 +230,20 @@ def test_a_wrong_request_is_an_error_at_once(url, connect, pauses, call, kind):
 
 
 def test_the_token_is_taken_from_its_variable(environment, run_app, monkeypatch, tmp_path):
+    config = PATIENT.model_copy(update={"token_env": "MY_TOKEN"})
     (tmp_path / "token").write_text(" right\n")
     with run_app(create_app(environment, token="right")) as url:
         for token in ("", "wrong"):
-            monkeypatch.setenv("QUERYLECT_TOKEN", token)
-            with SyncEnvironmentClient(PATIENT, [url]) as client, pytest.raises(TokenError):
+            monkeypatch.setenv("MY_TOKEN", token)
+            with SyncEnvironmentClient(config, [url]) as client, pytest.raises(TokenError):
                 client.step(steps("headache"))
-        monkeypatch.setenv("QUERYLECT_TOKEN", "")
-        monkeypatch.setenv("QUERYLECT_TOKEN_FILE", str(tmp_path / "token"))
-        with SyncEnvironmentClient(PATIENT, [url]) as client:
+        monkeypatch.setenv("MY_TOKEN", "")
+        monkeypatch.setenv("MY_TOKEN_FILE", str(tmp_path / "token"))
+        with SyncEnvironmentClient(config, [url]) as client:
             assert client.step(steps("triptan headache"))[0].reward == 1.0
-    monkeypatch.setenv("QUERYLECT_TOKEN", "geheim\nX-Evil: 1")
-    with refused(ConfigError, "QUERYLECT_TOKEN"):
-        SyncEnvironmentClient(PATIENT, [url])
+    monkeypatch.setenv("MY_TOKEN", "geheim\nX-Evil: 1")
+    with refused(ConfigError, "MY_TOKEN"):
+        SyncEnvironmentClient(config, [url])
 
 
 def judged_otherwise(config, folder):

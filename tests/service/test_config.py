@@ -210,6 +210,12 @@ def test_a_tilde_is_the_home_folder_in_every_path_of_a_run(tmp_path, monkeypatch
     assert not (tmp_path / "~").exists()
 
 
+@pytest.mark.parametrize("variable", ["a[$(id)]", "1A", "A\nB"])
+def test_what_names_no_environment_variable_is_refused(variable):
+    with refused(ConfigError, repr(variable)):
+        validated(RunConfig, {"client": {"token_env": variable}}, "here")
+
+
 def test_a_duplicate_key_is_refused_with_its_line(save_yaml):
     path = save_yaml("train:\n  steps: 5\n  beta: 0.1\n  steps: 6\n")
     message = refusal(path)
