@@ -23,7 +23,8 @@ _CONDITION = re.compile(
     r"\b(?:if(?! i ha(?:d|ve) to)|unless|whether|assuming|suppose)\b(?:(?! (?:so|but|however)\b)[^.;:!?\n])*\Z",
     re.IGNORECASE,
 )
-_REJECTED = re.compile(r" ?(?:(?:is|was) (?:not|wrong|incorrect|ruled)|isnt|wasnt)\b")
+_REJECTED = re.compile(r" ?(?:(?:is|was) (?:not|wrong|incorrect|ruled)|isnt|wasnt|or)\b")
+"""What follows the words of an option that is not chosen, or not alone."""
 _GOES_ON = re.compile(
     r"[.):]+ [A-Z]|,? because|, (?!(?:or|if|unless|(?:(?:and|possibly|perhaps|maybe) )+(?:option )?\(?[A-Z])\b)[a-z]"
 )

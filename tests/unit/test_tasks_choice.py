@@ -37,7 +37,8 @@ NAMED = {
 }
 UNNAMED = [
     *("", "E", "Answer: F", "\\boxed{G}", "A or B", "A and C", "A/B", "The answer is not B.", "B is incorrect.", "AB"),
-    *("Answer: A, or B", "A, or possibly B", "A, possibly B", "If the answer is B, then sugar falls.", "B. Aspirin"),
+    *("Answer: A, or B", "A, or possibly B", "A, possibly B", "B. insulin or A", "B. Aspirin"),
+    "If the answer is B, then sugar falls.",
     *("A. aspirin\nB. insulin\nC. vitamin C\nD. a statin", "None of the above.", "I don't know.", "B. aspirin"),
     *(
         "A lesion of the nerve",
