@@ -60,6 +60,11 @@ def check_shape(settings: TrainConfig, rollout: RolloutConfig, processes: int = 
 
 def check_staleness(settings: TrainConfig, rollout: RolloutConfig) -> None:
     """Raise ConfigError where later steps cannot be sampled while a step is trained."""
+    if settings.staleness and rollout.top_p < 1:
+        raise ConfigError(
+            f"train.staleness is {settings.staleness}, and rollout.top_p {rollout.top_p:g}: the clipped ratio to the "
+            "sampler would be that of a cut distribution. Set one of the two to its default."
+        )
     if settings.staleness and rollout.engine == "vllm":
         raise ConfigError(
             f"train.staleness is {settings.staleness}, and rollout.engine vllm shares its GPU with the training. "

@@ -73,7 +73,8 @@ def turn_batch(trees: Sequence[Tree], credit: Credit, every: bool, collective: b
     turns = [node for node in nodes if every or credit.has_signal(node)]
     weights = [float(leaves[id(node)]) for node in turns]
     if collective and not turns:
-        turns, weights = nodes[:1], [0.0]
+        turns = [node for node in nodes if node.completion_ids][:1]
+        weights = [0.0] * len(turns)
     unknown = float("nan")
     return TurnBatch(
         ids=torch.tensor(

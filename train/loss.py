@@ -68,7 +68,7 @@ def policy_loss(
     elif settings.loss_type == "dr_grpo":
         total = (leaves * loss).sum() / (batch.paths * by.max_tokens) / by.micro_batches
     else:
-        total = (leaves * loss).sum() / by.tokens
+        total = (leaves * loss).sum() / max(by.tokens, 1.0)
     if settings.entropy_coef:
         mean_entropy = (leaves * entropies).sum() / leaves.sum().clamp(min=1.0)
         total = total - settings.entropy_coef * mean_entropy / by.micro_batches

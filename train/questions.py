@@ -29,7 +29,7 @@ class TrainingData:
     questions: list[Question]
     """Those of `train_split` that are trained on."""
     order: list[str] | None
-    """The ids of the questions of every step of a run with a mix; None for TRL's shuffled passes."""
+    """The ids of the questions of every step of a run with a mix; None for shuffled passes."""
     validation: list[Question]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGINT
+from signal import SIGINT, Signals
 from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
@@ -124,12 +124,12 @@ def train(
             return _train(_Launch(config, processes, stopper, callbacks), start)
 
 
-def stopped(folder: RunFolder, config: RunConfig, signal_name: str) -> StoppedError:
-    """The error of a run that a signal ended; its message names the checkpoint to resume from."""
+def stopped(folder: RunFolder, config: RunConfig, number: int | None) -> StoppedError:
+    """The error of a run that a signal ended, or a callback (None); its message names the checkpoint to resume from."""
     checkpoint = folder.newest_checkpoint(config.train, config.policy)
-    return StoppedError(
-        f"{signal_name} came before the run had ended; {checkpoint} holds its last finished step. Go on with --resume."
-    )
+    state = f"{checkpoint} is its newest checkpoint" if checkpoint else "there is no checkpoint yet"
+    name = "a callback" if number is None else Signals(number).name
+    return StoppedError(f"{name} came before the run had ended; {state}. Go on with --resume.")
 
 
 def _train(launch: _Launch, start: _ResumePoint) -> Path:
@@ -261,9 +261,9 @@ def _learn(launch: _Launch, data: TrainingData, policy: _Policy, opened: _Opened
                 trainer.step_trees.ahead.close()
         processes.on_main_process(lambda: _refuse_collapse(guard, opened.folder))
         if trainer.state.global_step < config.train.steps:
-            if stopper.received == SIGINT:
+            if stopper.stopped_by == SIGINT:
                 raise KeyboardInterrupt
-            error = processes.on_main_process(lambda: stopped(opened.folder, config, stopper.name))
+            error = processes.on_main_process(lambda: stopped(opened.folder, config, stopper.stopped_by))
             error.already_reported = not processes.is_main_process
             raise error
         with processes.staged(opened.folder.final) as path:
@@ -339,7 +339,7 @@ def _add_callbacks(
         if wandb_mode(config.tracking) != "disabled":
             cleanup.callback(finish_wandb)
         main = [metrics]
-    for callback in (changes, *main, stopper):
+    for callback in (changes, *main):
         trainer.add_callback(callback)
     if data.validation:
         trainer.add_callback(
@@ -354,7 +354,7 @@ def _add_callbacks(
                 processes=processes,
             )
         )
-    for callback in (*trackers, *launch.callbacks):  # after the validation of the last step
+    for callback in (*trackers, *launch.callbacks, stopper):  # after the validation of the last step
         trainer.add_callback(callback)
     return guard
 

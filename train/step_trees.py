@@ -7,7 +7,7 @@ number of processes sample the same.
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import chain, count
+from itertools import count
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -61,13 +61,12 @@ class StepTrees:
 
     def sample(self, step: int) -> list[Tree]:
         """This process's trees of the step that follows `step` updates. Collective."""
-        ids = self.ids_of(step)
         if self.ahead is not None:
             return self._take(self.ahead, step)
         started = time.perf_counter()
         self.sampler.refresh()
         self.grower.clock.add("generate", started)
-        trees = self._grow(ids, step)
+        trees = self._grow(step)
         started = time.perf_counter()
         self.sampler.sleep()
         self.grower.clock.add("generate", started)
@@ -109,10 +108,10 @@ class StepTrees:
         streams = question_streams(self.run.seed, step, questions, earlier)
         return grower.grow(questions, self.run.rollout.branching, streams=streams)
 
-    def _grow(self, ids: Sequence[str], step: int) -> list[Tree]:
+    def _grow(self, step: int) -> list[Tree]:
         """This process's trees of a step, with dynamic sampling if configured. Collective."""
-        run, processes = self.run, self.processes
-        earlier = Counter(chain.from_iterable(processes.all_gather(ids)[: processes.rank]))
+        run, processes, ids = self.run, self.processes, self.ids_of(step)
+        earlier = Counter(self._all_ids(step)[: processes.rank * len(ids)])
         draw = Random(f"{run.seed}-{step}-first-stage")
 
         def grow(batch: Sequence[Question]) -> list[Tree]:

@@ -187,12 +187,11 @@ class TreeTrainer(GRPOTrainer):
             turn_batch(trees[start : start + size], credit, every, collective, device)
             for start in range(0, len(trees), size)
         ]
-        if settings.staleness:
-            batches = [replace(batch, old_logps=batch.sampler_logps) for batch in batches]
-        elif settings.num_iterations > 1:
+        if settings.num_iterations > 1:
             batches = [replace(batch, old_logps=self._logps_of(self.model, batch)) for batch in batches]
         if settings.beta:
-            batches = [replace(batch, reference_logps=self._reference_logps(batch)) for batch in batches]
+            logps = self._reference_logps(batches)
+            batches = [replace(batch, reference_logps=its) for batch, its in zip(batches, logps, strict=True)]
         return batches
 
     def _record_step(self, credit: Credit) -> None:
@@ -209,17 +208,17 @@ class TreeTrainer(GRPOTrainer):
         remedy = "The run stops with a checkpoint; bring the service back and continue with: querylect train … --resume"
         refuse_outage(self.trees, self.grower.client, deadlines(self.run), self.run.reward, subject, remedy)
 
-    def _reference_logps(self, batch: TurnBatch) -> Tensor:
+    def _reference_logps(self, batches: Sequence[TurnBatch]) -> list[Tensor]:
         """Log-probabilities of the reference: a second model, the policy without its adapter, or a frozen adapter."""
         if self.ref_model is not None:
             moved = on_device(self.ref_model, self.accelerator.device) if self.offloads_reference else nullcontext()
             with moved:
-                logps = self._logps_of(self.ref_model, batch)
+                logps = [self._logps_of(self.ref_model, batch) for batch in batches]
             release(self.ref_model)
             return logps
         model = self.accelerator.unwrap_model(self.model)
         with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
-            return self._logps_of(self.model, batch)
+            return [self._logps_of(self.model, batch) for batch in batches]
 
     def _logps_of(self, model: nn.Module, batch: TurnBatch) -> Tensor:
         """(n,) log-probabilities without gradient."""
@@ -247,7 +246,7 @@ class TreeTrainer(GRPOTrainer):
             )
         if settings.packing:
             self.packed_tokens += tokens
-            self.flat_tokens += int((batch.leaves.cpu() * batch.lengths).sum())
+            self.flat_tokens += int((batch.leaves.cpu() * batch.lengths.cpu()).sum())
         return logps, entropy
 
     def _most_passes(self, passes: int) -> int:

@@ -29,6 +29,8 @@ _GROUPS = "groups.npy"
 """Where HNSW has fewer nodes than there are documents: the node of each document, (documents,) int64."""
 _ROWS = 2**16
 """Vectors converted, added or compared at once."""
+_HASHED = 2**12
+"""Vectors hashed at once."""
 _HNSW_LINKS, _HNSW_EFFORT, _HNSW_DEPTH = 32, 200, 128
 """Neighbours of a vector in the graph (M), candidates for them (efConstruction), candidates of a search (efSearch)."""
 _CENTROIDS = 256
@@ -39,6 +41,8 @@ _IVF_PROBES = 32
 """Lists that IVF-PQ searches (nprobe)."""
 _ROUNDING = 1e-6
 """Relative difference between scores of equal vectors, which FAISS adds up in several orders."""
+_MOST_EQUAL = 4096
+"""Documents with the same score that are put in order."""
 _OVERSAMPLING = 4
 """Candidates of an approximate search per requested document."""
 
@@ -130,13 +134,16 @@ def open_nearest(folder: Path, vectors: Vectors, config: VectorsConfig) -> Neare
 
 
 def equal_rows(vectors: Vectors) -> npt.NDArray[np.int64]:
-    """For each row of (n, d) the number of its group of equal rows, (n,); groups in the order of their first rows."""
-    words = np.random.default_rng(0).integers(2**63, size=vectors.shape[1], dtype=np.uint64) * 2 + 1
-    kind = np.uint32 if vectors.dtype == np.float32 else np.uint16
+    """For each row of (n, d) the number of its group of equal rows, (n,); groups in the order of their first rows.
+
+    Rows of float32 are compared to 11 bits: an encoder gives the same text other last bits in another batch.
+    """
+    factors = np.random.default_rng(0).integers(2**63, size=vectors.shape[1], dtype=np.uint64) * 2 + 1
     hashes = np.empty(len(vectors), np.uint64)
-    for start in range(0, len(vectors), _ROWS):
-        bits = np.ascontiguousarray(vectors[start : start + _ROWS]).view(kind).astype(np.uint64)
-        hashes[start : start + _ROWS] = (bits * words).sum(axis=1)
+    for start in range(0, len(vectors), _HASHED):
+        piece = np.ascontiguousarray(vectors[start : start + _HASHED])
+        bits = (piece.view(np.uint32) + 0x800) >> 12 if piece.dtype == np.float32 else piece.view(np.uint16)
+        hashes[start : start + _HASHED] = (bits * factors).sum(axis=1)
     _, firsts, group = np.unique(hashes, return_index=True, return_inverse=True)
     numbers = np.empty(len(firsts), np.int64)
     numbers[np.argsort(firsts)] = np.arange(len(firsts))
@@ -182,8 +189,8 @@ def _gpu_search(index: "faiss.Index", vectors: Vectors, approximate: bool) -> Ne
 def flat(vectors: Vectors) -> Nearest:
     """Exact search over float32 vectors in place, or over float16 vectors converted piece by piece.
 
-    Of documents with the same score FAISS keeps any, so it is asked for more until a lower score comes: which of them
-    are returned is then decided by their order in the corpus (`Dense`).
+    Of documents with the same score FAISS keeps any, so where those that are asked for may be among them it is asked
+    for up to _MOST_EQUAL: which of them are returned is then decided by their order in the corpus (`Dense`).
     """
     faiss = import_faiss()
     step = len(vectors) if vectors.dtype == np.float32 else _ROWS
@@ -200,15 +207,15 @@ def flat(vectors: Vectors) -> Nearest:
         return best_scores, best
 
     def search(queries: npt.NDArray[np.float32], depth: int) -> npt.NDArray[np.int64]:
-        last = max(1, depth - SPARE) - 1  # of those that are asked for
-        while True:
-            depth = min(depth, len(vectors))
-            scores, positions = at_most(queries, depth)
-            if depth == len(vectors):
-                return positions
-            tied = scores[:, -1] >= scores[:, last] - _ROUNDING * abs(scores[:, last])
-            if not tied.any():
-                return positions
-            depth *= 4
+        depth, deeper = min(depth, len(vectors)), min(_MOST_EQUAL, len(vectors))
+        scores, positions = at_most(queries, depth)
+        last = scores[:, max(1, depth - SPARE) - 1]  # of those that are asked for
+        tied = np.flatnonzero(scores[:, -1] >= last - _ROUNDING * abs(last))
+        if depth >= deeper or not len(tied):
+            return positions
+        more = np.full((len(queries), deeper), -1)
+        more[:, :depth] = positions
+        more[tied] = at_most(queries[tied], deeper)[1]
+        return more
 
     return search

@@ -13,8 +13,12 @@ from itertools import chain
 import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
-_MARKS = "".join(chr(code) for code in range(0x300, 0x10000) if unicodedata.category(chr(code)).startswith("M"))
-_WORD = re.compile(rf"[\w{_MARKS}]{{2,}}")
+_MARKS = "".join(
+    chr(code)
+    for code in (*range(0x300, 0xFE00), *range(0xFE10, 0x10000))  # but for variation selectors, as of emoji
+    if unicodedata.category(chr(code)).startswith("M")
+)
+_WORD = re.compile(rf"\w[\w{_MARKS}]+")
 _POINTS = re.compile("[\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670]")
 _UNSPACED = re.compile(
     "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]+)"
@@ -29,7 +33,8 @@ def words_of(text: str) -> list[str]:
     text = text.lower()
     if text.isascii():
         return _WORD.findall(text)
-    words: list[str] = _WORD.findall(_POINTS.sub("", unicodedata.normalize("NFC", text)))
+    text = _POINTS.sub("", unicodedata.normalize("NFC", text.replace("i\u0307", "i")))  # "İ" in lower case
+    words: list[str] = _WORD.findall(text)
     return list(chain.from_iterable(map(_parts, words))) if _UNSPACED.search(text) else words
 
 

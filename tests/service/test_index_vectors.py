@@ -99,12 +99,16 @@ def test_many_copies_of_a_document_hide_no_other_and_come_in_corpus_order(tmp_pa
     rows = random.normal(size=(325, WIDTH)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     rows[10:310] = rows[10]
+    if kind.get("search"):  # as an encoder gives the same text in other batches
+        rows[10:310] *= 1 + 3e-7 * random.integers(-1, 2, size=(300, 1)).astype(np.float32)
     retriever = opened(tmp_path, rows, **kind)
     alone = [*range(10), *range(310, 325)]
     texts = [vector_text(rows[position]) for position in (*alone, 10)]
     found = retriever.rank([Probe(terms=(Term(text=text),)) for text in texts], [10] * 26)
     assert [ranking.documents[0] for ranking in found[:-1]] == alone
-    assert found[-1].documents.tolist() == [*range(10, 20)]
+    assert set(found[-1].documents.tolist()) <= {*range(10, 310)}
+    if "search" not in kind:
+        assert found[-1].documents.tolist() == [*range(10, 20)]
 
 
 def test_vectors_too_large_for_their_type_are_refused(tmp_path):

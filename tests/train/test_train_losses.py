@@ -164,6 +164,40 @@ def test_the_loss_of_a_tree_is_its_formula_over_turns(settings, monkeypatch, cha
     assert not set(changes) - {"train.credit"} or expected != pytest.approx(default, rel=1e-3), "the setting acts"
 
 
+def test_with_staleness_the_ratio_to_the_sampler_is_clipped_and_nothing_else_corrects_it(settings, monkeypatch):
+    """A token that the sampler recorded no log-probability of has a ratio of 1."""
+    import torch
+    from querylect.train.credit import assign_credit
+
+    def act(trainer):
+        ready(trainer)
+        batches = step_inputs(trainer)
+        for one in batches:
+            one.sampler_logps[0] = torch.nan
+        disturb(trainer.model, 0.02)
+        trainer.run = change(trainer.run, **{"train.staleness": 1})
+        losses, _ = loss_and_gradients(trainer, batches)
+        credit = assign_credit(trainer.trees, settings.train.credit, [0.5, 1.0], "none")
+        total, clipped_tokens, count = 0.0, 0, 0
+        for one, tree in zip(batches, trainer.trees, strict=True):
+            turns = [node for node in tree.walk() if credit.has_signal(node)]
+            leaves = one.by_token(one.leaves)
+            sampled = list(one.sampler_logps.split(one.completions.tolist()))
+            parts = []
+            for node, recorded in zip(turns, sampled, strict=True):
+                logps = turn_by_turn(trainer, node, trainer.model)
+                ratio = torch.where(recorded.isnan(), 1.0, (logps - recorded).exp())
+                parts.append(clipped(0.2, 0.2)(ratio, credit.of(node), logps))
+                clipped_tokens += int(((ratio - 1).abs() > 0.2).sum())
+            total += float((leaves * torch.cat(parts)).sum())
+            count += sum(len(node.completion_ids) for path in tree.paths() for node in path)
+        return float(losses.sum()), total / count, clipped_tokens
+
+    loss, expected, clipped_tokens = with_trainer(settings, monkeypatch, act)
+    assert clipped_tokens
+    assert loss == pytest.approx(expected, rel=1e-4)
+
+
 @pytest.mark.parametrize("lora", [None, {"r": 4}], ids=["full", "lora"])
 @pytest.mark.parametrize("warm", [0, 6])
 def test_the_reference_is_the_policy_as_grpo_found_it(settings, monkeypatch, lora, warm):
@@ -181,7 +215,7 @@ def test_the_reference_is_the_policy_as_grpo_found_it(settings, monkeypatch, lor
         packed, flat = [], []
         for packing, logps in ((True, packed), (False, flat)):
             trainer.run = change(trainer.run, **{"train.packing": packing})
-            logps += [trainer._reference_logps(one) for one in trainer._batches]
+            logps += trainer._reference_logps(trainer._batches)
         moved = {n: float((p.detach() - start[n]).abs().sum()) for n, p in trainer.model.named_parameters()}
         for name, parameter in trainer.model.named_parameters():
             parameter.data.copy_(start[name])

@@ -100,6 +100,7 @@ def test_a_word_is_found_in_every_script(query, text):
 def test_similar_words_of_other_scripts_stay_apart():
     assert bm25.tokenise(["हिन्दी"]) != bm25.tokenise(["हिंद"])
     assert bm25.tokenise(["AI水泵x2"]) == [["ai", "水泵", "x2"]]
+    assert bm25.tokenise(["❤️love İstanbul ✔️done"]) == bm25.tokenise(["love istanbul done"])
     assert bm25.tokenise(["水箱"]) != bm25.tokenise(["水泵"])
 
 

@@ -1,8 +1,7 @@
 """Stop a run on a signal such that it can resume exactly: after the step under way, with a checkpoint of it.
 
 SIGTERM and SIGUSR1, which clusters send before they reclaim a node, SIGHUP, which a lost terminal sends, and Ctrl-C set
-a flag that is read after every step. Before the first step, and at a second Ctrl-C, the run ends at once: nothing, or
-nothing since the last checkpoint, is lost that a resumed run does not compute again.
+a flag that is read after every step. Before the first step, and at a second Ctrl-C, the run ends at once.
 """
 
 import logging
@@ -27,8 +26,10 @@ class StopOnSignal(TrainerCallback):
 
     def __init__(self, processes: Processes | None = None) -> None:
         self.processes = processes or Processes()
-        self.received: int | None = None
-        self._training = False
+        self.stopped_by: int | None = None
+        """The signal that all processes stop for, once they have met."""
+        self._received: int | None = None
+        self._interrupted = self._training = False
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -45,12 +46,17 @@ class StopOnSignal(TrainerCallback):
                 signal.signal(number, handler)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGINT and (self.received == signal.SIGINT or not self._training):
-            raise KeyboardInterrupt
-        self.received = number if self.received is None else self.received
+        if number == signal.SIGINT:
+            if self._interrupted or not self._training:
+                raise KeyboardInterrupt
+            self._interrupted = True
+        if self._received is not None:
+            return
+        self._received = number
+        name = signal.Signals(number).name
         if not self._training:
-            raise StoppedError(f"{self.name} came before a step had begun, so nothing is lost. Start the run again.")
-        log.warning("received %s: the run stops after this step", self.name)
+            raise StoppedError(f"{name} came before the first step. Go on with --resume if there is a run folder.")
+        log.warning("received %s: the run stops after this step", name)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
@@ -68,14 +74,8 @@ class StopOnSignal(TrainerCallback):
         """After the record of a step: all processes stop or save if one of them has to. Collective."""
         if not logs or "loss" not in logs:
             return
-        reports = self.processes.all_gather((self.received, control.should_training_stop, control.should_save))
+        reports = self.processes.all_gather((self._received, control.should_training_stop, control.should_save))
         received = next((number for number, _, _ in reports if number is not None), None)
-        if received is not None:  # one that came during this call is reported at the next one
-            self.received = received
+        self.stopped_by = received  # one that comes during this call is reported at the next one
         control.should_training_stop = received is not None or any(stop for _, stop, _ in reports)
         control.should_save = received is not None or any(save for _, _, save in reports)
-
-    @property
-    def name(self) -> str:
-        """The name of the received signal."""
-        return signal.Signals(self.received).name if self.received is not None else "no signal"
