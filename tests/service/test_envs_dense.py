@@ -143,7 +143,7 @@ def test_a_generic_model_brings_its_own_prompts_and_similarity(bert, tmp_path):
     np.testing.assert_allclose(encoder.documents(["slab"])[0], contriever_by_hand(bert, "wing: slab"), atol=1e-5)
 
 
-def test_a_model_that_compares_by_distance_is_refused_unless_the_recipe_says_otherwise(bert, tmp_path):
+def test_a_model_that_compares_by_distance_is_refused(bert, tmp_path):
     from sentence_transformers import SentenceTransformer
 
     SentenceTransformer(bert, similarity_fn_name="euclidean").save(str(tmp_path))
