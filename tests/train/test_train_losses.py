@@ -164,7 +164,7 @@ def test_the_loss_of_a_tree_is_its_formula_over_turns(settings, monkeypatch, cha
     assert not set(changes) - {"train.credit"} or expected != pytest.approx(default, rel=1e-3), "the setting acts"
 
 
-def test_with_staleness_the_ratio_to_the_sampler_is_clipped_and_nothing_else_corrects_it(settings, monkeypatch):
+def test_with_staleness_only_the_clipped_ratio_to_the_sampler_corrects_it(settings, monkeypatch):
     """A token that the sampler recorded no log-probability of has a ratio of 1."""
     import torch
     from querylect.train.credit import assign_credit
