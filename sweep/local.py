@@ -71,9 +71,17 @@ def run_process(arguments: Sequence[str], variables: Mapping[str, str]) -> int:
     Signals are handed on to it, and answered once it has ended: raises KeyboardInterrupt or StoppedError.
     """
     command = [sys.executable, "-P", "-m", "querylect", *arguments]
-    # in a session of its own, so that Ctrl-C reaches it once, from here
-    process = subprocess.Popen(command, stdout=2, start_new_session=True, env={**variables, **os.environ})
-    with _handed_on(process.send_signal) as received:
+    process: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def send(number: int) -> None:
+        early.append(number) if process is None else process.send_signal(number)
+
+    with _handed_on(send) as received:
+        # in a session of its own, so that Ctrl-C reaches it once, from here
+        process = subprocess.Popen(command, stdout=2, start_new_session=True, env={**variables, **os.environ})
+        for number in early:
+            process.send_signal(number)
         code = process.wait()
     if signal.SIGINT in received:
         raise KeyboardInterrupt

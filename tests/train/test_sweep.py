@@ -230,6 +230,25 @@ def test_a_signal_is_handed_on_once_and_ends_the_sweep(workdir, monkeypatch, num
     assert signal.getsignal(number) is previous
 
 
+def test_a_signal_that_comes_while_a_run_is_started_reaches_it(workdir, monkeypatch):
+    (workdir / "python").write_text(RUN)
+    (workdir / "python").chmod(0o755)
+    os.mkfifo(workdir / "pipe")
+    monkeypatch.setattr(sys, "executable", str(workdir / "python"))
+    start = subprocess.Popen
+
+    def interrupted(*arguments, **how):
+        process = start(*arguments, **how)
+        until((workdir / "up").exists)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(StoppedError):
+        run_process(["train", "endless"], {})
+    assert (workdir / "told").read_text() == "TERM\n"
+
+
 def test_a_run_that_fails_keeps_no_other_one_from_running(workdir, monkeypatch, capsys):
     calls = []
 
