@@ -127,7 +127,7 @@ def train(
 def stopped(folder: RunFolder, config: RunConfig, number: int | None) -> StoppedError:
     """The error of a run that a signal ended, or a callback (None); its message names the checkpoint to resume from."""
     checkpoint = folder.newest_checkpoint(config.train, config.policy)
-    state = f"{checkpoint} is its newest checkpoint" if checkpoint else "there is no checkpoint yet"
+    state = f"{checkpoint} holds its last finished step" if checkpoint else "there is no checkpoint yet"
     name = "a callback" if number is None else Signals(number).name
     return StoppedError(f"{name} came before the run had ended; {state}. Go on with --resume.")
 
