@@ -75,7 +75,10 @@ def run_process(arguments: Sequence[str], variables: Mapping[str, str]) -> int:
     early: list[int] = []
 
     def send(number: int) -> None:
-        early.append(number) if process is None else process.send_signal(number)
+        if process is None:
+            early.append(number)
+        else:
+            process.send_signal(number)
 
     with _handed_on(send) as received:
         # in a session of its own, so that Ctrl-C reaches it once, from here

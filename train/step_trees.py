@@ -102,16 +102,20 @@ class StepTrees:
 
     def _grow_ahead(self, grower: Grower, step: int) -> list[Tree]:
         """This process's trees of a step, which may be a later one; as `sample`, without a collective call."""
-        ids = self.ids_of(step)
-        earlier = Counter(self._all_ids(step)[: self.processes.rank * len(ids)])
-        questions = [self.questions[name] for name in ids]
+        questions, earlier = self._asked(step)
         streams = question_streams(self.run.seed, step, questions, earlier)
         return grower.grow(questions, self.run.rollout.branching, streams=streams)
 
+    def _asked(self, step: int) -> tuple[list[Question], Counter[str]]:
+        """This process's questions, and how often those of lower rank ask each."""
+        ids = self.ids_of(step)
+        earlier = Counter(self._all_ids(step)[: self.processes.rank * len(ids)])
+        return [self.questions[name] for name in ids], earlier
+
     def _grow(self, step: int) -> list[Tree]:
         """This process's trees of a step, with dynamic sampling if configured. Collective."""
-        run, processes, ids = self.run, self.processes, self.ids_of(step)
-        earlier = Counter(self._all_ids(step)[: processes.rank * len(ids)])
+        run, processes = self.run, self.processes
+        asked, earlier = self._asked(step)
         draw = Random(f"{run.seed}-{step}-first-stage")
 
         def grow(batch: Sequence[Question]) -> list[Tree]:
@@ -121,7 +125,7 @@ class StepTrees:
                 lambda: self.grower.grow(questions, run.rollout.branching, streams=streams)
             )
 
-        trees = grow([self.questions[name] for name in ids])
+        trees = grow(asked)
         if run.train.resample_rounds:
             resampled = resample(run, trees, self.questions, grow, step, processes)
             trees, self.dropped, self.resampled = resampled.trees, resampled.dropped, resampled.record()

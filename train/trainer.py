@@ -66,7 +66,7 @@ from .zero import uses_deepspeed
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from transformers import PreTrainedModel, TrainerCallback
+    from transformers import PreTrainedModel
     from trl import GRPOConfig
 
 
@@ -83,7 +83,6 @@ class TreeTrainer(GRPOTrainer):
         model: "PreTrainedModel | PeftModel",
         args: "GRPOConfig",
         processing_class: Tokenizer,
-        callbacks: "Sequence[TrainerCallback]" = (),
     ) -> None:
         from datasets import Dataset
 
@@ -116,7 +115,6 @@ class TreeTrainer(GRPOTrainer):
                 args=args,
                 train_dataset=Dataset.from_dict({"prompt": list(step_trees.questions)}),
                 processing_class=processing_class,
-                callbacks=list(callbacks),
             )
         if uses_fsdp() and self.ref_model is not None:
             fsdp2_prepare_model(self.accelerator, self.ref_model)
@@ -140,12 +138,11 @@ class TreeTrainer(GRPOTrainer):
     def _prepare_inputs(self, _: object) -> TurnBatch:
         """The next micro-batch; the first of a step samples its trees."""
         started = time.perf_counter()
-        number = self._step % self.args.gradient_accumulation_steps
+        number = int(self._step % self.args.gradient_accumulation_steps)
         if number == 0:
             self._begin_step()
         self._preparing = time.perf_counter() - started
-        batch: TurnBatch = self._batches[number]
-        return batch
+        return self._batches[number]
 
     def _begin_step(self) -> None:
         give_back_freed_memory()
@@ -257,13 +254,12 @@ class TreeTrainer(GRPOTrainer):
         settings = self.run.train
         logps, entropies = self._score(model, batch, entropies=True)
         assert entropies is not None
+        leaves = batch.by_token(batch.leaves)
+        old = logps.detach() if batch.old_logps is None else batch.old_logps
+        weights = self.correction.weigh(old, batch.sampler_logps, leaves)
         if settings.staleness:  # a token that the engine recorded no log-probability of has a ratio of 1
             known = ~batch.sampler_logps.isnan()
-            batch = replace(batch, old_logps=torch.where(known, batch.sampler_logps, logps.detach()))
-        leaves = batch.by_token(batch.leaves)
-        old = logps if batch.old_logps is None or settings.staleness else batch.old_logps
-        weights = self.correction.weigh(old, batch.sampler_logps, leaves)
-        if settings.staleness:
+            batch = replace(batch, old_logps=torch.where(known, batch.sampler_logps, old))
             weights = torch.ones_like(weights)
         by = Normalizer(self._tokens, self.run.rollout.max_new_tokens, self.args.gradient_accumulation_steps)
         loss, figures = policy_loss(batch, logps, entropies, weights, settings, by)

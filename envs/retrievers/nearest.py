@@ -153,8 +153,9 @@ def equal_rows(vectors: Vectors) -> npt.NDArray[np.int64]:
 def expanded(search: Nearest, groups: npt.NDArray[np.int64]) -> Nearest:
     """A search over groups of documents as one over documents, those of a group in corpus order."""
     order = np.argsort(groups, kind="stable")
-    ends = np.cumsum(np.bincount(groups))
-    starts = ends - np.bincount(groups)
+    sizes = np.bincount(groups)
+    ends = np.cumsum(sizes)
+    starts = ends - sizes
 
     def documents(queries: npt.NDArray[np.float32], depth: int) -> npt.NDArray[np.int64]:
         rows: list[npt.NDArray[np.int64]] = []

@@ -208,16 +208,22 @@ while [ -p pipe ]; do read -t 0.1 <>pipe; done
 """
 
 
-@pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, StoppedError), (signal.SIGINT, KeyboardInterrupt)])
-def test_a_signal_is_handed_on_once_and_ends_the_sweep(workdir, monkeypatch, number, error):
+@pytest.fixture
+def stand_in(workdir, monkeypatch):
+    """The folder with a stand-in of Python that notes the signals it gets."""
     (workdir / "python").write_text(RUN)
     (workdir / "python").chmod(0o755)
     os.mkfifo(workdir / "pipe")
     monkeypatch.setattr(sys, "executable", str(workdir / "python"))
+    return workdir
+
+
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, StoppedError), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_is_handed_on_once_and_ends_the_sweep(stand_in, number, error):
     assert run_process(["train", "fails"], {}) == 7
 
     def stop_it():
-        until((workdir / "up").exists)
+        until((stand_in / "up").exists)
         os.kill(os.getpid(), number)
 
     previous = signal.getsignal(number)
@@ -226,27 +232,23 @@ def test_a_signal_is_handed_on_once_and_ends_the_sweep(workdir, monkeypatch, num
     with pytest.raises(error):
         run_process(["train", "endless"], {})
     stopper.join()
-    assert (workdir / "told").read_text() == f"{signal.Signals(number).name.removeprefix('SIG')}\n"
+    assert (stand_in / "told").read_text() == f"{signal.Signals(number).name.removeprefix('SIG')}\n"
     assert signal.getsignal(number) is previous
 
 
-def test_a_signal_that_comes_while_a_run_is_started_reaches_it(workdir, monkeypatch):
-    (workdir / "python").write_text(RUN)
-    (workdir / "python").chmod(0o755)
-    os.mkfifo(workdir / "pipe")
-    monkeypatch.setattr(sys, "executable", str(workdir / "python"))
+def test_a_signal_that_comes_while_a_run_is_started_reaches_it(stand_in, monkeypatch):
     start = subprocess.Popen
 
     def interrupted(*arguments, **how):
         process = start(*arguments, **how)
-        until((workdir / "up").exists)
+        until((stand_in / "up").exists)
         os.kill(os.getpid(), signal.SIGTERM)
         return process
 
     monkeypatch.setattr(subprocess, "Popen", interrupted)
     with pytest.raises(StoppedError):
         run_process(["train", "endless"], {})
-    assert (workdir / "told").read_text() == "TERM\n"
+    assert (stand_in / "told").read_text() == "TERM\n"
 
 
 def test_a_run_that_fails_keeps_no_other_one_from_running(workdir, monkeypatch, capsys):
