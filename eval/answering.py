@@ -16,7 +16,7 @@ from ..envs.plan import SearchPlan
 from ..envs.schemas import HitBody, Step, StepResult
 from ..rewriters.base import RewritingStrategy
 from ..rollouts.engines.base import Completion, Engine, Sampling
-from ..rollouts.grow import Grower
+from ..rollouts.grow import TreeSampler
 from ..rollouts.memory import give_back_freed_memory
 from ..rollouts.random_streams import stream
 from ..rollouts.tree import Tree
@@ -76,14 +76,14 @@ def answers(
     rewriter: RewritingStrategy,
     rollout: RolloutConfig,
 ) -> Iterator[AnsweredBatch]:
-    """Yield the answers to one batch after another. Raises as `Grower.grow`."""
+    """Yield the answers to one batch after another. Raises as `TreeSampler.grow`."""
     reward_metric, *extra_metrics = asking.metrics
     branching = [asking.paths, *[1] * (asking.turns - 1)]
     for part in parts:
         timed = _Timed(engine, client, asking.turns)
-        grower = Grower(timed, rewriter, timed, rollout, RewardConfig(metric=reward_metric), extra_metrics)
+        tree_sampler = TreeSampler(timed, rewriter, timed, rollout, RewardConfig(metric=reward_metric), extra_metrics)
         streams = None if asking.samples is None else [stream("eval", asking.seed, question.id) for question in part]
-        trees = grower.grow(part, branching, asking.samples is None, streams)
+        trees = tree_sampler.grow(part, branching, asking.samples is None, streams)
         yield AnsweredBatch(trees, [seconds / (len(part) * asking.paths) for seconds in timed.seconds])
         give_back_freed_memory()
 

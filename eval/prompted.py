@@ -67,7 +67,7 @@ def model_answers(
     rollout: RolloutConfig,
 ) -> Iterator[Answered]:
     """Yield the answers of a system to one batch after another: of a policy, or of a prompted model.
-    Raises as `Grower.grow`, `Llm.ask` and the client."""
+    Raises as `TreeSampler.grow`, `Llm.ask` and the client."""
     if not isinstance(model, Llm):
         for answered in answers(parts, asking, model, client, rewriter, rollout):
             records = records_of_trees(name, answered.trees, asking.metrics, asking.paths, answered.seconds)

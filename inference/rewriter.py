@@ -30,7 +30,7 @@ from .requests import History, QuestionLike, is_single, parse_questions
 from .results import RewriteResult, SearchResult, TurnOutcome
 from .retriever_prompts import Retriever, RewriterPool
 from .searching import AsyncSearcher, DefaultSearch, Rankings, Searcher
-from .turns import Order, TurnLoop, answer
+from .turns import RewriteRequest, TurnLoop, answer
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Rewriter:
             log.info("%s: the rewrite of turn %d is used (%s)", trained.name, self._turn, reason)
         base = engine.config if isinstance(engine, EndpointModel) else trained.base
         self._id_counter = itertools.count()
-        self._batcher: DynamicBatcher[Order, RewriteResult] = DynamicBatcher(
+        self._batcher: DynamicBatcher[RewriteRequest, RewriteResult] = DynamicBatcher(
             lambda orders: answer(orders, base, trained.k), ANSWERED_AT_ONCE
         )
 
@@ -285,14 +285,14 @@ class Rewriter:
     def _run(self, loop: TurnLoop, client: Searcher | None) -> list[SearchResult]:
         """Alternate between answers and searches; `client` is None where there is nothing to search."""
         while not loop.over:
-            plans = loop.plans(self._batcher.ask(loop.orders()))
+            plans = loop.plans(self._batcher.ask(loop.requests()))
             loop.add(client.search(plans) if client is not None and plans else [])
         return loop.results()
 
     async def _arun(self, loop: TurnLoop, client: Searcher | AsyncSearcher | None) -> list[SearchResult]:
         """`_run` for an event loop; the client is called in a thread, since it may be synchronous."""
         while not loop.over:
-            plans = loop.plans(await self._batcher.ask_soon(loop.orders()))
+            plans = loop.plans(await self._batcher.ask_soon(loop.requests()))
             rankings: Rankings | Awaitable[Rankings] = []
             if client is not None and plans:
                 rankings = await asyncio.to_thread(client.search, plans)
@@ -315,8 +315,8 @@ class Rewriter:
         if turns is not None and turns < 1:
             raise RequestError(f"turn is {turns}; turns are counted from 1.")
 
-        def order(question: Question, earlier: TurnOutcome | None) -> Order:
+        def request(question: Question, earlier: TurnOutcome | None) -> RewriteRequest:
             name = str(next(self._id_counter) % _MAX_IDS)
-            return Order(self._prompts.select(retriever), question, name, earlier)
+            return RewriteRequest(self._prompts.select(retriever), question, name, earlier)
 
-        return TurnLoop(order, batch, turns or self._turn, k, search_last)
+        return TurnLoop(request, batch, turns or self._turn, k, search_last)

@@ -50,7 +50,7 @@ class AskedBody(RequestBody):
 Questions = Annotated[list[Text | AskedBody], Field(min_length=1, max_length=MAX_QUESTIONS, fail_fast=True)]
 
 
-class RewriteRequest(RequestBody):
+class RewriteRequestBody(RequestBody):
     """Body of `POST /v1/rewrite`."""
 
     questions: Questions
@@ -145,7 +145,7 @@ def _router(service: ServiceState, rewriter: Rewriter) -> APIRouter:
     card = environment.card
 
     @router.post("/v1/rewrite", response_model=RewriteAnswer)
-    async def rewrite(body: RewriteRequest) -> RewriteAnswer:
+    async def rewrite(body: RewriteRequestBody) -> RewriteAnswer:
         """Rewrite every question; the served index is searched where a later turn is shown documents."""
         questions = _admitted(body, rewriter)
         work = rewriter.arewrite(questions, retriever=card, turn=body.turn, client=searcher)
@@ -179,7 +179,7 @@ class _ServiceSearcher:
         return await asyncio.to_thread(read_hits, self._service.environment, await self._service.rank(plans))
 
 
-def _admitted(body: RewriteRequest | AskRequest, rewriter: Rewriter) -> list[Question]:
+def _admitted(body: RewriteRequestBody | AskRequest, rewriter: Rewriter) -> list[Question]:
     """The questions of a request. OverloadedError if the queue is full."""
     waiting = rewriter.waiting
     if waiting >= MAX_WAITING:

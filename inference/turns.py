@@ -19,7 +19,7 @@ from .retriever_prompts import RetrieverRewriter
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RewriteRequest:
     """One question in one turn."""
 
     prompts: RetrieverRewriter
@@ -47,34 +47,34 @@ class Order:
         return [hit.document for hit in hits or ()]
 
 
-def answer(orders: Sequence[Order], base: PolicyConfig | LlmConfig, depth: int) -> list[RewriteResult]:
-    """The greedy answer to each order, in input order.
+def answer(requests: Sequence[RewriteRequest], base: PolicyConfig | LlmConfig, depth: int) -> list[RewriteResult]:
+    """The greedy answer to each request, in input order.
 
     `base` is the model of first stages that name none; `depth` is the number of documents in the fallback plan of a
     failed answer.
     """
     results: dict[int, RewriteResult] = {}
     groups: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for index, order in enumerate(orders):
-        groups[id(order.prompts.conversation), order.turn].append(index)
+    for index, request in enumerate(requests):
+        groups[id(request.prompts.conversation), request.turn].append(index)
     for (_, turn), indices in groups.items():
-        group = [orders[index] for index in indices]
+        group = [requests[index] for index in indices]
         answered = _answer_turn(group[0].prompts.conversation, group, turn, base, depth)
         results |= zip(indices, answered, strict=True)
     give_back_freed_memory()
-    return [results[index] for index in range(len(orders))]
+    return [results[index] for index in range(len(requests))]
 
 
 @dataclass(slots=True)
 class TurnLoop:
-    """`turns` turns of some questions. For each of them: answer `orders`, search `plans`, `add` the rankings.
+    """`turns` turns of some questions. For each of them: answer `requests`, search `plans`, `add` the rankings.
 
     As in training, nothing is searched after a failed answer, except in the last turn, where the question is; and a
     question whose answer stopped keeps the ranking that it has, if any, and is not asked again.
     """
 
-    order: Callable[[Question, TurnOutcome | None], Order]
-    """The order for a question after its last turn, None for the first."""
+    request: Callable[[Question, TurnOutcome | None], RewriteRequest]
+    """The request for a question after its last turn, None for the first."""
     questions: Sequence[Question]
     turns: int
     k: int | None = None
@@ -100,10 +100,10 @@ class TurnLoop:
         """The questions that did not stop."""
         return [index for index, turns in enumerate(self._outcomes) if not turns or not turns[-1].rewrite.stopped]
 
-    def orders(self) -> list[Order]:
-        """The orders of the next turn."""
+    def requests(self) -> list[RewriteRequest]:
+        """The requests of the next turn."""
         return [
-            self.order(self.questions[index], self._outcomes[index][-1] if self._outcomes[index] else None)
+            self.request(self.questions[index], self._outcomes[index][-1] if self._outcomes[index] else None)
             for index in self._open
         ]
 
@@ -152,14 +152,19 @@ def _last_search(outcomes: Sequence[TurnOutcome]) -> TurnOutcome | None:
 
 
 def _result(
-    order: Order, turn: int, depth: int, rewrite: Rewrite, text: str, continuation: Continuation | ChatSoFar | None
+    request: RewriteRequest,
+    turn: int,
+    depth: int,
+    rewrite: Rewrite,
+    text: str,
+    continuation: Continuation | ChatSoFar | None,
 ) -> RewriteResult:
     """The result of an answer, which is the question itself where the answer cannot be used."""
     failure = None if rewrite.format_ok else rewrite.failure or "no plan"
     texts = rewrite.rewrites if rewrite.format_ok else ()
-    plan = rewrite.plan or SearchPlan.of(order.question.text, depth)
+    plan = rewrite.plan or SearchPlan.of(request.question.text, depth)
     return RewriteResult(
-        order.question,
+        request.question,
         turn,
         plan,
         texts,
@@ -178,22 +183,24 @@ _Answer = tuple[Rewrite, str, Continuation | ChatSoFar | None]
 
 def _answer_turn(
     conversation: Conversation | EndpointConversation,
-    orders: Sequence[Order],
+    requests: Sequence[RewriteRequest],
     turn: int,
     base: PolicyConfig | LlmConfig,
     depth: int,
 ) -> list[RewriteResult]:
-    """The answers to orders of one conversation and turn."""
-    questions = [replace(order.question, id=order.id) for order in orders]
+    """The answers to requests of one conversation and turn."""
+    questions = [replace(request.question, id=request.id) for request in requests]
     lost = _first_stage(conversation, questions, base) if turn == 1 else {}
-    lost |= {order.id: "no turn to go on from" for order in orders if turn > 1 and order.continuation is None}
-    pairs = [(order, question) for order, question in zip(orders, questions, strict=True) if order.id not in lost]
+    lost |= {request.id: "no turn to go on from" for request in requests if turn > 1 and request.continuation is None}
+    pairs = [
+        (request, question) for request, question in zip(requests, questions, strict=True) if request.id not in lost
+    ]
     answers = {name: _lost(reason) for name, reason in lost.items()}
     if isinstance(conversation, EndpointConversation):
         answers |= _ask_endpoint(conversation, pairs, turn)
     else:
         answers |= _ask_policy(conversation, pairs, turn)
-    return [_result(order, turn, depth, *answers[order.id]) for order in orders]
+    return [_result(request, turn, depth, *answers[request.id]) for request in requests]
 
 
 def _lost(reason: str) -> _Answer:
@@ -202,36 +209,38 @@ def _lost(reason: str) -> _Answer:
 
 
 def _ask_endpoint(
-    conversation: EndpointConversation, pairs: Sequence[tuple[Order, Question]], turn: int
+    conversation: EndpointConversation, pairs: Sequence[tuple[RewriteRequest, Question]], turn: int
 ) -> dict[str, _Answer]:
     """The answers of a model behind an endpoint, by id."""
     chats: dict[str, ChatSoFar] = {}
-    for order, question in pairs:
-        after = order.continuation
+    for request, question in pairs:
+        after = request.continuation
         if isinstance(after, ChatSoFar):
-            chats[order.id] = conversation.next_turn(question, after, order.documents, turn)
+            chats[request.id] = conversation.next_turn(question, after, request.documents, turn)
         else:
-            chats[order.id] = conversation.begin(question)
+            chats[request.id] = conversation.begin(question)
     replies = conversation.answer([question for _, question in pairs], list(chats.values()), turn) if chats else []
     return {name: (reply.rewrite, reply.text, reply.after) for name, reply in zip(chats, replies, strict=True)}
 
 
-def _ask_policy(conversation: Conversation, pairs: Sequence[tuple[Order, Question]], turn: int) -> dict[str, _Answer]:
+def _ask_policy(
+    conversation: Conversation, pairs: Sequence[tuple[RewriteRequest, Question]], turn: int
+) -> dict[str, _Answer]:
     """`_ask_endpoint` of a policy that is loaded here."""
     answers: dict[str, _Answer] = {}
     branches: dict[str, Branch] = {}
     max_tokens = conversation.rollout.max_prompt_tokens
-    for order, question in pairs:
-        after = order.continuation
+    for request, question in pairs:
+        after = request.continuation
         if isinstance(after, Continuation):
-            branch = conversation.next_turn(after.branch, after.node, order.documents, turn)
+            branch = conversation.next_turn(after.branch, after.node, request.documents, turn)
         else:
             branch = conversation.begin(question)
         if len(branch.prompt_ids) > max_tokens:
             reason = f"the prompt has {len(branch.prompt_ids)} tokens of {max_tokens}; shorten the question"
-            answers[order.id] = _lost(reason)
+            answers[request.id] = _lost(reason)
         else:
-            branches[order.id] = branch
+            branches[request.id] = branch
     sampling = conversation.sampling(greedy=True)
     generated = conversation.generate(list(branches.values()), turn, 1, sampling) if branches else []
     for name, (branch, node) in zip(branches, generated, strict=True):

@@ -1,4 +1,4 @@
-"""From a run's settings to what grows its trees: the rewriter for the retriever that will search, and the grower."""
+"""From a run's settings to what samples its trees, with the rewriter for the retriever that will search."""
 
 from ..configs.schema import MixConfig, RewardConfig, RewriterConfig, RolloutConfig
 from ..envs.client.base import EnvironmentApi, StepClient
@@ -8,15 +8,15 @@ from ..rewriters.card import RetrieverCard
 from ..rewriters.mixed import MixedRewriter
 from ..rewriters.registry import make_rewriter
 from .engines.base import Engine
-from .grow import Grower
-from .streaming import StreamingGrower
+from .grow import TreeSampler
+from .streaming import StreamingTreeSampler
 
 
-def make_grower(
+def make_tree_sampler(
     engine: Engine, rewriter: RewritingStrategy, client: StepClient, rollout: RolloutConfig, reward: RewardConfig
-) -> Grower:
+) -> TreeSampler:
     """What grows trees with this engine, and searches them turn by turn or while they are sampled."""
-    kind = StreamingGrower if rollout.streams else Grower
+    kind = StreamingTreeSampler if rollout.streams else TreeSampler
     return kind(engine, rewriter, client, rollout, reward)
 
 

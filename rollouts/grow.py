@@ -20,7 +20,7 @@ ANSWERED_AT_ONCE = 192
 """Questions that are answered greedily side by side."""
 
 
-class Grower(Conversation):
+class TreeSampler(Conversation):
     """Grows trees for one rewriter, engine and environment."""
 
     def __init__(

@@ -1,10 +1,10 @@
 """Growing trees while they are searched.
 
-StreamingGrower is for engines that take requests at any time (vLLM, a vLLM server): a turn is searched when it ends and
-the turn below it is sampled at once, so nothing waits for the longest answer of a turn. While SEARCHES_AT_ONCE requests
-are under way, turns that end are collected for the next one: the slower the service, the larger its batches. Every
-sample has the random stream of its position in the tree, whichever answer or search ends first, and children are in the
-order of their numbers.
+StreamingTreeSampler is for engines that take requests at any time (vLLM, a vLLM server): a turn is searched when it
+ends and the turn below it is sampled at once, so nothing waits for the longest answer of a turn. While SEARCHES_AT_ONCE
+requests are under way, turns that end are collected for the next one: the slower the service, the larger its batches.
+Every sample has the random stream of its position in the tree, whichever answer or search ends first, and children are
+in the order of their numbers.
 """
 
 import time
@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 from ..envs.client.base import ReadingClient
 from .conversation import Branch
 from .engines.base import Completion, StreamingEngine
-from .grow import Grower
+from .grow import TreeSampler
 from .random_streams import stream
 from .tree import Node
 
@@ -39,13 +39,13 @@ def _searcher(threads: int = 1) -> Iterator[ThreadPoolExecutor]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-class StreamingGrower(Grower):
+class StreamingTreeSampler(TreeSampler):
     """Grows trees with an engine that takes requests at any time."""
 
     engine: StreamingEngine
 
     def grow_from(self, branches: Sequence[Branch], branching: Sequence[int], greedy: bool, streams: bool) -> None:
-        """As `Grower.grow_from`; the time of `retrieve` is that in which nothing was sampled."""
+        """As `TreeSampler.grow_from`; the time of `retrieve` is that in which nothing was sampled."""
         started = time.perf_counter()
         self.engine.wake()
         if not streams:
@@ -85,13 +85,13 @@ class _Growth:
 
     def __init__(
         self,
-        grower: StreamingGrower,
+        tree_sampler: StreamingTreeSampler,
         branching: Sequence[int],
         greedy: bool,
         searcher: ThreadPoolExecutor,
         searches_at_once: int,
     ) -> None:
-        self.grower, self.branching, self.greedy = grower, branching, greedy
+        self.tree_sampler, self.branching, self.greedy = tree_sampler, branching, greedy
         self.searcher, self.searches_at_once = searcher, searches_at_once
         self.waited = 0.0
         """Seconds in which nothing was sampled."""
@@ -109,7 +109,7 @@ class _Growth:
         for branch in first:
             self._ask(branch, 1)
         while self._sampling or self._searches:
-            computed = bool(self._sampling) and self.grower.engine.advance()
+            computed = bool(self._sampling) and self.tree_sampler.engine.advance()
             self._take_ended(wait=not computed)
             if self._unsearched and self._searches < self.searches_at_once:
                 self._search()
@@ -118,9 +118,9 @@ class _Growth:
             (parent.children if parent else answer.branch.tree.roots).append(node)
 
     def _ask(self, branch: Branch, turn: int) -> None:
-        self.grower.check_length([branch.prompt_ids])
-        sampling = replace(self.grower.sampling(self.greedy), streams=(branch.stream,))
-        futures = self.grower.engine.submit(branch.prompt_ids, self.branching[turn - 1], sampling)
+        self.tree_sampler.check_length([branch.prompt_ids])
+        sampling = replace(self.tree_sampler.sampling(self.greedy), streams=(branch.stream,))
+        futures = self.tree_sampler.engine.submit(branch.prompt_ids, self.branching[turn - 1], sampling)
         self._sampling += len(futures)
         for number, future in enumerate(futures):
             self._when_done(future, partial(self._answered, _Answer(branch, turn, number)))
@@ -129,7 +129,7 @@ class _Growth:
         ended, self._unsearched = self._unsearched, []
         self._searches += 1
         turns = [(answer.branch, node) for answer, node in ended]
-        self._when_done(self.searcher.submit(self.grower.search, turns), lambda _: self._searched(ended))
+        self._when_done(self.searcher.submit(self.tree_sampler.search, turns), lambda _: self._searched(ended))
 
     def _when_done(self, future: Future[_Result], do: Callable[[_Result], None]) -> None:
         future.add_done_callback(lambda done: self._ended.put(lambda: do(done.result())))
@@ -144,7 +144,7 @@ class _Growth:
 
     def _answered(self, answer: _Answer, completion: Completion) -> None:
         self._sampling -= 1
-        self._unsearched.append((answer, self.grower.node(answer.branch, completion, answer.turn)))
+        self._unsearched.append((answer, self.tree_sampler.node(answer.branch, completion, answer.turn)))
 
     def _searched(self, searched: Sequence[tuple[_Answer, Node]]) -> None:
         self._searches -= 1
@@ -153,6 +153,6 @@ class _Growth:
             if answer.turn < len(self.branching) and not node.rewrite.stop:
                 documents = [hit.document for hit in node.ranking]
                 self._ask(
-                    self.grower.next_turn(answer.branch, node, documents, answer.turn + 1, answer.number),
+                    self.tree_sampler.next_turn(answer.branch, node, documents, answer.turn + 1, answer.number),
                     answer.turn + 1,
                 )

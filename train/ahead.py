@@ -18,15 +18,15 @@ from copy import copy
 from typing import Any, NamedTuple
 
 from ..rollouts.conversation import Clock
-from ..rollouts.engines.base import Engine, Weights
-from ..rollouts.grow import Grower
+from ..rollouts.engines.base import Engine, WeightSync
+from ..rollouts.grow import TreeSampler
 from ..rollouts.tree import Tree
 from .distributed.processes import Processes
 
 log = logging.getLogger(__name__)
 
-Grow = Callable[[Grower, int], list[Tree]]
-"""Grows this process's trees of a step with a grower. It has no collective calls."""
+Grow = Callable[[TreeSampler, int], list[Tree]]
+"""Grows this process's trees of a step with a tree_sampler. It has no collective calls."""
 _CLOSING_SECONDS = 60.0
 
 
@@ -62,15 +62,21 @@ class TreesAhead:
     """
 
     def __init__(
-        self, staleness: int, steps: int, grower: Grower, sampler: Weights, grow: Grow, processes: Processes
+        self,
+        staleness: int,
+        steps: int,
+        tree_sampler: TreeSampler,
+        weight_sync: WeightSync,
+        grow: Grow,
+        processes: Processes,
     ) -> None:
         """`steps`: of the whole run."""
         self.staleness = staleness
-        self._steps, self._sampler, self._grow, self._processes = steps, sampler, grow, processes
+        self._steps, self._weight_sync, self._grow, self._processes = steps, weight_sync, grow, processes
         self._changed = threading.Condition()
         self._closed = threading.Event()
-        self._grower = copy(grower)  # with clocks of its own
-        self._grower.engine = _ClosableEngine(grower.engine, self._closed)
+        self._tree_sampler = copy(tree_sampler)  # with clocks of its own
+        self._tree_sampler.engine = _ClosableEngine(tree_sampler.engine, self._closed)
         self._version = -1
         """Updates that the weights of the engine have seen."""
         self._ready: dict[int, Sampled] = {}
@@ -113,7 +119,7 @@ class TreesAhead:
 
     def sleep(self) -> None:
         """Let the thread go on."""
-        self._sampler.sleep()
+        self._weight_sync.sleep()
         self._release()
 
     def close(self) -> None:
@@ -138,7 +144,7 @@ class TreesAhead:
 
     def _send(self, step: int) -> None:
         """Give the engine the weights that have seen `step` updates. Collective."""
-        self._sampler.refresh()
+        self._weight_sync.refresh()
         self._version = step
 
     def _send_between_steps(self, step: int) -> None:
@@ -182,9 +188,9 @@ class TreesAhead:
                 assert self._next is not None
                 step, version, self._busy = self._next, self._version, True
             failure, trees = None, list[Tree]()
-            self._grower.clock, self._grower.searched = Clock(), Clock()
+            self._tree_sampler.clock, self._tree_sampler.searched = Clock(), Clock()
             try:
-                trees = self._grow(self._grower, step)
+                trees = self._grow(self._tree_sampler, step)
             except _Closed:
                 return
             except BaseException as error:  # noqa: BLE001 (raised in the thread that trains)
@@ -195,6 +201,6 @@ class TreesAhead:
                     self._failure = failure
                     self._changed.notify_all()
                     return
-                self._ready[step] = Sampled(trees, self._grower.clock.read(), version)
+                self._ready[step] = Sampled(trees, self._tree_sampler.clock.read(), version)
                 self._next = step + 1
                 self._changed.notify_all()

@@ -18,8 +18,8 @@ from ..configs.mix import deadlines
 from ..configs.schema import RunConfig
 from ..data.sampling import in_batches
 from ..data.types import Question
-from ..rollouts.engines.base import Weights
-from ..rollouts.grow import Grower
+from ..rollouts.engines.base import WeightSync
+from ..rollouts.grow import TreeSampler
 from ..rollouts.random_streams import stream
 from ..rollouts.tree import Node, Tree
 from .imitation import Demonstration, Round
@@ -32,7 +32,11 @@ ROUNDS = 3
 
 
 def expert_rounds(
-    config: RunConfig, policy: nn.Module, grower: Grower, sampler: Weights, questions: Sequence[Question]
+    config: RunConfig,
+    policy: nn.Module,
+    tree_sampler: TreeSampler,
+    weight_sync: WeightSync,
+    questions: Sequence[Question],
 ) -> Iterator[Round]:
     """Yield the rounds of `train.warm_start`, each sampled lazily from the current policy.
 
@@ -41,16 +45,16 @@ def expert_rounds(
     settings, passes = config.train.warm_start, _passes(questions, config.seed)
     for number in range(1, ROUNDS + 1):
         policy.eval()
-        sampler.refresh()
+        weight_sync.refresh()
         trees: list[Tree] = []
         for batch in in_batches(list(islice(passes, settings.questions)), config.train.questions_per_step):
             streams = [stream(config.seed, "expert iteration", epoch, question.id) for epoch, question in batch]
-            grown = grower.grow([question for _, question in batch], config.rollout.branching, streams=streams)
+            grown = tree_sampler.grow([question for _, question in batch], config.rollout.branching, streams=streams)
             remedy = "Bring the service back and start again with: querylect train … --resume"
             subject = f"no sample of round {number} of the warm start"
-            refuse_outage(grown, grower.client, deadlines(config), grower.reward, subject, remedy)
+            refuse_outage(grown, tree_sampler.client, deadlines(config), tree_sampler.reward, subject, remedy)
             trees += grown
-        sampler.sleep()
+        weight_sync.sleep()
         best = [sample for tree in trees if (sample := best_sample(tree)) is not None]
         rewards = [root.reward for tree in trees for root in tree.roots if root.reward is not None]
         figures = {

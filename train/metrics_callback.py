@@ -48,8 +48,8 @@ class MetricsCallback(TrainerCallback):
     def record(self, losses: Mapping[str, float]) -> dict[str, float]:
         """The figures of the step that has just ended, with those of its loss."""
         trainer, now = self.trainer, time.perf_counter()
-        seconds = {**trainer.step_trees.seconds, **trainer.grower.clock.read()}
-        searched = trainer.grower.searched.read()
+        seconds = {**trainer.step_trees.seconds, **trainer.tree_sampler.clock.read()}
+        searched = trainer.tree_sampler.searched.read()
         record: dict[str, float] = {**trainer.last_metrics, **losses, **self.changes.read()}
         for activity in ("generate", "retrieve", "score"):
             record[f"seconds/{activity}"] = seconds.get(activity, 0.0)

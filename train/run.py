@@ -26,7 +26,7 @@ from ..errors import (
     StorageError,
 )
 from ..provenance import Start, this_start
-from ..rollouts.engines.base import Weights
+from ..rollouts.engines.base import WeightSync
 from ..rollouts.tokenizer import Tokenizer
 from ..storage import only_command
 from .arguments import check_combinations, grpo_config, trainable_dtype
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel, TrainerCallback
 
-    from ..rollouts.grow import Grower
+    from ..rollouts.grow import TreeSampler
     from .distributed.stopping import StopOnSignal
     from .guard import CollapseGuard
     from .staged import StagedQuestions
@@ -80,8 +80,8 @@ class _Policy:
     """The run's settings, with train.gradient_checkpointing resolved for this policy."""
     model: "PreTrainedModel | PeftModel"
     tokenizer: Tokenizer
-    sampler: Weights
-    grower: "Grower"
+    weight_sync: WeightSync
+    tree_sampler: "TreeSampler"
     base: str
     """Fingerprint of the weights before training, in the main process."""
 
@@ -186,14 +186,14 @@ def _describe_environment(client: EnvironmentApi, folder: RunFolder | None) -> d
 
 
 def _load(launch: _Launch, data: TrainingData) -> _Policy:
-    """Load the policy and its sampler.
+    """Load the policy and its engine.
 
     DeepSpeed and FSDP are set up later: they would shard the weights while loading, but every process needs all of them
     once, for the warm start and for its sampling copy.
     """
     from transformers import set_seed
 
-    from ..rollouts.build import make_grower
+    from ..rollouts.build import make_tree_sampler
     from ..rollouts.engines.open import open_engine
     from ..rollouts.fingerprint import fingerprint
     from ..rollouts.policy import add_lora, load_policy, move_to
@@ -214,9 +214,9 @@ def _load(launch: _Launch, data: TrainingData) -> _Policy:
     train = config.train.model_copy(update={"gradient_checkpointing": checkpointing})
     config = config.model_copy(update={"train": train})
     separate = splits_weights() or config.train.staleness > 0
-    engine, sampler = open_engine(config.policy, config.rollout, config.seed, model, tokenizer, separate)
-    grower = make_grower(engine, data.rewriter, data.client, config.rollout, config.reward)
-    return _Policy(config, model, tokenizer, sampler, grower, base)
+    engine, weight_sync = open_engine(config.policy, config.rollout, config.seed, model, tokenizer, separate)
+    tree_sampler = make_tree_sampler(engine, data.rewriter, data.client, config.rollout, config.reward)
+    return _Policy(config, model, tokenizer, weight_sync, tree_sampler, base)
 
 
 def _open_folder(
@@ -235,7 +235,7 @@ def _warm_start(policy: _Policy, data: TrainingData, folder: RunFolder) -> None:
 
     # Titles may help questions that fail on their own; expert iteration uses the questions that GRPO trains on.
     pool = data.train_split if len(policy.config.rollout.branching) > 1 else data.questions
-    warm_start(policy.config, policy.model, policy.grower, policy.sampler, pool, folder)
+    warm_start(policy.config, policy.model, policy.tree_sampler, policy.weight_sync, pool, folder)
     with staged(folder.warm) as path:
         policy.model.save_pretrained(str(path))
         policy.tokenizer.save_pretrained(str(path))
@@ -292,14 +292,16 @@ def _make_trainer(
 
     config, processes, path = policy.config, launch.processes, opened.folder.path
     processes.on_every_process(lambda: name_reference(config.train, config.policy, opened.folder, policy.model))
-    policy.sampler.sleep()  # vLLM is awake since it was started; what the trainer loads takes its place
+    policy.weight_sync.sleep()  # vLLM is awake since it was started; what the trainer loads takes its place
     name = config.name
     if "trackio" in config.tracking.report_to:
         name = processes.on_main_process(lambda: f"{config.name}-{tracking_id(path)}")
     trainer = TreeTrainer(
         run=config,
         folder=opened.folder,
-        step_trees=StepTrees(config, policy.grower, policy.sampler, data.questions, data.order, processes, questions),
+        step_trees=StepTrees(
+            config, policy.tree_sampler, policy.weight_sync, data.questions, data.order, processes, questions
+        ),
         processes=processes,
         model=policy.model,
         args=grpo_config(config, opened.folder.checkpoints, processes.count, name),
@@ -347,8 +349,8 @@ def _add_callbacks(
                 config.train,
                 folder,
                 data.validation,
-                policy.grower,
-                trainer.step_trees.ahead or policy.sampler,
+                policy.tree_sampler,
+                trainer.step_trees.ahead or policy.weight_sync,
                 save=trainer.save_policy,
                 on_record=validated,
                 processes=processes,

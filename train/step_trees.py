@@ -15,8 +15,8 @@ import torch
 
 from ..configs.schema import RunConfig
 from ..data.types import Question
-from ..rollouts.engines.base import Weights
-from ..rollouts.grow import Grower
+from ..rollouts.engines.base import WeightSync
+from ..rollouts.grow import TreeSampler
 from ..rollouts.random_streams import stream
 from ..rollouts.tree import Tree
 from .ahead import TreesAhead
@@ -33,15 +33,15 @@ class StepTrees:
     def __init__(
         self,
         run: RunConfig,
-        grower: Grower,
-        sampler: Weights,
+        tree_sampler: TreeSampler,
+        weight_sync: WeightSync,
         questions: Sequence[Question],
         order: Sequence[str] | None = None,
         processes: Processes | None = None,
         staged: "StagedQuestions | None" = None,
     ) -> None:
         """`order`: the ids of the questions of all steps; None shuffles `questions` anew in every pass."""
-        self.run, self.grower, self.sampler, self.staged = run, grower, sampler, staged
+        self.run, self.tree_sampler, self.weight_sync, self.staged = run, tree_sampler, weight_sync, staged
         self.processes = processes or Processes()
         self.questions = {question.id: question for question in questions}
         self._names = list(order or self.questions)
@@ -57,19 +57,21 @@ class StepTrees:
         """Updates that the weights which sampled the trees were behind."""
         self.ahead: TreesAhead | None = None
         if staleness := run.train.staleness:
-            self.ahead = TreesAhead(staleness, run.train.steps, grower, sampler, self._grow_ahead, self.processes)
+            self.ahead = TreesAhead(
+                staleness, run.train.steps, tree_sampler, weight_sync, self._grow_ahead, self.processes
+            )
 
     def sample(self, step: int) -> list[Tree]:
         """This process's trees of the step that follows `step` updates. Collective."""
         if self.ahead is not None:
             return self._take(self.ahead, step)
         started = time.perf_counter()
-        self.sampler.refresh()
-        self.grower.clock.add("generate", started)
+        self.weight_sync.refresh()
+        self.tree_sampler.clock.add("generate", started)
         trees = self._grow(step)
         started = time.perf_counter()
-        self.sampler.sleep()
-        self.grower.clock.add("generate", started)
+        self.weight_sync.sleep()
+        self.tree_sampler.clock.add("generate", started)
         return trees
 
     def ids_of(self, step: int) -> list[str]:
@@ -96,15 +98,15 @@ class StepTrees:
     def _take(self, ahead: TreesAhead, step: int) -> list[Tree]:
         started = time.perf_counter()
         sampled = ahead.take(step)
-        self.grower.clock.add("wait", started)
+        self.tree_sampler.clock.add("wait", started)
         self.seconds, self.staleness = sampled.seconds, float(step - sampled.version)
         return sampled.trees
 
-    def _grow_ahead(self, grower: Grower, step: int) -> list[Tree]:
+    def _grow_ahead(self, tree_sampler: TreeSampler, step: int) -> list[Tree]:
         """This process's trees of a step, which may be a later one; as `sample`, without a collective call."""
         questions, earlier = self._asked(step)
         streams = question_streams(self.run.seed, step, questions, earlier)
-        return grower.grow(questions, self.run.rollout.branching, streams=streams)
+        return tree_sampler.grow(questions, self.run.rollout.branching, streams=streams)
 
     def _asked(self, step: int) -> tuple[list[Question], Counter[str]]:
         """This process's questions, and how often those of lower rank ask each."""
@@ -122,7 +124,7 @@ class StepTrees:
             questions = batch if self.staged is None else self.staged.ready(batch, self.questions, draw)
             streams = question_streams(run.seed, step, questions, earlier)
             return processes.on_every_process(
-                lambda: self.grower.grow(questions, run.rollout.branching, streams=streams)
+                lambda: self.tree_sampler.grow(questions, run.rollout.branching, streams=streams)
             )
 
         trees = grow(asked)

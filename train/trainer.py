@@ -88,7 +88,7 @@ class TreeTrainer(GRPOTrainer):
 
         self.run, self.folder, self.step_trees = run, folder, step_trees
         self.processes = processes or Processes()
-        self.grower = step_trees.grower
+        self.tree_sampler = step_trees.tree_sampler
         self.correction = ImportanceCorrection()
         self.trees: list[Tree] = []
         """Those of all processes that were sampled for this step."""
@@ -169,7 +169,7 @@ class TreeTrainer(GRPOTrainer):
         self._batches = self._micro_batches(local, credit)
         self._tokens = sum(self.processes.all_gather(sampled_tokens(local))) / self.processes.count
         self._record_step(credit)
-        self.grower.clock.add("score", started)
+        self.tree_sampler.clock.add("score", started)
         self.processes.on_every_process(self._refuse_silence)
 
     def _micro_batches(self, trees: Sequence[Tree], credit: Credit) -> list[TurnBatch]:
@@ -193,17 +193,17 @@ class TreeTrainer(GRPOTrainer):
 
     def _record_step(self, credit: Credit) -> None:
         """Compute the metrics of the step's trees."""
-        self.last_metrics = {**step_metrics(self.trees, credit, self.grower.chat), **self.step_trees.resampled}
+        self.last_metrics = {**step_metrics(self.trees, credit, self.tree_sampler.chat), **self.step_trees.resampled}
         if self.run.train.staleness:
             self.last_metrics["sampling/staleness"] = self.step_trees.staleness
         if self.run.mix is not None:
-            self.last_metrics |= mix_metrics(self.trees, credit, self.grower.chat)
+            self.last_metrics |= mix_metrics(self.trees, credit, self.tree_sampler.chat)
 
     def _refuse_silence(self) -> None:
         """Raise EnvironmentUnavailableError if an environment answered no search of the step."""
         subject = f"no rollout of step {self.state.global_step + 1}"
         remedy = "The run stops with a checkpoint; bring the service back and continue with: querylect train … --resume"
-        refuse_outage(self.trees, self.grower.client, deadlines(self.run), self.run.reward, subject, remedy)
+        refuse_outage(self.trees, self.tree_sampler.client, deadlines(self.run), self.run.reward, subject, remedy)
 
     def _reference_logps(self, batches: Sequence[TurnBatch]) -> list[Tensor]:
         """Log-probabilities of the reference: a second model, the policy without its adapter, or a frozen adapter."""
@@ -285,7 +285,7 @@ class TreeTrainer(GRPOTrainer):
         counts = self.packed_tokens, self.flat_tokens, self.sampled_tokens, self.sampled_paths, self.searches
         totals = map(sum, zip(*self.processes.all_gather(counts), strict=True))
         self.packed_tokens, self.flat_tokens, self.sampled_tokens, self.sampled_paths, self.searches = totals
-        self.reader_metrics = reader_metrics(self.grower.client, self.processes)
+        self.reader_metrics = reader_metrics(self.tree_sampler.client, self.processes)
         figures: dict[str, float] = {
             name: logs[name] for name in ("loss", "grad_norm", "learning_rate") if name in logs
         }

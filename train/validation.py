@@ -22,8 +22,8 @@ from ..data.sampling import draw
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi
 from ..errors import ConfigError, DataError
-from ..rollouts.engines.base import Weights
-from ..rollouts.grow import Clock, Grower
+from ..rollouts.engines.base import WeightSync
+from ..rollouts.grow import Clock, TreeSampler
 from ..rollouts.tree import Tree
 from ..rollouts.turns import ValidationRecord, best_value, winning_turn
 from ..storage import parse_json
@@ -67,14 +67,14 @@ def draw_validation(
 class Validator(TrainerCallback):
     """Validates the last finished step when the next one begins, and the final step at the end.
 
-    `save` writes the policy into a folder, `sampler` updates the engine's weights, `on_record` receives every record.
+    `save` writes the policy into a folder, `weight_sync` updates the engine, `on_record` receives every record.
     """
 
     settings: TrainConfig
     folder: RunFolder
     questions: Sequence[Question]
-    grower: Grower
-    sampler: Weights
+    tree_sampler: TreeSampler
+    weight_sync: WeightSync
     save: Callable[[Path], None]
     on_record: Callable[[ValidationRecord], None] | None
     processes: Processes = field(default_factory=Processes)
@@ -104,30 +104,30 @@ class Validator(TrainerCallback):
 
     def _measure(self, step: int) -> dict[str, float | None]:
         started = time.perf_counter()
-        restore, clock, searched = random_streams(), self.grower.clock, self.grower.searched
-        self.grower.clock, self.grower.searched = Clock(), Clock()
+        restore, clock, searched = random_streams(), self.tree_sampler.clock, self.tree_sampler.searched
+        self.tree_sampler.clock, self.tree_sampler.searched = Clock(), Clock()
         rank, count = self.processes.rank, self.processes.count
         local_questions, max_count = self.questions[rank::count], len(self.questions[::count])
-        turns = len(self.grower.rollout.branching)
+        turns = len(self.tree_sampler.rollout.branching)
         try:
-            self.sampler.refresh()
+            self.weight_sync.refresh()
             answered = self.processes.on_every_process(
-                lambda: self.grower.answer(local_questions, turns, at_least=max_count)
+                lambda: self.tree_sampler.answer(local_questions, turns, at_least=max_count)
             )
             trees = all_trees(self.processes, answered)
-            self.sampler.sleep()
+            self.weight_sync.sleep()
         finally:
             restore()
-            self.grower.clock, self.grower.searched = clock, searched
+            self.tree_sampler.clock, self.tree_sampler.searched = clock, searched
         record: dict[str, float | None] = {
             "step": step,
             **validation_metrics(trees),
             "tokens/sampled": sum(tree.tokens for tree in trees),
             "searches": sum(tree.searches for tree in trees),
             "seconds": time.perf_counter() - started,
-            **reader_metrics(self.grower.client, self.processes),
+            **reader_metrics(self.tree_sampler.client, self.processes),
         }
-        reward = self.grower.reward
+        reward = self.tree_sampler.reward
         if reward.search_price:
             record |= net_values(trees, reward.signal)
         record["turn"] = winning_turn(record, reward.objective, turns)
@@ -141,7 +141,7 @@ class Validator(TrainerCallback):
             )  # fmt: skip
             return
         best = self.processes.on_main_process(lambda: best_of(self.folder))
-        metric, turns = self.grower.reward.objective, len(self.grower.rollout.branching)
+        metric, turns = self.tree_sampler.reward.objective, len(self.tree_sampler.rollout.branching)
         if best is None or best_value(record, metric, turns) > best_value(best, metric, turns):
             with self.processes.staged(self.folder.best) as path:
                 self.save(path)

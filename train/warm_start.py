@@ -28,8 +28,8 @@ from ..errors import CheckpointError, ConfigError
 from ..rewriters.base import RewritingStrategy
 from ..rewriters.parse import render
 from ..rewriters.stop import STOP, StoppableRewriter
-from ..rollouts.engines.base import Weights
-from ..rollouts.grow import Grower
+from ..rollouts.engines.base import WeightSync
+from ..rollouts.grow import TreeSampler
 from .expert_iteration import MARGIN, ROUNDS, expert_rounds
 from .grading import Grader, grader_of
 from .imitation import Demonstration, Round, imitate
@@ -61,21 +61,24 @@ class TitleExample:
 def warm_start(
     config: RunConfig,
     policy: nn.Module,
-    grower: Grower,
-    sampler: Weights,
+    tree_sampler: TreeSampler,
+    weight_sync: WeightSync,
     questions: Sequence[Question],
     folder: RunFolder,
 ) -> None:
     """Train `policy` in place as configured in `train.warm_start`; logs each optimizer step to warm_start.jsonl.
 
-    `sampler` copies the weights of `policy` to the engine of `grower`. Raises EnvironmentUnavailableError if proposals
-    could not be graded, ConfigError if there is nothing to imitate.
+    `weight_sync` copies the weights of `policy` to the engine of `tree_sampler`. Raises EnvironmentUnavailableError if
+    proposals could not be graded, ConfigError if there is nothing to imitate.
     """
     settings = config.train.warm_start
     if len(config.rollout.branching) == 1:
-        rounds, count = expert_rounds(config, policy, grower, sampler, questions), ROUNDS
+        rounds, count = expert_rounds(config, policy, tree_sampler, weight_sync, questions), ROUNDS
     else:
-        rounds, count = _title_round(settings, config.seed, grower, grader_of(config, grower.client), questions), 1
+        rounds, count = (
+            _title_round(settings, config.seed, tree_sampler, grader_of(config, tree_sampler.client), questions),
+            1,
+        )
     if not imitate(policy, rounds, count, config.train, folder):
         raise ConfigError(
             f"no sample of a training question is {MARGIN} above the mean of its samples, so expert iteration has "
@@ -84,11 +87,13 @@ def warm_start(
 
 
 def _title_round(
-    settings: WarmStartConfig, seed: int, grower: Grower, grader: Grader, questions: Sequence[Question]
+    settings: WarmStartConfig, seed: int, tree_sampler: TreeSampler, grader: Grader, questions: Sequence[Question]
 ) -> Iterator[Round]:
     """The single round of titles. Raises ConfigError if there is no example or the rewriter cannot parse it."""
-    _refuse_other_answers(grower.rewriter, questions)
-    examples = [[demonstration(grower, example)] for example in _examples(settings, seed, grower, grader, questions)]
+    _refuse_other_answers(tree_sampler.rewriter, questions)
+    examples = [
+        [demonstration(tree_sampler, example)] for example in _examples(settings, seed, tree_sampler, grader, questions)
+    ]
     if not examples:
         raise ConfigError(
             f"no training question has a title that earns {LEAST_REWARD}, and of the others none was kept. Set "
@@ -109,22 +114,22 @@ def _refuse_other_answers(rewriter: RewritingStrategy, questions: Sequence[Quest
 
 
 def _examples(
-    settings: WarmStartConfig, seed: int, grower: Grower, grader: Grader, questions: Sequence[Question]
+    settings: WarmStartConfig, seed: int, tree_sampler: TreeSampler, grader: Grader, questions: Sequence[Question]
 ) -> Iterator[TitleExample]:
     """Examples in a seeded order until there are enough; questions without a rewarded title are subsampled."""
     draw = Random(seed)
     order = draw.sample(list(questions), len(questions))
     count = 0
     for batch in in_batches(order, _BATCH_SIZE):
-        results = _search(grower, grader, [Step(question_id=q.id, plan=SearchPlan.of(q.text)) for q in batch])
+        results = _search(tree_sampler, grader, [Step(question_id=q.id, plan=SearchPlan.of(q.text)) for q in batch])
         titles = [
             Step(question_id=question.id, plan=SearchPlan.of(document.title))
             for question, (_, documents) in zip(batch, results, strict=True)
             for document in documents
             if document.title
         ]
-        graded = iter(_search(grower, grader, titles))
-        unsearched = _unsearched_rewards(grower, grader, batch)
+        graded = iter(_search(tree_sampler, grader, titles))
+        unsearched = _unsearched_rewards(tree_sampler, grader, batch)
         for question, (raw_reward, documents), stop_reward in zip(batch, results, unsearched, strict=True):
             grades = [(next(graded)[0] if document.title else 0.0) for document in documents]
             best = max(range(len(documents)), key=grades.__getitem__, default=None)
@@ -132,7 +137,7 @@ def _examples(
             if stop_reward is not None and stop_reward >= max(LEAST_REWARD, raw_reward, *grades):
                 example = TitleExample(question, None, STOP)
             elif earned or draw.random() < UNANSWERED_SHARE:
-                unearned = STOP if isinstance(grower.rewriter, StoppableRewriter) else question.text
+                unearned = STOP if isinstance(tree_sampler.rewriter, StoppableRewriter) else question.text
                 answer = documents[best].title if earned and best is not None else unearned
                 example = TitleExample(question, documents, answer.lower())
             else:
@@ -143,35 +148,35 @@ def _examples(
                 return
 
 
-def _search(grower: Grower, grader: Grader, steps: Sequence[Step]) -> list[tuple[float, list[Document]]]:
+def _search(tree_sampler: TreeSampler, grader: Grader, steps: Sequence[Step]) -> list[tuple[float, list[Document]]]:
     """What is rewarded of each step, and the documents that a turn is shown."""
-    metric, shown = grower.reward.signal, grower.rollout.documents
+    metric, shown = tree_sampler.reward.signal, tree_sampler.rollout.documents
     return [
         (result.metrics[metric], [hit.document for hit in result.ranking[:shown]])
         for result in grader.grade(steps, "proposals of the warm start", with_text=True)
     ]
 
 
-def _unsearched_rewards(grower: Grower, grader: Grader, questions: Sequence[Question]) -> list[float | None]:
+def _unsearched_rewards(tree_sampler: TreeSampler, grader: Grader, questions: Sequence[Question]) -> list[float | None]:
     """What is rewarded of each question that is answered without a search; None where the policy may not do that."""
-    if not (isinstance(grower.rewriter, StoppableRewriter) and grower.rewriter.unsearched):
+    if not (isinstance(tree_sampler.rewriter, StoppableRewriter) and tree_sampler.rewriter.unsearched):
         return [None] * len(questions)
     results = grader.grade_unsearched([question.id for question in questions], "questions without a search")
-    return [result.metrics[grower.reward.signal] for result in results]
+    return [result.metrics[tree_sampler.reward.signal] for result in results]
 
 
-def demonstration(grower: Grower, example: TitleExample) -> Demonstration:
+def demonstration(tree_sampler: TreeSampler, example: TitleExample) -> Demonstration:
     """The conversation of an example: the question as first answer, the documents of its search, the second answer; of
     one without documents its first answer alone."""
-    chat, rewriter, opening = grower.chat, grower.rewriter, grower.rewriter.opening
-    question = grower.with_cut_history(example.question)
+    chat, rewriter, opening = tree_sampler.chat, tree_sampler.rewriter, tree_sampler.rewriter.opening
+    question = tree_sampler.with_cut_history(example.question)
     messages = rewriter.first(question)
     prompt = chat.first(messages, opening)
     first_text = question.text.lower() if example.documents is not None else example.answer
     first = chat.answer(render("", [first_text]).removeprefix(opening))
     if example.documents is None:
         return Demonstration([*prompt, *first], [(len(prompt), len(prompt) + len(first))])
-    message = rewriter.follow_up(question, grower.cut_documents(example.documents), 2)
+    message = rewriter.follow_up(question, tree_sampler.cut_documents(example.documents), 2)
     second = chat.answer(render("", [chat.plain(example.answer)]).removeprefix(opening))
     context = [*prompt, *first, *chat.continuation(messages, message, first, opening)]
     spans = [(len(prompt), len(prompt) + len(first)), (len(context), len(context) + len(second))]

@@ -49,7 +49,7 @@ def check_tensor_parallel(settings: VllmConfig, processes: int) -> None:
         )
 
 
-class Weights(Protocol):
+class WeightSync(Protocol):
     """Keeps an engine's weights up to date with the policy under training."""
 
     def refresh(self) -> object:

@@ -8,7 +8,7 @@ import torch
 from ...configs.schema import PolicyConfig, RolloutConfig
 from ..policy import MergedCopy, load_policy, move_to, torch_dtype
 from ..tokenizer import Tokenizer
-from .base import Engine, Weights
+from .base import Engine, WeightSync
 from .policy_weights import PolicyWeights
 from .transformers import TransformersEngine, stop_ids
 
@@ -24,7 +24,7 @@ def open_engine(
     model: "PreTrainedModel | PeftModel",
     tokenizer: Tokenizer,
     separate: bool = False,
-) -> tuple[Engine, Weights]:
+) -> tuple[Engine, WeightSync]:
     """The engine of `rollout.engine`, and what keeps it at the weights of `model`: refresh it before sampling.
 
     `separate`: several processes will split the weights of `model`, so the engine needs its own (see MergedCopy).

@@ -7,7 +7,7 @@ from querylect.configs.schema import RewardConfig, RolloutConfig, RunConfig, Tra
 from querylect.data.types import Question
 from querylect.errors import StorageError
 from querylect.rollouts.conversation import Clock
-from querylect.rollouts.grow import ANSWERED_AT_ONCE, Grower
+from querylect.rollouts.grow import ANSWERED_AT_ONCE, TreeSampler
 from querylect.rollouts.tree import Tree
 from querylect.train.distributed.processes import Processes
 from querylect.train.resampling import resample
@@ -74,8 +74,8 @@ def streams_of(ids, processes):
     questions = [Question(name, name) for name in "ab"]
     run = RunConfig.model_validate({"train": {"questions_per_step": len(ids)}})
     engine = SimpleNamespace(refresh=lambda: None, sleep=lambda: None)
-    grower = SimpleNamespace(grow=grow, clock=Clock())
-    StepTrees(run, grower, engine, questions, list(ids), processes).sample(0)
+    tree_sampler = SimpleNamespace(grow=grow, clock=Clock())
+    StepTrees(run, tree_sampler, engine, questions, list(ids), processes).sample(0)
     return streams_by_question
 
 
@@ -136,14 +136,14 @@ def test_processes_that_share_an_engine_call_it_equally_often(monkeypatch):
     def act(processes):
         calls, events = [], []
         settings = {"rollout": RolloutConfig(), "reward": RewardConfig()}
-        grower = SimpleNamespace(clock=None, searched=None, client=None, **settings)
-        grower.grow = lambda questions, branching, greedy: (
+        tree_sampler = SimpleNamespace(clock=None, searched=None, client=None, **settings)
+        tree_sampler.grow = lambda questions, branching, greedy: (
             calls.append(len(questions)) or [grown(question.id, True) for question in questions]
         )
-        grower.answer = lambda *args, **how: Grower.answer(grower, *args, **how)
-        sampler = SimpleNamespace(refresh=lambda: events.append("refresh"), sleep=lambda: events.append("sleep"))
+        tree_sampler.answer = lambda *args, **how: TreeSampler.answer(tree_sampler, *args, **how)
+        weight_sync = SimpleNamespace(refresh=lambda: events.append("refresh"), sleep=lambda: events.append("sleep"))
         questions = [Question(name, name) for name in "abcde"]
-        validator = Validator(TrainConfig(), None, questions, grower, sampler, None, None, processes)
+        validator = Validator(TrainConfig(), None, questions, tree_sampler, weight_sync, None, None, processes)
         assert validator._measure(4)["questions"] == 5
         return calls, events
 

@@ -24,9 +24,9 @@ from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.engines.base import Sampling
 
 from ..exported import snippet
-from ..growers import engine_of, grower_of
 from ..lessons import change
 from ..raising import refused
+from ..tree_samplers import engine_of, tree_sampler_of
 
 MERGED = ExportOptions(merge_lora=True)
 
@@ -80,12 +80,12 @@ def own_answer(run: Path, question: str) -> tuple[list[int], list[int], str]:
 
     config = load_config(str(run / "config.yaml"))
     with open_environment(config.env, config.client) as client:
-        grower = grower_of(config, client, engine_of(config, find_checkpoint(run)))
-    messages = grower.rewriter.first(grower.chat.plain_question(Question("q", question)))
-    prompt = grower.chat.first(messages, grower.rewriter.opening)
+        tree_sampler = tree_sampler_of(config, client, engine_of(config, find_checkpoint(run)))
+    messages = tree_sampler.rewriter.first(tree_sampler.chat.plain_question(Question("q", question)))
+    prompt = tree_sampler.chat.first(messages, tree_sampler.rewriter.opening)
     sampling = Sampling(temperature=0.0, max_new_tokens=config.rollout.max_new_tokens)
-    ids = grower.engine.generate([prompt], 1, sampling)[0][0].ids
-    return prompt, ids, grower.rewriter.opening + grower.chat.text(ids)
+    ids = tree_sampler.engine.generate([prompt], 1, sampling)[0][0].ids
+    return prompt, ids, tree_sampler.rewriter.opening + tree_sampler.chat.text(ids)
 
 
 def test_the_code_of_the_card_answers_as_the_run_does_without_this_package(folder, evaluated_run, monkeypatch, capsys):

@@ -20,7 +20,7 @@ from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.parse import render
 from querylect.rewriters.registry import make_rewriter
 from querylect.rollouts.engines.base import Completion
-from querylect.rollouts.grow import Grower
+from querylect.rollouts.grow import TreeSampler
 
 from ..raising import refused
 from ..tiny import tiny_tokenizer
@@ -53,10 +53,12 @@ class Script:
         return Completion(ids, [-0.5] * len(ids), self.finished)
 
 
-def grower(client, engine, extra=(), rewriter="general", **changes):
+def tree_sampler(client, engine, extra=(), rewriter="general", **changes):
     card = RetrieverCard("bm25", "bm25")
     rollout = RolloutConfig(**{"max_prompt_tokens": 4096, **changes})
-    return Grower(engine, make_rewriter(RewriterConfig(name=rewriter), card), client, rollout, RewardConfig(), extra)
+    return TreeSampler(
+        engine, make_rewriter(RewriterConfig(name=rewriter), card), client, rollout, RewardConfig(), extra
+    )
 
 
 def say(*rewrites, think=""):
@@ -77,7 +79,7 @@ def test_a_tree_has_its_branching_in_the_order_of_sampling(client):
     firsts = [say(f"first {i}") for i in range(4)]
     seconds = [say(f"second {i}") for i in range(12)]
     engine = Script(*firsts, *seconds)
-    trees = grower(client, engine).grow([HEAD, SUGAR], [2, 3])
+    trees = tree_sampler(client, engine).grow([HEAD, SUGAR], [2, 3])
     assert [tree.question for tree in trees] == [HEAD, SUGAR]
     assert [[root.text for root in tree.roots] for tree in trees] == [firsts[:2], firsts[2:]]
     children = [child.text for tree in trees for root in tree.roots for child in root.children]
@@ -93,7 +95,7 @@ def test_a_tree_has_its_branching_in_the_order_of_sampling(client):
 
 def test_the_prompt_of_a_turn_starts_with_all_that_was_seen_and_said(client):
     engine = Script(*[say("headache", think="it hurts")] * 2, *[say("migraine")] * 4, *[say("triptan")] * 4)
-    (tree,) = grower(client, engine).grow([HEAD], [2, 2, 1])
+    (tree,) = tree_sampler(client, engine).grow([HEAD], [2, 2, 1])
     for root in tree.roots:
         for node in root.walk():
             for child in node.children:
@@ -113,7 +115,7 @@ def test_the_prompt_of_a_turn_starts_with_all_that_was_seen_and_said(client):
 def test_rewards_are_those_of_the_environment(client):
     """ "headache" finds aspirin (grade 1) and triptan (grade 2): nDCG@10 from the order; "statin" finds neither."""
     engine = Script(say("headache"), say("statin"))
-    (tree,) = grower(client, engine, extra=["recall@10", "mrr@10"]).grow([HEAD], [2])
+    (tree,) = tree_sampler(client, engine, extra=["recall@10", "mrr@10"]).grow([HEAD], [2])
     good, bad = tree.roots
     order = [hit.document.id for hit in good.ranking]
     grades = [{"triptan": 2, "aspirin": 1}.get(name, 0) for name in order]
@@ -139,7 +141,7 @@ def test_a_format_failure_is_not_searched_earns_nothing_and_grows_without_docume
             return client.step(steps, **options)
 
     engine = Script("headache without tags", say("headache"), say("migraine"), say("migraine"))
-    (tree,) = grower(Watched(), engine, document_tokens=60).grow([HEAD], [2, 1])
+    (tree,) = tree_sampler(Watched(), engine, document_tokens=60).grow([HEAD], [2, 1])
     failed, good = tree.roots
     assert searched == [["headache"], ["migraine", "migraine"]]
     assert (failed.reward, failed.metrics, failed.ranking) == (0.0, {"ndcg@10": 0.0}, [])
@@ -160,7 +162,7 @@ def test_a_step_without_an_answer_and_what_follows_is_unscorable(client):
             return [None, *answers[1:]] if len(searched) == 1 else answers
 
     engine = Script(say("headache"), say("headache"), say("migraine"), say("migraine"))
-    (tree,) = grower(DeadForATurn(), engine).grow([HEAD], [2, 1])
+    (tree,) = tree_sampler(DeadForATurn(), engine).grow([HEAD], [2, 1])
     lost, scored = tree.roots
     assert (lost.reward, lost.metrics, lost.ranking) == (None, {}, [])
     assert scored.reward is not None
@@ -173,7 +175,7 @@ def test_a_step_without_an_answer_and_what_follows_is_unscorable(client):
 
 def test_several_rewrites_are_several_probes_of_one_ranking(client):
     engine = Script(say("headache", "cholesterol"), say("headache"))
-    (tree,) = grower(client, engine).grow([HEAD], [2])
+    (tree,) = tree_sampler(client, engine).grow([HEAD], [2])
     both, single = tree.roots
     assert len(both.rewrite.plan.probes) == 2
     ids = {hit.document.id for hit in both.ranking}
@@ -183,7 +185,7 @@ def test_several_rewrites_are_several_probes_of_one_ranking(client):
 
 def test_greedy_asks_for_greedy_and_sampling_for_what_is_configured(client):
     engine = Script(say("a"), say("b"))
-    grown = grower(client, engine, temperature=0.7, top_p=0.9, max_new_tokens=33)
+    grown = tree_sampler(client, engine, temperature=0.7, top_p=0.9, max_new_tokens=33)
     grown.grow([HEAD], [1], greedy=True)
     grown.grow([HEAD], [1])
     settings = [(s.temperature, s.top_p, s.max_new_tokens) for _, _, s in engine.calls]
@@ -194,18 +196,18 @@ def test_greedy_asks_for_greedy_and_sampling_for_what_is_configured(client):
 def test_a_prompt_that_is_too_long_is_a_matter_of_settings(client, branching):
     """The first prompt alone is too long, or becomes so by the documents of the second turn."""
     engine = Script(say("headache"), say("migraine"))
-    plain = grower(client, Script())
+    plain = tree_sampler(client, Script())
     first = len(plain.chat.first(plain.rewriter.first(HEAD)))
     limit = first - 1 if branching == [1] else first + 40
     with refused(ConfigError, f"rollout.max_prompt_tokens is {limit}", "rollout.documents"):
-        grower(client, engine, max_prompt_tokens=limit).grow([HEAD], branching)
+        tree_sampler(client, engine, max_prompt_tokens=limit).grow([HEAD], branching)
     assert len(engine.calls) == len(branching) - 1
 
 
 def test_every_answer_continues_the_opening_of_its_rewriter(client):
     """The opening stands in the prompt of every turn, is no sampled token, and counts as part of the answer."""
     engine = Script("headache</rewrite>", "migraine</rewrite>", "triptan</rewrite>")
-    grown = grower(client, engine, rewriter="small")
+    grown = tree_sampler(client, engine, rewriter="small")
     (tree,) = grown.grow([HEAD], [1, 1, 1])
     (path,) = tree.paths()
     assert [node.rewrite.rewrites for node in path] == [("headache",), ("migraine",), ("triptan",)]
@@ -243,9 +245,9 @@ def hostile(tmp_path_factory, run_app):
 def test_tags_and_turns_in_documents_and_questions_are_only_text(hostile, rewriter):
     """The second turn sees `<rewrite>…</rewrite>` in its prompt and says nothing usable: no reward, no search."""
     client, question = hostile
-    opening = grower(client, Script(), rewriter=rewriter).rewriter.opening
+    opening = tree_sampler(client, Script(), rewriter=rewriter).rewriter.opening
     engine = Script(say("fever").removeprefix(opening), "I have nothing to add")
-    (tree,) = grower(client, engine, rewriter=rewriter, document_tokens=60).grow([question], [1, 1])
+    (tree,) = tree_sampler(client, engine, rewriter=rewriter, document_tokens=60).grow([question], [1, 1])
     first, second = tree.roots[0], tree.roots[0].children[0]
     assert len(first.ranking) == 3
     assert first.rewrite.rewrites == ("fever",)
@@ -254,7 +256,7 @@ def test_tags_and_turns_in_documents_and_questions_are_only_text(hostile, rewrit
     assert "<rewrite>asked</rewrite>" in prompt
     assert (second.rewrite.plan, second.rewrite.rewrites, second.reward) == (None, (), 0.0)
     opened = prompt.count("<|im_start|>")
-    messages = len(grower(client, engine, rewriter=rewriter).rewriter.first(question))
+    messages = len(tree_sampler(client, engine, rewriter=rewriter).rewriter.first(question))
     assert opened == messages + 3
     assert prompt.count("<|im_end|>") == messages + 2
 
@@ -274,7 +276,7 @@ class Watched:
 def test_shown_documents_keep_to_their_budget(hostile):
     (client, question), tokens = hostile, 8
     noted = []
-    grown = grower(client, Script(say("fever"), say("fever")), document_tokens=tokens, documents=2)
+    grown = tree_sampler(client, Script(say("fever"), say("fever")), document_tokens=tokens, documents=2)
     grown.rewriter = Watched(grown.rewriter, noted)
     grown.grow([question], [1, 1])
     (documents,) = noted
@@ -290,7 +292,9 @@ def test_all_documents_of_a_turn_keep_to_one_budget(hostile, together):
     client, question = hostile
     noted = []
 
-    grown = grower(client, Script(*[say("fever")] * 3), document_tokens=24, documents=3, observation_tokens=together)
+    grown = tree_sampler(
+        client, Script(*[say("fever")] * 3), document_tokens=24, documents=3, observation_tokens=together
+    )
     grown.rewriter = Watched(grown.rewriter, noted)
     (tree,) = grown.grow([question], [1, 1, 1])
     assert len(noted) == 2
@@ -305,6 +309,6 @@ def test_all_documents_of_a_turn_keep_to_one_budget(hostile, together):
 
 def test_a_later_plan_searches_with_the_rewrites_of_its_own_turn_alone(client):
     engine = Script(say("triptan"), say("aspirin", "headache"), "no format", say("migraine"))
-    (tree,) = grower(client, engine).grow([HEAD], [1, 1, 1, 1])
+    (tree,) = tree_sampler(client, engine).grow([HEAD], [1, 1, 1, 1])
     plans = [node.rewrite.plan for node in tree.walk()]
     assert [plan and plan.texts for plan in plans] == [["triptan"], ["aspirin", "headache"], None, ["migraine"]]

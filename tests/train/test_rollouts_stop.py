@@ -10,8 +10,8 @@ from querylect.eval.records import records_of_trees
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
 from querylect.rollouts.chat import Chat
-from querylect.rollouts.grow import Grower
-from querylect.rollouts.streaming import StreamingGrower
+from querylect.rollouts.grow import TreeSampler
+from querylect.rollouts.streaming import StreamingTreeSampler
 from querylect.train.credit import assign_credit
 from querylect.train.metrics import step_metrics
 from querylect.train.mix import refuse_outage
@@ -30,7 +30,7 @@ SWEET = Question("sugar", ASKED["sugar"][0])
 """A question of `scored`."""
 
 
-def grower(client, engine, kind=Grower, price=0.25, stop=True, reward=None, **changes):
+def tree_sampler(client, engine, kind=TreeSampler, price=0.25, stop=True, reward=None, **changes):
     rewriter = make_rewriter(RewriterConfig(name="general", stop=stop), RetrieverCard("bm25", "bm25"))
     rollout = RolloutConfig(max_prompt_tokens=4096, **changes)
     rewards = RewardConfig.model_validate({"search_price": price, **(reward or {})})
@@ -44,7 +44,7 @@ def chat_of(engine):
 def test_a_stop_keeps_the_ranking_before_it_and_costs_no_search(client):
     searched = Searched(client)
     engine = Script(say("headache"), say("sugar"), STOP, say("aspirin"), STOP, STOP)
-    (tree,) = grower(searched, engine).grow([HEAD], [2, 2])
+    (tree,) = tree_sampler(searched, engine).grow([HEAD], [2, 2])
     first, second = tree.roots
     stop, search = first.children
     assert (stop.ranking, stop.metrics, stop.reward) == (first.ranking, first.metrics, first.reward)
@@ -58,7 +58,7 @@ def test_a_stop_keeps_the_ranking_before_it_and_costs_no_search(client):
 
 def test_a_stop_in_turn_1_searches_the_question_and_ends_the_path(client):
     engine = Script(STOP, say("headache"), say("migraine"), say("aspirin"))
-    (tree,) = grower(client, engine).grow([HEAD], [2, 2])
+    (tree,) = tree_sampler(client, engine).grow([HEAD], [2, 2])
     stop, searched = tree.roots
     (raw,) = client.search([stop.rewrite.plan])
     assert stop.rewrite.plan.texts == [HEAD.text]
@@ -70,7 +70,7 @@ def test_a_stop_in_turn_1_searches_the_question_and_ends_the_path(client):
 
 def test_a_stop_after_a_failed_format_keeps_an_earlier_search(client):
     engine = Script("no format", say("headache"), STOP, "no format", STOP)
-    failed, searched = grower(client, engine).grow([HEAD, SUGAR], [1, 1, 1])
+    failed, searched = tree_sampler(client, engine).grow([HEAD, SUGAR], [1, 1, 1])
     (nothing,), (first,) = failed.roots, searched.roots
     (stop,) = nothing.children
     assert (stop.reused, stop.rewrite.plan.texts, stop.cost) == (False, [HEAD.text], 0.25)
@@ -81,15 +81,15 @@ def test_a_stop_after_a_failed_format_keeps_an_earlier_search(client):
 
 def test_a_stop_below_an_outage_is_unscorable(client):
     out = Searched(client, out=[HEAD.id])
-    (tree,) = grower(out, Script(say("headache"), STOP)).grow([HEAD], [1, 1])
+    (tree,) = tree_sampler(out, Script(say("headache"), STOP)).grow([HEAD], [1, 1])
     assert [node.reward for node in tree.walk()] == [None, None]
     assert out.batches == [1]
 
 
 def test_figures_of_paths_count_a_stop_as_the_paths_that_it_ends_and_no_outage(client):
     engine = Script(STOP, say("headache"), say("aspirin"), "no format")
-    (tree,) = grower(client, engine).grow([HEAD], [2, 2])
-    (lost,) = grower(Searched(client, out=[SUGAR.id]), Script(say("sugar"), say("blood"))).grow([SUGAR], [1, 1])
+    (tree,) = tree_sampler(client, engine).grow([HEAD], [2, 2])
+    (lost,) = tree_sampler(Searched(client, out=[SUGAR.id]), Script(say("sugar"), say("blood"))).grow([SUGAR], [1, 1])
     trees = [tree, lost]
     credit = assign_credit(trees, "turn", [0.5, 1.0], "none")
     figures = step_metrics(trees, credit, chat_of(engine))
@@ -109,7 +109,7 @@ def test_a_stop_has_the_readers_reward_of_the_ranking_that_it_keeps(lessons, tmp
     reward = RewardConfig.model_validate({"kind": "answer", "search_price": 0.25, "format_weight": 0})
     engine = Script(STOP, say("citrus"), say("insulin"), STOP, STOP)
     rollout = RolloutConfig(max_prompt_tokens=4096)
-    (tree,) = Grower(engine, rewriter, answering, rollout, reward).grow([question], [3, 1])
+    (tree,) = TreeSampler(engine, rewriter, answering, rollout, reward).grow([question], [3, 1])
     _, relevant, missing = tree.roots
     assert [node.reward for node in tree.roots] == [0.5, 1.0, None]
     (stop_node,), (lost,) = relevant.children, missing.children
@@ -131,7 +131,7 @@ def test_a_stop_before_any_search_has_the_readers_reward_and_no_price(lessons, t
     reward = {"kind": "answer", "answer": {"gain": gain}, "format_weight": 0}
     engine = Script(STOP, say("insulin"), STOP)
     question = Question("fat", ASKED["fat"][0])
-    (tree,) = grower(answering, engine, stop="answer", reward=reward).grow([question], [2, 1])
+    (tree,) = tree_sampler(answering, engine, stop="answer", reward=reward).grow([question], [2, 1])
     stop, search = tree.roots
     (later_stop,) = search.children
     assert [node.reward for node in (stop, search, later_stop)] == rewards
@@ -158,7 +158,7 @@ def test_an_outage_of_either_side_is_no_reward_of_a_stop(lessons, tmp_path):
         refuse_outage(trees, client, {"": 60.0}, RewardConfig.model_validate(reward), "no rollout", "")
 
     def trees_of(client, *texts):
-        return grower(client, Script(*texts), stop="answer", reward=reward).grow([SWEET], [len(texts)])
+        return tree_sampler(client, Script(*texts), stop="answer", reward=reward).grow([SWEET], [len(texts)])
 
     answering = scored(lessons, tmp_path, Parrot(closed_book="citrus"), gain=False)
     answering._client = Searched(answering.environment_client, out=["sugar"])
@@ -184,7 +184,7 @@ def test_without_a_reader_nothing_searched_is_an_empty_ranking(client):
     """As an evaluation of rankings counts it: nDCG 0, no search, in every later turn too."""
     searched = Searched(client)
     engine = Script(STOP, say("headache"), say("sugar"))
-    trees = grower(searched, engine, stop="answer").grow([HEAD, SUGAR], [1, 1], greedy=True)
+    trees = tree_sampler(searched, engine, stop="answer").grow([HEAD, SUGAR], [1, 1], greedy=True)
     stopped, searching = (records_of_trees("p", [tree], METRICS) for tree in trees)
     assert [(record.turn, record.searches, record.metrics["ndcg@10"]) for record in stopped] == [(1, 0, 0), (2, 0, 0)]
     assert [(record.unsearched, record.ranking, record.plan, record.format_ok) for record in stopped] == [
@@ -209,10 +209,10 @@ class Hesitant(Uneven):
 @pytest.mark.parametrize("stop", [True, "answer"])
 def test_trees_that_are_searched_while_they_are_sampled_stop_alike(client, stop):
     def grown(kind, **changes):
-        return grower(client, Hesitant(), kind, stop=stop, **changes).grow(QUESTIONS, [3, 2, 2], streams=STREAMS)
+        return tree_sampler(client, Hesitant(), kind, stop=stop, **changes).grow(QUESTIONS, [3, 2, 2], streams=STREAMS)
 
-    expected = grown(Grower)
-    assert grown(StreamingGrower) == expected
+    expected = grown(TreeSampler)
+    assert grown(StreamingTreeSampler) == expected
     nodes = [node for tree in expected for node in tree.walk()]
     assert {node.turn for node in nodes if node.rewrite.stop} == {1, 2, 3}
     assert any(node.rewrite.unsearched for node in nodes) == (stop == "answer")
@@ -222,7 +222,7 @@ def test_trees_that_are_searched_while_they_are_sampled_stop_alike(client, stop)
 def test_every_later_turn_of_an_evaluation_has_the_record_of_the_stop(client):
     """Turn 2 of three stops: its score, tokens and searches also stand in turn 3."""
     engine = Script(say("headache"), say("insulin"), STOP, say("sugar"), say("blood"))
-    trees = grower(client, engine).grow([HEAD, SUGAR], [1, 1, 1], greedy=True)
+    trees = tree_sampler(client, engine).grow([HEAD, SUGAR], [1, 1, 1], greedy=True)
     stopped, searching = (records_of_trees("p", [tree], METRICS) for tree in trees)
     assert [(record.turn, record.searches) for record in stopped] == [(1, 1), (2, 1), (3, 1)]
     assert [(record.turn, record.searches) for record in searching] == [(1, 1), (2, 2), (3, 3)]
@@ -238,7 +238,7 @@ def test_every_later_turn_of_an_evaluation_has_the_record_of_the_stop(client):
 def test_the_value_of_a_turn_is_its_metric_less_the_price_of_its_searches(client):
     """One path stops in turn 2, one goes on, one writes no format in turn 2, and a first turn stops."""
     engine = Script(say("headache"), say("insulin"), say("insulin"), STOP, STOP, say("sugar"), "none")
-    trees = grower(client, engine, price=0.25).grow([HEAD, SUGAR, SUGAR, HEAD], [1, 1], greedy=True)
+    trees = tree_sampler(client, engine, price=0.25).grow([HEAD, SUGAR, SUGAR, HEAD], [1, 1], greedy=True)
     scores = [[node.metrics["ndcg@10"] for node in path] for tree in trees for path in tree.paths()]
     values = net_values(trees, "ndcg@10")
     assert values["net/turn1"] == pytest.approx(mean(path[0] for path in scores) - 0.25)

@@ -13,13 +13,13 @@ from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.parse import render
 from querylect.rewriters.registry import make_rewriter
 from querylect.rollouts.engines.base import Completion, Sampling
-from querylect.rollouts.grow import Grower
+from querylect.rollouts.grow import TreeSampler
 from querylect.rollouts.random_streams import stream
-from querylect.rollouts.streaming import SEARCHES_AT_ONCE, StreamingGrower
+from querylect.rollouts.streaming import SEARCHES_AT_ONCE, StreamingTreeSampler
 
-from ..growers import engine_of, grower_of
 from ..lessons import change
 from ..tiny import tiny_tokenizer
+from ..tree_samplers import engine_of, tree_sampler_of
 from ..vllm_doubles import serving
 
 QUESTIONS = [
@@ -94,7 +94,7 @@ class Searched:
         return [None if step.question_id in self.out else result for step, result in zip(steps, results, strict=True)]
 
 
-def grower(kind, engine, client, **changes):
+def tree_sampler(kind, engine, client, **changes):
     card = RetrieverCard("bm25", "bm25")
     rollout = RolloutConfig(**{"max_prompt_tokens": 4096, **changes})
     return kind(engine, make_rewriter(RewriterConfig(name="general"), card), client, rollout, RewardConfig())
@@ -102,8 +102,8 @@ def grower(kind, engine, client, **changes):
 
 @pytest.mark.parametrize("branching", [[4, 4], [2, 3, 2], [5]])
 def test_the_trees_are_those_of_the_loop_turn_by_turn(client, branching):
-    expected = grower(Grower, Uneven(), client).grow(QUESTIONS, branching, streams=STREAMS)
-    grown = grower(StreamingGrower, Uneven(), client)
+    expected = tree_sampler(TreeSampler, Uneven(), client).grow(QUESTIONS, branching, streams=STREAMS)
+    grown = tree_sampler(StreamingTreeSampler, Uneven(), client)
     assert grown.grow(QUESTIONS, branching, streams=STREAMS) == expected
     assert {node.rewrite.plan is None for tree in expected for node in tree.walk()} == {True, False}
     assert len({node.reward for tree in expected for node in tree.walk()}) > 1
@@ -113,7 +113,7 @@ def test_nothing_waits_for_the_longest_answer_of_a_turn(client):
     """The first search begins and a second turn is asked for before the last first turn has ended."""
     engine = Uneven()
     searched = Searched(client, engine)
-    grower(StreamingGrower, engine, searched).grow(QUESTIONS, [4, 4], streams=STREAMS)
+    tree_sampler(StreamingTreeSampler, engine, searched).grow(QUESTIONS, [4, 4], streams=STREAMS)
     ends = [at for at, event in enumerate(engine.events) if event == "ended"]
     assert engine.events.index("searched") < ends[11]
     requested = [at for at, event in enumerate(engine.events) if event == "asked"]
@@ -146,7 +146,7 @@ def test_turns_that_end_while_all_requests_are_under_way_are_searched_together(c
     """What ends meanwhile waits for a request, so a slow service gets large batches."""
     engine = Uneven(formatted=1.0)
     held = Held(client, engine)
-    grower(StreamingGrower, engine, held).grow(QUESTIONS, [12], streams=STREAMS)
+    tree_sampler(StreamingTreeSampler, engine, held).grow(QUESTIONS, [12], streams=STREAMS)
     assert len(held.batches) == SEARCHES_AT_ONCE + 1
 
 
@@ -159,12 +159,12 @@ def test_a_client_with_a_reader_gets_one_request_at_a_time(client):
 
     engine = Uneven(formatted=1.0)
     reading = Reading(client, engine)
-    grower(StreamingGrower, engine, reading).grow(QUESTIONS, [12], streams=STREAMS)
+    tree_sampler(StreamingTreeSampler, engine, reading).grow(QUESTIONS, [12], streams=STREAMS)
     assert len(reading.batches) == 2
 
 
 def test_the_trees_do_not_depend_on_the_order_in_which_searches_end(client):
-    expected = grower(Grower, Uneven(), client).grow(QUESTIONS, [4, 4], streams=STREAMS)
+    expected = tree_sampler(TreeSampler, Uneven(), client).grow(QUESTIONS, [4, 4], streams=STREAMS)
     second_has_ended, numbers = threading.Event(), count()
 
     class Reversed(Searched):
@@ -176,11 +176,14 @@ def test_the_trees_do_not_depend_on_the_order_in_which_searches_end(client):
                 second_has_ended.set()
             return results
 
-    assert grower(StreamingGrower, Uneven(), Reversed(client)).grow(QUESTIONS, [4, 4], streams=STREAMS) == expected
+    assert (
+        tree_sampler(StreamingTreeSampler, Uneven(), Reversed(client)).grow(QUESTIONS, [4, 4], streams=STREAMS)
+        == expected
+    )
 
 
 def test_a_turn_below_an_outage_is_unscorable_and_still_grows(client):
-    grown = grower(StreamingGrower, Uneven(), Searched(client, out={"q-sugar"}), micro_batch=4)
+    grown = tree_sampler(StreamingTreeSampler, Uneven(), Searched(client, out={"q-sugar"}), micro_batch=4)
     trees = grown.grow(QUESTIONS, [6, 2], streams=STREAMS)
     outage = [node for node in trees[1].walk() if node.rewrite.plan is not None and node.turn == 1]
     assert outage
@@ -193,7 +196,7 @@ def test_a_turn_below_an_outage_is_unscorable_and_still_grows(client):
 def test_a_search_that_fails_ends_the_growth(client):
     engine = Uneven()
     with pytest.raises(EnvironmentUnavailableError):
-        grower(StreamingGrower, engine, Searched(client, fails=True), micro_batch=4).grow(
+        tree_sampler(StreamingTreeSampler, engine, Searched(client, fails=True), micro_batch=4).grow(
             QUESTIONS, [4, 4], streams=STREAMS
         )
     assert not engine.under_way, "nothing is sampled any more"
@@ -213,9 +216,9 @@ def test_each_vllm_engine_gives_one_by_one_what_it_gives_at_once(
     with serving(run_app, monkeypatch, tiny_policy) as (url, _):
         config = change(config, **{"rollout.server.base_url": url, "rollout.server.weights_folder": str(tmp_path)})
         engine = engine_of(config)
-        streaming = grower_of(config, client, engine)
-        assert type(streaming) is StreamingGrower
-        turn_by_turn = Grower(engine, streaming.rewriter, client, config.rollout, config.reward)
+        streaming = tree_sampler_of(config, client, engine)
+        assert type(streaming) is StreamingTreeSampler
+        turn_by_turn = TreeSampler(engine, streaming.rewriter, client, config.rollout, config.reward)
         for greedy in (False, True):
             expected = turn_by_turn.grow(QUESTIONS[:2], [2, 2], greedy, STREAMS[:2])
             assert streaming.grow(QUESTIONS[:2], [2, 2], greedy, STREAMS[:2]) == expected

@@ -16,10 +16,10 @@ from querylect.rollouts.engines.transformers import TransformersEngine
 from querylect.rollouts.engines.weight_files import weights_in_files
 from querylect.rollouts.policy import add_lora, load_policy, merged_weights
 
-from ..growers import engine_around
 from ..lessons import change
 from ..raising import refused
 from ..tiny import tiny_model
+from ..tree_samplers import engine_around
 from ..vllm_doubles import serving
 
 PROMPTS = [[5, 6, 7, 8], [9, 10], [5, 6, 7, 11, 12]]

@@ -15,7 +15,7 @@ from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, EnvironmentUnavailableError, ModelError, StoppedError
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.engines.base import Completion
-from querylect.rollouts.grow import Grower
+from querylect.rollouts.grow import TreeSampler
 from querylect.rollouts.policy import add_lora, load_policy
 from querylect.rollouts.tree import Node, Tree
 from querylect.train.ahead import TreesAhead
@@ -31,9 +31,9 @@ from querylect.train.step_trees import question_streams
 from safetensors.torch import load_file
 from transformers import set_seed
 
-from ..growers import engine_around, engine_of, grower_of
 from ..lessons import change, lesson_settings, records, stopped_copy, without_seconds
 from ..raising import logged, refused
+from ..tree_samplers import engine_around, engine_of, tree_sampler_of
 from .test_train_stops import breaking
 from .test_train_validation import ASKED as VALIDATION
 from .test_train_validation import environment
@@ -124,7 +124,7 @@ def grow_again(config, client, engine, step, trees):
     """Trees of the questions of logged trees, sampled with an engine as in their step."""
     questions = [Question(tree["question_id"], tree["question"]) for tree in trees]
     streams = question_streams(config.seed, step - 1, questions, Counter())
-    return grower_of(config, client, engine).grow(questions, config.rollout.branching, streams=streams)
+    return tree_sampler_of(config, client, engine).grow(questions, config.rollout.branching, streams=streams)
 
 
 def test_a_run_is_repeated_exactly_and_validation_does_not_change_it(ahead, lessons, tmp_path, run_app):
@@ -174,7 +174,7 @@ class Scripted:
         self.tokenizer, self.stop_ids, self.clock, self.searched = None, {0}, None, None
         self.generating = threading.Event()
         self.engine = self
-        """That of the grower, which this is too."""
+        """That of the tree_sampler, which this is too."""
 
     def refresh(self):
         assert not self.generating.is_set(), "the weights change while they are sampled from"
@@ -189,12 +189,14 @@ class Scripted:
         self.generating.clear()
         return [[Completion([0], [0.0], True)] for _ in prompts]
 
-    def grow(self, grower, step):
+    def grow(self, tree_sampler, step):
         if step == self.failing:
             raise ModelError("not finite")
         trees = [Tree(Question(f"q{step}-{position}", ""), []) for position in range(2)]
         for turn in (1, 2):
-            for tree, (sample,) in zip(trees, grower.engine.generate([[turn]] * len(trees), 1, None), strict=True):
+            for tree, (sample,) in zip(
+                trees, tree_sampler.engine.generate([[turn]] * len(trees), 1, None), strict=True
+            ):
                 node = Node(turn, [turn], sample.ids, [], True, "", Rewrite(None))
                 (tree.roots[0].children if turn == 2 else tree.roots).append(node)
         return trees
@@ -245,11 +247,11 @@ def test_an_error_of_the_thread_is_raised_where_its_trees_are_needed():
 def test_a_step_under_way_ends_with_the_run_at_its_next_call_of_the_engine():
     sampling, engine = threading.Event(), Scripted()
 
-    def grow(grower, step):
-        trees = engine.grow(grower, step)
+    def grow(tree_sampler, step):
+        trees = engine.grow(tree_sampler, step)
         while step:
             sampling.set()
-            grower.engine.generate([[1]], 1, None)
+            tree_sampler.engine.generate([[1]], 1, None)
         return trees
 
     ahead = TreesAhead(1, 9, engine, engine, grow, Processes())
@@ -271,7 +273,7 @@ def test_an_outage_ends_the_run_with_a_checkpoint_and_it_goes_on(settings, lesso
 
 def test_a_signal_while_trees_are_sampled_ahead_saves_and_the_run_goes_on_exactly(settings, monkeypatch):
     """With stops and prices; as a run that ended after the same step and was resumed."""
-    grow, main, calls = Grower.grow, threading.main_thread(), []
+    grow, main, calls = TreeSampler.grow, threading.main_thread(), []
 
     def interrupted(self, *arguments, **options):
         calls.append(1)
@@ -282,7 +284,7 @@ def test_a_signal_while_trees_are_sampled_ahead_saves_and_the_run_goes_on_exactl
     changes = {"rewriter.stop": True, "reward.search_price": 0.1, "train.staleness": 1}
     config = change(settings, **changes, **{"train.steps": 4, "train.save_steps": 100})
     with monkeypatch.context() as patch:
-        patch.setattr(Grower, "grow", interrupted)
+        patch.setattr(TreeSampler, "grow", interrupted)
         with refused(StoppedError, "SIGTERM"):
             train(config)
     reached = len(records(config.run_folder / "metrics.jsonl"))

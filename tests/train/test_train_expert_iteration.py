@@ -18,10 +18,10 @@ from querylect.train.run_folder import RunFolder
 from querylect.train.warm_start import warm_start
 from safetensors.torch import load_file
 
-from ..growers import engine_around, grower_of
 from ..lessons import change, records
 from ..raising import refused
 from ..several import Started
+from ..tree_samplers import engine_around, tree_sampler_of
 
 
 @pytest.fixture
@@ -38,13 +38,13 @@ def expert(settings):
 
 
 class Ready:
-    """A policy with its adapter, its sampler and a grower."""
+    """A policy with its adapter, its sampler and a tree_sampler."""
 
     def __init__(self, config, client):
         model, tokenizer = load_policy(config.policy)
         self.policy = add_lora(model, config.policy)
-        engine, self.sampler = engine_around(config, self.policy, tokenizer)
-        self.grower = grower_of(config, client, engine)
+        engine, self.weight_sync = engine_around(config, self.policy, tokenizer)
+        self.tree_sampler = tree_sampler_of(config, client, engine)
 
 
 def node(reward, **changes):
@@ -74,13 +74,13 @@ def test_unscorable_cut_and_malformed_samples_are_never_imitated():
 
 def test_what_is_imitated_is_what_was_sampled(expert, client):
     ready = Ready(expert, client)
-    (first, *_) = expert_rounds(expert, ready.policy, ready.grower, ready.sampler, client.questions("train"))
+    (first, *_) = expert_rounds(expert, ready.policy, ready.tree_sampler, ready.weight_sync, client.questions("train"))
     taught = [sample for several in first.demonstrations for sample in several]
     assert taught
     for sample in taught:
         ((begin, end),) = sample.spans
         assert end == len(sample.ids)
-        text = ready.grower.chat.tokenizer.decode(sample.ids)
+        text = ready.tree_sampler.chat.tokenizer.decode(sample.ids)
         assert text.endswith("</rewrite><|im_end|>")
         ids = torch.tensor([sample.ids])
         logps = torch.log_softmax(ready.policy(input_ids=ids).logits[0, :-1].float(), -1)
@@ -91,14 +91,14 @@ def test_what_is_imitated_is_what_was_sampled(expert, client):
 def test_every_round_samples_from_the_policy_as_it_is_then(expert, client, monkeypatch):
     """Between two rounds the adapter is changed: the samples of the second have its log-probabilities."""
     ready = Ready(expert, client)
-    trees, grow = [], ready.grower.grow
+    trees, grow = [], ready.tree_sampler.grow
 
     def record_trees(questions, widths, **how):
         trees.append(grow(questions, widths, **how))
         return trees[-1]
 
-    monkeypatch.setattr(ready.grower, "grow", record_trees)
-    rounds = expert_rounds(expert, ready.policy, ready.grower, ready.sampler, client.questions("train"))
+    monkeypatch.setattr(ready.tree_sampler, "grow", record_trees)
+    rounds = expert_rounds(expert, ready.policy, ready.tree_sampler, ready.weight_sync, client.questions("train"))
     for _ in range(2):
         trees.clear()
         next(rounds)
@@ -118,14 +118,14 @@ def test_every_round_samples_from_the_policy_as_it_is_then(expert, client, monke
 def test_rounds_ask_other_questions_until_a_pass_is_over(expert, client, monkeypatch):
     requests = []
     ready = Ready(expert, client)
-    grow = ready.grower.grow
+    grow = ready.tree_sampler.grow
 
     def record_questions(questions, branching, **how):
         requests.extend(zip([question.id for question in questions], how["streams"], strict=True))
         return grow(questions, branching, **how)
 
-    monkeypatch.setattr(ready.grower, "grow", record_questions)
-    list(expert_rounds(expert, ready.policy, ready.grower, ready.sampler, client.questions("train")))
+    monkeypatch.setattr(ready.tree_sampler, "grow", record_questions)
+    list(expert_rounds(expert, ready.policy, ready.tree_sampler, ready.weight_sync, client.questions("train")))
     names = [name for name, _ in requests]
     assert len(names) == 12
     assert len(set(names[:5])) == len(set(names[5:10])) == 5
@@ -136,7 +136,9 @@ def test_a_run_without_anything_to_imitate_is_refused(expert, client, tmp_path, 
     monkeypatch.setattr(expert_iteration, "MARGIN", 1.0)
     ready = Ready(expert, client)
     with refused(ConfigError, "train.warm_start.questions"):
-        warm_start(expert, ready.policy, ready.grower, ready.sampler, client.questions("train"), RunFolder(tmp_path))
+        warm_start(
+            expert, ready.policy, ready.tree_sampler, ready.weight_sync, client.questions("train"), RunFolder(tmp_path)
+        )
     assert not (tmp_path / "warm_start.jsonl").exists()
 
 

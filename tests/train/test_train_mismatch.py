@@ -89,9 +89,9 @@ def disturb(trainer):
     """The sampler's copy of the weights is not that of the trainer, and stays so."""
     with torch.random.fork_rng():
         torch.manual_seed(11)
-        head = trainer.grower.engine.model.get_output_embeddings()
+        head = trainer.tree_sampler.engine.model.get_output_embeddings()
         head.weight.data.add_(0.05 * torch.randn_like(head.weight))
-    trainer.step_trees.sampler.refresh = lambda: None
+    trainer.step_trees.weight_sync.refresh = lambda: None
 
 
 def by_hand(trainer):

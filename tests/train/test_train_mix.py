@@ -13,7 +13,7 @@ from querylect.data.sampling import draw
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import CheckpointError, ConfigError, DataError, EnvironmentUnavailableError
 from querylect.rollouts.checkpoints import find_checkpoint
-from querylect.rollouts.grow import Grower
+from querylect.rollouts.grow import TreeSampler
 from querylect.rollouts.turns import used_turn
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
@@ -117,14 +117,14 @@ def straight(tmp_path_factory, lessons, lesson_url, speaking, herbs, herbs_url):
     folder = tmp_path_factory.mktemp("straight")
     plain = lesson_settings(lessons, lesson_url, speaking, folder)
     config = mixed(plain, herbs, herbs_url, folder)
-    grown, grow = [], Grower.grow
+    grown, grow = [], TreeSampler.grow
 
     def record_trees(self, questions, branching, **how):
         grown.append((self, grow(self, questions, branching, **how)))
         return grown[-1][1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Grower, "grow", record_trees)
+        patch.setattr(TreeSampler, "grow", record_trees)
         return config, train(config), grown
 
 
@@ -166,11 +166,11 @@ def test_every_question_is_searched_in_its_own_environment(straight):
 
 def test_every_prompt_names_the_retriever_that_searches(straight):
     names = set()
-    for grower, trees in straight[2]:
+    for tree_sampler, trees in straight[2]:
         for tree in trees:
             name = {"bm25": "bm25", "dense": "tiny-bert"}[tree.question.id.partition("/")[0]]
             for node in tree.walk():
-                prompt = grower.chat.tokenizer.decode(node.prompt_ids)
+                prompt = tree_sampler.chat.tokenizer.decode(node.prompt_ids)
                 assert f"{name} < {tree.question.text}" in prompt
                 assert f"{({'bm25', 'tiny-bert'} - {name}).pop()} < {tree.question.text}" not in prompt
             names.add(name)
@@ -261,13 +261,13 @@ def test_a_mix_is_validated_over_the_questions_of_all(mix, lessons, herbs, run_a
         "bm25": environment(lessons, tmp_path / "sore", SORE),
         "dense": environment(herbs, tmp_path / "herbal", herbal, "willow"),
     }
-    answered, answer = [], Grower.answer
+    answered, answer = [], TreeSampler.answer
 
     def record_answers(self, questions, turns, *arguments, **how):
         answered.append(answer(self, questions, turns, *arguments, **how))
         return answered[-1]
 
-    monkeypatch.setattr(Grower, "answer", record_answers)
+    monkeypatch.setattr(TreeSampler, "answer", record_answers)
     plain = mix.model_dump()
     plain["train"] |= {"steps": 2, "validate_steps": 1, "validation_questions": 5}
     with run_app(app_of(members["bm25"])) as bm25, run_app(app_of(members["dense"])) as dense:

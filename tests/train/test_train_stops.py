@@ -131,7 +131,7 @@ def test_format_failures_do_not_hide_an_outage():
     def step(*turns):
         return SimpleNamespace(
             trees=[Tree(Question("q", "q"), list(turns))],
-            grower=SimpleNamespace(client=SimpleNamespace(last_failure="refused")),
+            tree_sampler=SimpleNamespace(client=SimpleNamespace(last_failure="refused")),
             state=SimpleNamespace(global_step=6),
             run=RunConfig(),
         )
@@ -150,7 +150,7 @@ def terminal():
     signal.signal(signal.SIGINT, handler)
 
 
-PHASES = {"rollout": ("querylect.rollouts.grow.Grower.grow", 2),
+PHASES = {"rollout": ("querylect.rollouts.grow.TreeSampler.grow", 2),
           "update": ("querylect.train.trainer.TreeTrainer._compute_loss", 3),
           "record": ("querylect.train.metrics_callback.MetricsCallback.record", 2)}  # fmt: skip
 """A function of the second step, and which call of it that is: each step has two micro-batches."""

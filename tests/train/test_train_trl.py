@@ -68,7 +68,7 @@ def ready(trainer, seed=0):
         if "lora_B.default" in name:
             parameter.data.normal_(0, 0.05)
     trainer.model.train()
-    trainer.step_trees.sampler.refresh()
+    trainer.step_trees.weight_sync.refresh()
 
 
 def step_inputs(trainer):

@@ -116,8 +116,8 @@ def test_the_best_policy_is_replaced_by_a_better_one_only_and_never_by_a_guess(t
 
     folder = RunFolder(tmp_path)
     saved = []
-    grower = SimpleNamespace(rollout=RolloutConfig(), reward=RewardConfig())
-    validator = SimpleNamespace(grower=grower, folder=folder, save=saved.append, processes=Processes())
+    tree_sampler = SimpleNamespace(rollout=RolloutConfig(), reward=RewardConfig())
+    validator = SimpleNamespace(tree_sampler=tree_sampler, folder=folder, save=saved.append, processes=Processes())
     for step, value, unscorable in ((0, 0.3, 0), (5, 0.5, 0), (10, 0.5, 0), (15, 0.9, 1), (20, 0.4, 0)):
         turns = {"ndcg/turn1": value, "ndcg/turn2": 0.45}  # what the second turn reaches decides only at first
         Validator._keep_best(validator, step, {"step": step, **turns, "unscorable": unscorable})
@@ -186,8 +186,8 @@ def validator(tmp_path, report, **values):
     from querylect.train.validation import Validator
 
     config = change(RunConfig(), **{"train.validate_steps": 3, **values})
-    grower = SimpleNamespace(rollout=config.rollout, reward=config.reward)
-    callback = Validator(config.train, RunFolder(tmp_path), [], grower, None, lambda _: None, report)
+    tree_sampler = SimpleNamespace(rollout=config.rollout, reward=config.reward)
+    callback = Validator(config.train, RunFolder(tmp_path), [], tree_sampler, None, lambda _: None, report)
     callback._measure = lambda step: {"step": step, "ndcg/turn2": 0.5, "unscorable": 0}
     return callback
 

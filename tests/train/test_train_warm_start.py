@@ -20,9 +20,9 @@ from querylect.train.run_folder import RunFolder
 from querylect.train.warm_start import TitleExample, _examples, demonstration, warm_start
 from safetensors.torch import load_file
 
-from ..growers import engine_of, grower_of
 from ..lessons import change, records, without_seconds
 from ..raising import refused
+from ..tree_samplers import engine_of, tree_sampler_of
 
 
 @pytest.fixture
@@ -47,13 +47,15 @@ def warm(settings):
 
 
 @pytest.fixture
-def grower(warm, client):
-    return grower_of(warm, client, engine_of(warm))
+def tree_sampler(warm, client):
+    return tree_sampler_of(warm, client, engine_of(warm))
 
 
-def lessons_of(config, grower, questions):
+def lessons_of(config, tree_sampler, questions):
     """The lessons of a warm start with titles."""
-    return _examples(config.train.warm_start, config.seed, grower, grader_of(config, grower.client), questions)
+    return _examples(
+        config.train.warm_start, config.seed, tree_sampler, grader_of(config, tree_sampler.client), questions
+    )
 
 
 def selected_of(config, client, questions):
@@ -78,17 +80,17 @@ class Graded:
         ]
 
 
-def test_the_best_title_is_imitated_and_the_question_where_none_gains(warm, grower, client, monkeypatch):
+def test_the_best_title_is_imitated_and_the_question_where_none_gains(warm, tree_sampler, client, monkeypatch):
     questions = client.questions("train")
-    grower.client = probe = Graded(client, {})
+    tree_sampler.client = probe = Graded(client, {})
     keep_all(monkeypatch)
     every = warm
-    lessons = {lesson.question.id: lesson for lesson in lessons_of(every, grower, questions)}
+    lessons = {lesson.question.id: lesson for lesson in lessons_of(every, tree_sampler, questions)}
     assert {lesson.answer for lesson in lessons.values()} == {question.text.lower() for question in questions}
 
     second = {id: lesson.documents[-1].title for id, lesson in lessons.items() if lesson.documents}
-    grower.client = Graded(client, second)
-    for lesson in lessons_of(every, grower, questions):
+    tree_sampler.client = Graded(client, second)
+    for lesson in lessons_of(every, tree_sampler, questions):
         if lesson.documents:
             assert lesson.answer == second[lesson.question.id].lower()
     assert {id for id, _ in probe.searches} == {question.id for question in questions}
@@ -97,13 +99,13 @@ def test_the_best_title_is_imitated_and_the_question_where_none_gains(warm, grow
 def test_where_no_title_earns_a_policy_that_may_stop_is_taught_to(warm, client, monkeypatch):
     keep_all(monkeypatch)
     config = change(warm, **{"rewriter.stop": True})
-    grower = grower_of(config, client, engine_of(config))
-    grower.client = Graded(client, {})
-    lesson, *_ = lessons_of(config, grower, client.questions("train"))
-    taught = demonstration(grower, lesson)
+    tree_sampler = tree_sampler_of(config, client, engine_of(config))
+    tree_sampler.client = Graded(client, {})
+    lesson, *_ = lessons_of(config, tree_sampler, client.questions("train"))
+    taught = demonstration(tree_sampler, lesson)
     (_, first), (begin, end) = taught.spans
-    answer = grower.engine.tokenizer.decode(taught.ids[begin:end], skip_special_tokens=False)
-    assert grower.rewriter.parse(lesson.question, grower.rewriter.opening + answer, 2).stop
+    answer = tree_sampler.engine.tokenizer.decode(taught.ids[begin:end], skip_special_tokens=False)
+    assert tree_sampler.rewriter.parse(lesson.question, tree_sampler.rewriter.opening + answer, 2).stop
     assert first < begin
 
 
@@ -133,35 +135,39 @@ def test_a_stop_in_turn_1_is_taught_where_the_reader_needs_no_document(warm, cli
     changes = {"rewriter.stop": "answer", "reward.kind": "answer"}
     config = change(warm, **changes)
     questions = client.questions("train")
-    grower = grower_of(config, client, engine_of(config))
+    tree_sampler = tree_sampler_of(config, client, engine_of(config))
     titles = {"head": "About aspirin", "fat": "About statin", "pills": "About aspirin"}
-    grower.client = Reading(client, titles, {"head": 1.0, "fat": 0.8, "gums": 0.7, "sugar": 0.1})
-    lessons = {lesson.question.id: lesson for lesson in lessons_of(config, grower, questions)}
+    tree_sampler.client = Reading(client, titles, {"head": 1.0, "fat": 0.8, "gums": 0.7, "sugar": 0.1})
+    lessons = {lesson.question.id: lesson for lesson in lessons_of(config, tree_sampler, questions)}
     alone = {name for name, lesson in lessons.items() if lesson.documents is None}
     assert {"gums"} <= alone
     assert {"sugar", "pills"}.isdisjoint(alone)
     for name, title in titles.items():
         has_title = any(document.title == title for document in lessons[name].documents or ())
         assert not has_title or lessons[name].answer == title.lower()
-    taught = demonstration(grower, lessons["gums"])
+    taught = demonstration(tree_sampler, lessons["gums"])
     ((begin, end),) = taught.spans
-    answer = grower.engine.tokenizer.decode(taught.ids[begin:end], skip_special_tokens=False)
-    assert grower.rewriter.parse(lessons["gums"].question, grower.rewriter.opening + answer, 1).unsearched
-    assert FIRST_UNSEARCHED in grower.engine.tokenizer.decode(taught.ids[:begin])
+    answer = tree_sampler.engine.tokenizer.decode(taught.ids[begin:end], skip_special_tokens=False)
+    assert tree_sampler.rewriter.parse(lessons["gums"].question, tree_sampler.rewriter.opening + answer, 1).unsearched
+    assert FIRST_UNSEARCHED in tree_sampler.engine.tokenizer.decode(taught.ids[:begin])
 
 
-def test_a_warm_start_without_anything_to_imitate_is_refused(warm, grower, client, tmp_path, monkeypatch):
-    grower.client = Graded(client, {})
+def test_a_warm_start_without_anything_to_imitate_is_refused(warm, tree_sampler, client, tmp_path, monkeypatch):
+    tree_sampler.client = Graded(client, {})
     keep_all(monkeypatch, 0.0)
     with refused(ConfigError, "train.warm_start.questions"):
-        warm_start(warm, grower.engine.model, grower, None, client.questions("train"), RunFolder(tmp_path / "run"))
+        warm_start(
+            warm, tree_sampler.engine.model, tree_sampler, None, client.questions("train"), RunFolder(tmp_path / "run")
+        )
     assert not (tmp_path / "run").exists()
 
 
-def test_a_rewriter_that_reads_no_tags_is_refused(warm, grower, client, tmp_path):
-    grower.rewriter = make_rewriter(RewriterConfig(name="hyde"), RetrieverCard("bm25", "bm25"))
+def test_a_rewriter_that_reads_no_tags_is_refused(warm, tree_sampler, client, tmp_path):
+    tree_sampler.rewriter = make_rewriter(RewriterConfig(name="hyde"), RetrieverCard("bm25", "bm25"))
     with refused(ConfigError, "'hyde'", "train.warm_start.questions"):
-        warm_start(warm, grower.engine.model, grower, None, client.questions("train"), RunFolder(tmp_path / "run"))
+        warm_start(
+            warm, tree_sampler.engine.model, tree_sampler, None, client.questions("train"), RunFolder(tmp_path / "run")
+        )
     assert not (tmp_path / "run").exists()
 
 
@@ -181,37 +187,39 @@ def test_a_warm_start_that_was_stopped_is_begun_again(warm, monkeypatch):
     assert without_seconds(folder / "metrics.jsonl") == without_seconds(uninterrupted / "metrics.jsonl")
 
 
-def test_an_outage_stops_the_warm_start(warm, grower, client):
-    grower.client = Graded(client, {}, broken=True)
+def test_an_outage_stops_the_warm_start(warm, tree_sampler, client):
+    tree_sampler.client = Graded(client, {}, broken=True)
     with refused(EnvironmentUnavailableError, "client.deadline"):
-        list(lessons_of(warm, grower, client.questions("train")))
+        list(lessons_of(warm, tree_sampler, client.questions("train")))
 
 
 @pytest.mark.parametrize("packing", [True, False])
-def test_the_loss_is_that_of_the_answers_alone(grower, packing):
+def test_the_loss_is_that_of_the_answers_alone(tree_sampler, packing):
     lesson = TitleExample(Question("q", "Aspirin headache"), [], "statin")
-    taught = demonstration(grower, lesson)
+    taught = demonstration(tree_sampler, lesson)
     ids = torch.tensor([taught.ids])
-    logps = torch.log_softmax(grower.engine.model(input_ids=ids).logits[0, :-1].float(), -1)
+    logps = torch.log_softmax(tree_sampler.engine.model(input_ids=ids).logits[0, :-1].float(), -1)
     logps = logps.gather(-1, ids[0, 1:, None])[:, 0]
-    texts = [grower.chat.text(taught.ids[begin:end]) for begin, end in taught.spans]
+    texts = [tree_sampler.chat.text(taught.ids[begin:end]) for begin, end in taught.spans]
     expected = ["aspirin headache</rewrite>", "statin</rewrite>"]
     assert [text.rpartition("<rewrite>")[2] for text in texts] == expected
     answers = [index - 1 for begin, end in taught.spans for index in range(begin, end)]
-    loss = imitation_loss(grower.engine.model, [taught], TrainConfig(packing=packing))
+    loss = imitation_loss(tree_sampler.engine.model, [taught], TrainConfig(packing=packing))
     torch.testing.assert_close(loss, -logps[answers].mean())
 
 
-def test_imitating_makes_the_answer_likelier(warm, grower, client, tmp_path, monkeypatch):
+def test_imitating_makes_the_answer_likelier(warm, tree_sampler, client, tmp_path, monkeypatch):
     keep_all(monkeypatch)
     (tmp_path / "folder").mkdir()
     config = change(warm, **{"train.warm_start.questions_per_step": 1,
                              "train.warm_start.learning_rate": 0.01})  # fmt: skip
-    policy = grower.engine.model
-    examples = [demonstration(grower, lesson) for lesson in lessons_of(config, grower, client.questions("train"))]
+    policy = tree_sampler.engine.model
+    examples = [
+        demonstration(tree_sampler, lesson) for lesson in lessons_of(config, tree_sampler, client.questions("train"))
+    ]
     with torch.no_grad():
         initial_loss = float(imitation_loss(policy, examples))
-    warm_start(config, policy, grower, None, client.questions("train"), RunFolder(tmp_path / "folder"))
+    warm_start(config, policy, tree_sampler, None, client.questions("train"), RunFolder(tmp_path / "folder"))
     with torch.no_grad():
         assert float(imitation_loss(policy, examples)) < initial_loss
     assert [record["step"] for record in records(tmp_path / "folder" / "warm_start.jsonl")] == [1, 2, 3, 4, 5]

@@ -1,6 +1,6 @@
-"""Engines and growers as training and evaluation open them, by the sections of a config."""
+"""Engines and tree_samplers as training and evaluation open them, by the sections of a config."""
 
-from querylect.rollouts.build import make_grower, rewriter_for
+from querylect.rollouts.build import make_tree_sampler, rewriter_for
 from querylect.rollouts.engines.open import load_engine, open_engine
 
 
@@ -14,7 +14,7 @@ def engine_around(config, model, tokenizer):
     return open_engine(config.policy, config.rollout, config.seed, model, tokenizer)
 
 
-def grower_of(config, client, engine):
+def tree_sampler_of(config, client, engine):
     """What grows the trees of a run with this engine."""
     rewriter = rewriter_for(config.rewriter, config.mix, client, config.search_depth)
-    return make_grower(engine, rewriter, client, config.rollout, config.reward)
+    return make_tree_sampler(engine, rewriter, client, config.rollout, config.reward)
