@@ -12,10 +12,10 @@ from .version import __version__ as __version__
 
 __all__ = [
     "ClientConfig",
+    "EnvironmentClient",
     "RetrievalEnv",
     "RetrievalTaskset",
     "Rewriter",
-    "SyncEnvironmentClient",
     "load_config",
     "reward_function",
     "train",
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .configs.load import load_config
     from .configs.schema import ClientConfig
     from .envs.adapters.verifiers import RetrievalEnv, RetrievalTaskset
-    from .envs.client.client import SyncEnvironmentClient
+    from .envs.client.client import EnvironmentClient
     from .inference.adapters.reward import reward_function
     from .inference.rewriter import Rewriter
 else:
@@ -35,7 +35,7 @@ else:
         "RetrievalEnv": ".envs.adapters.verifiers",
         "RetrievalTaskset": ".envs.adapters.verifiers",
         "Rewriter": ".inference.rewriter",
-        "SyncEnvironmentClient": ".envs.client.client",
+        "EnvironmentClient": ".envs.client.client",
         "load_config": ".configs.load",
         "reward_function": ".inference.adapters.reward",
     }

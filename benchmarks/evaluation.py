@@ -52,7 +52,7 @@ def main(
     engine = RecordingEngine(load_engine(config.policy, config.rollout, config.seed, None))
     pairs = []
     with open_environment(config.env, config.client) as client:
-        card = RetrieverCard.from_service(client.environment().retriever)
+        card = RetrieverCard.from_service(client.info().retriever)
         rewriter = make_rewriter(config.rewriter, card, max(10, config.rollout.documents))
         sample = client.questions("test")[: int(questions)]
         asking = Asking(int(turns), METRICS)

@@ -121,7 +121,7 @@ def answer(options: Options, arm: Arm, seed: int, step: int, retriever: str, env
         return
     config = options.config(arm, seed, retriever)
     client = environments.open(config)
-    questions = held_out_questions(client, client.environment(), config.eval).questions
+    questions = held_out_questions(client, client.info(), config.eval).questions
     log.info("%s: %d questions", path.stem, len(questions))
     checkpoint = options.run_folder(arm, seed) / "checkpoints" / f"checkpoint-{step}" if step else None
     answered = greedy_trees(config, client, checkpoint, questions)

@@ -36,7 +36,7 @@ from querylect.data.load import load_dataset
 from querylect.envs.builder.build import build_index
 from querylect.envs.client.base import ServiceAddress
 from querylect.envs.client.child_process import local_service
-from querylect.envs.client.client import EnvironmentClient
+from querylect.envs.client.client import AsyncEnvironmentClient
 from querylect.envs.index.arrays import mapped, read_words
 from querylect.envs.plan import SearchPlan
 from querylect.envs.retrievers import bm25
@@ -249,18 +249,18 @@ async def post_in_turn(service: ServiceAddress, body_lists: Sequence[Sequence[st
 
 
 @contextmanager
-def connected(service: ServiceAddress) -> Iterator[tuple[EnvironmentClient, Callable[[Coroutine], None]]]:
+def connected(service: ServiceAddress) -> Iterator[tuple[AsyncEnvironmentClient, Callable[[Coroutine], None]]]:
     """A connected client, and how a call of it is run."""
     with asyncio.Runner() as runner:
-        client = EnvironmentClient(ClientConfig(deadline=1200), [service])
-        runner.run(client.environment())
+        client = AsyncEnvironmentClient(ClientConfig(deadline=1200), [service])
+        runner.run(client.info())
         try:
             yield client, runner.run
         finally:
             runner.run(client.close())
 
 
-async def ask(client: EnvironmentClient, plans: Sequence[SearchPlan], size: int) -> None:
+async def ask(client: AsyncEnvironmentClient, plans: Sequence[SearchPlan], size: int) -> None:
     """Ask for all plans, `size` at a time."""
     for start in range(0, len(plans), size):
         await client.search(plans[start : start + size], with_text=False)

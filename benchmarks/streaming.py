@@ -19,7 +19,7 @@ from typing import Any
 from machine import describe
 from querylect.configs.load import load_config
 from querylect.envs.client.child_process import local_service
-from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient
 from querylect.logs import set_up_logging
 from querylect.rollouts.build import make_tree_sampler, rewriter_for
 from querylect.rollouts.engines.open import load_engine
@@ -51,7 +51,7 @@ def main(questions: str = "12", longest: str = "64", wait: str = "0.5", rounds: 
     }
     configs = {name: load_config("demo_two_turn", [*shared, *changes]) for name, changes in engines.items()}
     first = next(iter(configs.values()))
-    with local_service(first.env) as service, SyncEnvironmentClient(first.client, [service]) as client:
+    with local_service(first.env) as service, EnvironmentClient(first.client, [service]) as client:
         train_questions = client.questions("train")[: int(questions)]
         streams = [stream("benchmark", question.id) for question in train_questions]
         slow = Slow(client, float(wait))

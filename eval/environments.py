@@ -155,7 +155,7 @@ class SpecEnvironments:
             return self._local(dataset, environment, settings, source)
         client_config = settings.client.model_copy(update={"urls": urls})
         with open_environment(settings.env, client_config) as client:
-            info = client.environment()
+            info = client.info()
             if not info.splits.get(spec.split):
                 raise _no_split(spec.split, f"the service of {environment} on {dataset}", dict(info.splits))
             questions = client.questions(spec.split)

@@ -121,7 +121,7 @@ def without_trained_elsewhere(
     `without_trained`.
     """
     for name, peer in clients.items():
-        if name != environment and peer.environment().splits.get("train"):
+        if name != environment and peer.info().splits.get("train"):
             train = joined(name, peer.questions("train"))
             questions = {join_id(environment, question.id): question for question in held_out.questions}
             label = f"{environment} with {name}"

@@ -199,7 +199,7 @@ class RunEnvironment:
     @cached_property
     def info(self) -> EnvironmentInfo:
         """The environment's description of itself."""
-        return self.client.environment()
+        return self.client.info()
 
     @cached_property
     def held_out(self) -> HeldOut:

@@ -98,7 +98,7 @@ def tune(name: str, client: EnvironmentApi, evaluated: Sequence[Question], tunin
 
     Raises EnvironmentUnavailableError where no validation question could be scored.
     """
-    info = client.environment()
+    info = client.info()
     questions, reason = validation_questions(client, evaluated, tuning)
     if reason:
         return Tuned(name, default_weights(name), reason=reason)
@@ -113,7 +113,7 @@ def validation_questions(
         return [], "the defaults, as no questions were to be used for a choice"
     if tuning.split == VALIDATION:
         return [], "the defaults, as the validation questions are what is evaluated"
-    if not client.environment().splits.get(VALIDATION):
+    if not client.info().splits.get(VALIDATION):
         return [], "the defaults, as the environment has no validation split"
     questions = _draw_questions(client.questions(VALIDATION), evaluated, tuning)
     return questions, "" if questions else "the defaults, as every validation question is one of those evaluated"
@@ -160,7 +160,7 @@ def answer(
     depth: int = 10,
 ) -> list[EvalRecord]:
     """Answer the questions with a baseline; its records have the system name `system`."""
-    rewriter = make(tuned.name, tuned.weights, RetrieverCard.from_service(client.environment().retriever))
+    rewriter = make(tuned.name, tuned.weights, RetrieverCard.from_service(client.info().retriever))
     started = time.perf_counter()
     feedback = _feedback(client, questions, rewriter.feedback)
     plans = {

@@ -173,7 +173,7 @@ def with_cards(trained: Trained) -> Trained:
     from ..envs.client.connect import open_environments
 
     with open_environments(trained.config) as client:
-        record = {"retriever": client.environment().retriever}
+        record = {"retriever": client.info().retriever}
     return replace(trained, members=of_config(trained.name, trained.config, None, record, trained.used).members)
 
 

@@ -251,8 +251,8 @@ class Rewriter:
         and as the client.
         """
         batch = parse_questions(questions, history)
-        if retriever is None and hasattr(client, "environment"):
-            retriever = client.environment().retriever
+        if retriever is None and hasattr(client, "info"):
+            retriever = client.info().retriever
         results = self._run(self._turn_loop(batch, retriever, turns, k), client)
         return results[0] if is_single(questions) else results
 
@@ -276,8 +276,8 @@ class Rewriter:
     ) -> SearchResult | list[SearchResult]:
         """`search` for an event loop."""
         batch = parse_questions(questions, history)
-        if retriever is None and hasattr(client, "environment"):
-            retriever = (await client.environment()).retriever
+        if retriever is None and hasattr(client, "info"):
+            retriever = (await client.info()).retriever
         await self._load_cards(retriever)
         results = await self._arun(self._turn_loop(batch, retriever, turns, k), client)
         return results[0] if is_single(questions) else results

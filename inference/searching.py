@@ -21,7 +21,7 @@ Rankings = Sequence[Sequence[HitBody]]
 
 
 class Searcher(Protocol):
-    """A synchronous search client of a rewriter, such as `SyncEnvironmentClient`."""
+    """A synchronous search client of a rewriter, such as `EnvironmentClient`."""
 
     def search(self, plans: Sequence[SearchPlan]) -> Rankings:
         """One ranking with texts for each plan."""
@@ -29,7 +29,7 @@ class Searcher(Protocol):
 
 
 class AsyncSearcher(Protocol):
-    """A search client for `asearch` and `arewrite`, such as `EnvironmentClient`."""
+    """A search client for `asearch` and `arewrite`, such as `AsyncEnvironmentClient`."""
 
     def search(self, plans: Sequence[SearchPlan]) -> Awaitable[Rankings]:
         """One ranking with texts for each plan."""
@@ -73,12 +73,12 @@ class DefaultSearch:
 
 
 def _open(env: EnvironmentConfig, client: ClientConfig, clients: ExitStack) -> Searcher:
-    from ..envs.client.client import SyncEnvironmentClient
+    from ..envs.client.client import EnvironmentClient
     from ..envs.client.connect import known_services
 
     urls = known_services(env, client)
     if urls is not None:
-        return clients.enter_context(SyncEnvironmentClient(client, urls=urls))
+        return clients.enter_context(EnvironmentClient(client, urls=urls))
     with optional_packages("serve"):
         from ..envs.client.in_process import InProcessClient
 

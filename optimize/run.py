@@ -74,7 +74,7 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
                 "its author, make it yours."
             )
         folder = RunFolder.reopen(config, command=COMMAND)[0] if resume else None
-        environment = client.environment().model_dump(mode="json")
+        environment = client.info().model_dump(mode="json")
         if folder is not None:
             folder.same_environment(environment)
         scorer = Scorer(config, client, models)

@@ -24,10 +24,10 @@ def rewriter_for(rewriter: RewriterConfig, mix: MixConfig | None, client: Enviro
     """The rewriter whose plans ask for `k` documents; the environment says which retriever it speaks to, each
     question's own in a mix, whose environments have rewriters of their own."""
     if mix is None or not isinstance(client, MixedClient):
-        return make_rewriter(rewriter, RetrieverCard.from_service(client.environment().retriever), k)
+        return make_rewriter(rewriter, RetrieverCard.from_service(client.info().retriever), k)
     return MixedRewriter(
         {
             name: make_rewriter(mix.environments[name].rewriter, RetrieverCard.from_service(info.retriever), k)
-            for name, info in client.environments().items()
+            for name, info in client.infos().items()
         }
     )

@@ -225,9 +225,9 @@ def url(environment, small_environment, run_app):
 def client(url):
     """A client of that service."""
     from querylect.configs.schema import ClientConfig
-    from querylect.envs.client.client import SyncEnvironmentClient
+    from querylect.envs.client.client import EnvironmentClient
 
-    with SyncEnvironmentClient(ClientConfig(urls=[url])) as client:
+    with EnvironmentClient(ClientConfig(urls=[url])) as client:
         yield client
 
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 from querylect.configs.schema import ClientConfig
-from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient
 
 from .service.test_client import PausesOnly
 
 
 @pytest.fixture
-def unavailable_client() -> Iterator[SyncEnvironmentClient]:
+def unavailable_client() -> Iterator[EnvironmentClient]:
     """A client whose service is down."""
-    with SyncEnvironmentClient(ClientConfig(), ["http://127.0.0.1:9"], PausesOnly().clock) as client:
+    with EnvironmentClient(ClientConfig(), ["http://127.0.0.1:9"], PausesOnly().clock) as client:
         yield client
 
 

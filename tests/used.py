@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from querylect.configs.load import dump_config
-from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient
 
 from .lessons import change, lesson_settings
 
@@ -37,8 +37,8 @@ def save_run(config, folder: Path, scale: float = 0.05, turn: int = 1) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(dump_config(config), encoding="utf-8")
     add_id(folder)
-    with SyncEnvironmentClient(config.client) as client:
-        searched = client.environment().model_dump(mode="json")
+    with EnvironmentClient(config.client) as client:
+        searched = client.info().model_dump(mode="json")
     (folder / "environment.json").write_text(json.dumps(searched), encoding="utf-8")
     select_turn(folder, turn)
     base, _ = load_policy(config.policy)

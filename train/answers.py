@@ -69,7 +69,7 @@ class AnswerClient:
     def __init__(self, client: EnvironmentApi, reader: Llm, gold: GoldSet, reward: RewardConfig, seed: int) -> None:
         """Raises EnvironmentUnavailableError where the environment does not answer."""
         self._client, self._reader, self._gold, self._reward = client, reader, gold, reward
-        self._judged = client.environment().judged
+        self._judged = client.info().judged
         self._metric = "accuracy" if gold.choice else reward.answer.metric
         self._sampling = SamplingParams(temperature=0.0, max_tokens=reward.answer.max_tokens, seed=seed)
         self._questions: dict[str, Question] = {}
@@ -101,8 +101,8 @@ class AnswerClient:
             reader["fingerprint"] = backend.fingerprint
         return {"reader": repr(sorted(reader.items())), "prompt": ANSWERS_VERSION, "right_answers": self._gold.digest}
 
-    def environment(self) -> EnvironmentInfo:
-        return self._client.environment()
+    def info(self) -> EnvironmentInfo:
+        return self._client.info()
 
     def questions(self, split: str) -> list[Question]:
         """The questions of a split that have a right answer, in their fixed order.
@@ -170,7 +170,7 @@ class AnswerClient:
     def _question(self, name: str) -> Question:
         """The question of an id. Another process may have drawn it: the splits are read until it is found."""
         if name not in self._questions:
-            for split in self._client.environment().splits:
+            for split in self._client.info().splits:
                 self._remember(self._client.questions(split))
                 if name in self._questions:
                     break
@@ -239,7 +239,7 @@ def rewarding(
     Raises ConfigError where the environment's questions lack the judgements that `reward` and `train.raw_metric` need,
     and as `open_llm` and `gold_answers`.
     """
-    _refuse_unjudged(reward, raw_metric, client.environment())
+    _refuse_unjudged(reward, raw_metric, client.info())
     if reward.kind != "answer":
         yield client
         return

@@ -174,9 +174,9 @@ def _describe_environment(client: EnvironmentApi, folder: RunFolder | None) -> d
     """What environment.json holds. Raises CheckpointError if a resumed run was started on another environment."""
     from .answers import AnswerClient
 
-    environment = client.environment().model_dump(mode="json")
+    environment = client.info().model_dump(mode="json")
     if isinstance(client, MixedClient):
-        members = client.environments()
+        members = client.infos()
         environment["environments"] = {name: info.model_dump(mode="json") for name, info in members.items()}
     if isinstance(client, AnswerClient):
         environment["answers"] = client.identity

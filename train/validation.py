@@ -51,14 +51,14 @@ def draw_validation(
 
     Raises ConfigError if the environment has no validation split, DataError if it shares questions with `train`.
     """
-    splits = client.environment().splits
+    splits = client.info().splits
     if not splits.get("validation"):
         raise ConfigError(
             f"{reason}the environment has no validation questions (its splits: {splits}). Add the split (BEIR: "
             f"qrels/dev.tsv){remedy}."
         )
     questions = client.questions("validation")
-    if overlap := overlap_with_train(client.environment().name, "validation", questions, train):
+    if overlap := overlap_with_train(client.info().name, "validation", questions, train):
         raise DataError(f"{overlap[0]} Take these questions out of one of the two{remedy}.")
     return draw(questions, settings.validation_questions, seed=0)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...data.types import Question
 from ...errors import QuerylectError
-from ..client.client import SyncEnvironmentClient
+from ..client.client import EnvironmentClient
 from ..plan import SearchPlan, is_unicode
 from ..schemas import Step
 from .text import show
@@ -28,7 +28,7 @@ INSTRUCTION = (
 class RetrievalEnvironment:
     """One rollout: `reset` gives it a question, `search` is the policy's tool, `get_reward` scores it."""
 
-    def __init__(self, client: SyncEnvironmentClient, shown: int = 5) -> None:
+    def __init__(self, client: EnvironmentClient, shown: int = 5) -> None:
         """`shown` documents of each ranking are shown to the policy; all instances may share one client."""
         self._client = client
         self._shown = shown
@@ -77,12 +77,12 @@ class RetrievalEnvironment:
         return None if self._unscorable else self._reward
 
 
-def environment_factory(client: SyncEnvironmentClient, shown: int = 5) -> Callable[[], RetrievalEnvironment]:
+def environment_factory(client: EnvironmentClient, shown: int = 5) -> Callable[[], RetrievalEnvironment]:
     """What `GRPOTrainer` takes: a function that makes one more environment over the same client."""
     return lambda: RetrievalEnvironment(client, shown)
 
 
-def question_dataset(client: SyncEnvironmentClient, split: str, instruction: str = INSTRUCTION) -> "Dataset":
+def question_dataset(client: EnvironmentClient, split: str, instruction: str = INSTRUCTION) -> "Dataset":
     """The questions of a split as `train_dataset`: a chat `prompt` and the `question_id` that `reset` takes."""
     from datasets import Dataset
 

@@ -17,7 +17,7 @@ from ...configs.schema import ClientConfig
 from ...data.history import lines_of
 from ...data.types import Utterance
 from ...errors import EnvironmentUnavailableError
-from ..client.client import EnvironmentClient, SyncEnvironmentClient
+from ..client.client import AsyncEnvironmentClient, EnvironmentClient
 from ..plan import SearchPlan
 from ..schemas import PRIMARY_METRIC, Step, StepResult
 from .text import plan_of_reply, show
@@ -62,7 +62,7 @@ class RetrievalTaskset(vf.Taskset[QuestionTask, RetrievalTasksetConfig]):
 
     def load(self) -> Iterator[QuestionTask]:
         """Ask the service for its questions."""
-        with SyncEnvironmentClient(self.config.client) as client:
+        with EnvironmentClient(self.config.client) as client:
             for question in client.questions(self.config.split):
                 prompt = lines_of([*question.history, Utterance("user", question.text)])
                 data = QuestionData(
@@ -88,7 +88,7 @@ class RetrievalEnv(vf.Env[RetrievalEnvConfig]):
 
     async def start(self) -> None:
         """Open the connection that all episodes share."""
-        self._client = EnvironmentClient(self.taskset.config.client)
+        self._client = AsyncEnvironmentClient(self.taskset.config.client)
 
     async def stop(self) -> None:
         if hasattr(self, "_client"):

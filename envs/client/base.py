@@ -1,7 +1,7 @@
 """The protocols of an environment client, which callers can also implement themselves, and the address of a service.
 No HTTP library is imported here.
 
-`SyncEnvironmentClient` is all of them. `MixedClient` has no `search`: only a question says which environment is meant.
+`EnvironmentClient` is all of them. `MixedClient` has no `search`: only a question says which environment is meant.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ class EnvironmentApi(StepClient, Protocol):
     def last_failure(self) -> object:
         """The last attempt that failed, to be shown in a message; None without one."""
 
-    def environment(self) -> EnvironmentInfo:
+    def info(self) -> EnvironmentInfo:
         """What the service serves."""
 
     def questions(self, split: str) -> list[Question]:

@@ -45,7 +45,7 @@ from ..schemas import (
 )
 from .base import ServiceAddress
 
-__all__ = ["EnvironmentClient", "RetryClock", "Step", "StepResult", "SyncEnvironmentClient"]
+__all__ = ["AsyncEnvironmentClient", "EnvironmentClient", "RetryClock", "Step", "StepResult"]
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class FailedAttemptError(Exception):
         self.retry_after = retry_after
 
 
-class EnvironmentClient:
+class AsyncEnvironmentClient:
     """Asks the environment; use it inside one event loop and close it there (`async with`)."""
 
     def __init__(
@@ -130,7 +130,7 @@ class EnvironmentClient:
         """Close all connections."""
         await self._http.aclose()
 
-    async def environment(self) -> EnvironmentInfo:
+    async def info(self) -> EnvironmentInfo:
         """What the service serves.
 
         Raises EnvironmentUnavailableError where no replica answers, RequestError where the service refuses (a wrong
@@ -311,14 +311,14 @@ class EnvironmentClient:
         )
 
 
-class SyncEnvironmentClient:
+class EnvironmentClient:
     """The same client for synchronous callers: an event loop in a separate thread. Close it (`with`)."""
 
     def __init__(
         self, config: ClientConfig, urls: Sequence[str | ServiceAddress] | None = None, clock: RetryClock | None = None
     ) -> None:
-        """As EnvironmentClient."""
-        self._client = EnvironmentClient(config, urls, clock)
+        """As AsyncEnvironmentClient."""
+        self._client = AsyncEnvironmentClient(config, urls, clock)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="querylect-client", daemon=True)
         self._thread.start()
@@ -345,22 +345,22 @@ class SyncEnvironmentClient:
         """The last attempt that failed: which URL and why."""
         return self._client.last_failure
 
-    def environment(self) -> EnvironmentInfo:
-        """As EnvironmentClient.environment."""
-        return self._wait(self._client.environment())
+    def info(self) -> EnvironmentInfo:
+        """As AsyncEnvironmentClient.info."""
+        return self._wait(self._client.info())
 
     def questions(self, split: str) -> list[Question]:
-        """As EnvironmentClient.questions."""
+        """As AsyncEnvironmentClient.questions."""
         return self._wait(self._client.questions(split))
 
     def search(self, plans: Sequence[SearchPlan], with_text: bool = True, without: Sequence[str] = ()) -> list[Hits]:
-        """As EnvironmentClient.search."""
+        """As AsyncEnvironmentClient.search."""
         return self._wait(self._client.search(plans, with_text, without))
 
     def step(
         self, steps: Sequence[Step], with_text: bool = False, metrics: Sequence[str] = ()
     ) -> list[StepResult | None]:
-        """As EnvironmentClient.step."""
+        """As AsyncEnvironmentClient.step."""
         return self._wait(self._client.step(steps, with_text, metrics))
 
     def step_soon(

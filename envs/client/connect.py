@@ -8,27 +8,27 @@ from ...configs.mix import environments
 from ...configs.schema import ClientConfig, EnvironmentConfig, RunConfig
 from .base import EnvironmentApi, ServiceAddress
 from .child_process import local_service
-from .client import SyncEnvironmentClient
+from .client import EnvironmentClient
 from .discovery import service_urls
 from .multi import MixedClient
 
 if TYPE_CHECKING:
     from ...data.corpus import LoadedQuestions
 
-AnyClient = SyncEnvironmentClient | MixedClient
+AnyClient = EnvironmentClient | MixedClient
 """A client of one environment, or of all that a config mixes."""
 
 
 @contextmanager
-def open_environment(env: EnvironmentConfig, settings: ClientConfig) -> Iterator[SyncEnvironmentClient]:
+def open_environment(env: EnvironmentConfig, settings: ClientConfig) -> Iterator[EnvironmentClient]:
     """A client of one environment. For `local`, the service runs as a child process until the end of the block, unless
     a running one is known (`service_urls`)."""
     urls = known_services(env, settings)
     if urls is None:
-        with local_service(env) as service, SyncEnvironmentClient(settings, urls=[service]) as client:
+        with local_service(env) as service, EnvironmentClient(settings, urls=[service]) as client:
             yield client
     else:
-        with SyncEnvironmentClient(settings, urls=urls) as client:
+        with EnvironmentClient(settings, urls=urls) as client:
             yield client
 
 
@@ -68,7 +68,7 @@ def known_services(env: EnvironmentConfig, client: ClientConfig) -> Sequence[str
     return service_urls(env) if client.urls == "local" else client.urls
 
 
-OpenClient = Callable[[EnvironmentConfig, ClientConfig], AbstractContextManager[SyncEnvironmentClient]]
+OpenClient = Callable[[EnvironmentConfig, ClientConfig], AbstractContextManager[EnvironmentClient]]
 """Opens a client of one environment, as `open_environment`."""
 
 

@@ -31,7 +31,7 @@ class InProcessClient:
         self._info = info_of(self._environment)
         self._lock = threading.Lock()
 
-    def environment(self) -> EnvironmentInfo:
+    def info(self) -> EnvironmentInfo:
         """What is searched, by which retriever, and which questions there are."""
         return self._info
 

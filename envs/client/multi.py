@@ -10,13 +10,13 @@ from concurrent.futures import Future
 from ...data.mixed_ids import join_id, joined, split_id
 from ...data.types import Question
 from ..schemas import EnvironmentInfo, Step, StepResult
-from .client import SyncEnvironmentClient
+from .client import EnvironmentClient
 
 
 class MixedClient:
     """Asks the environments by name; the caller closes the clients."""
 
-    def __init__(self, clients: Mapping[str, SyncEnvironmentClient]) -> None:
+    def __init__(self, clients: Mapping[str, EnvironmentClient]) -> None:
         self.clients = dict(clients)
 
     @property
@@ -25,16 +25,16 @@ class MixedClient:
         failures = [f"{name}: {client.last_failure}" for name, client in self.clients.items() if client.last_failure]
         return "; ".join(failures) or None
 
-    def environments(self) -> dict[str, EnvironmentInfo]:
-        """What each of them serves. Raises as SyncEnvironmentClient.environment."""
-        return {name: client.environment() for name, client in self.clients.items()}
+    def infos(self) -> dict[str, EnvironmentInfo]:
+        """What each of them serves. Raises as EnvironmentClient.info."""
+        return {name: client.info() for name, client in self.clients.items()}
 
-    def environment(self) -> EnvironmentInfo:
+    def info(self) -> EnvironmentInfo:
         """All environments as one: sizes summed up, cards by name, hashes joined.
 
-        Raises as SyncEnvironmentClient.environment.
+        Raises as EnvironmentClient.info.
         """
-        infos = self.environments()
+        infos = self.infos()
 
         def combined(field: str) -> str:
             return ", ".join(f"{name}: {getattr(info, field)}" for name, info in infos.items())
@@ -54,7 +54,7 @@ class MixedClient:
     def questions(self, split: str) -> list[Question]:
         """The questions of that split in all environments, one after the other, under mixed ids.
 
-        Raises as SyncEnvironmentClient.questions.
+        Raises as EnvironmentClient.questions.
         """
         return [question for name, client in self.clients.items() for question in joined(name, client.questions(split))]
 
@@ -63,7 +63,7 @@ class MixedClient:
     ) -> list[StepResult | None]:
         """Rank and score every step where it belongs, all environments side by side; results in the order of `steps`.
 
-        Raises as SyncEnvironmentClient.step, and then cancels the searches of the other environments.
+        Raises as EnvironmentClient.step, and then cancels the searches of the other environments.
         """
         indices_by_name: dict[str, list[int]] = {}
         for index, step in enumerate(steps):

@@ -67,7 +67,7 @@ def answer_questions(
         open_environment(config.env, config.client) as client,
         open_llm(config.answers.reader) as reader,
     ):
-        info = client.environment()
+        info = client.info()
         if records is not None:
             searches = recorded_searches(records)
         else:

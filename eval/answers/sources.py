@@ -70,7 +70,7 @@ def _plan(record: EvalRecord) -> SearchPlan | None:
 def known_questions(client: EnvironmentApi, split: str, searched: Collection[str]) -> set[str]:
     """Those of the ids `searched` that are of questions of the environment. Its splits are read until all are found,
     `split` first, which is where an evaluation takes its questions from."""
-    sizes = client.environment().splits
+    sizes = client.info().splits
     ids: set[str] = set()
     for name in sorted(filter(sizes.__getitem__, sizes), key=lambda name: name != split):
         ids.update({question.id for question in client.questions(name)}.intersection(searched))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...configs.paper import PaperConfig, PaperEnvironment, PaperSystem
 from ...envs.builder.build import build_index
-from ...envs.client.client import SyncEnvironmentClient
+from ...envs.client.client import EnvironmentClient
 from ...envs.client.connect import open_environment
 from ...envs.index.manifest import MANIFEST
 from ...envs.retrievers.question_index import open_question_index
@@ -70,7 +70,7 @@ def check_systems(paper: PaperConfig, systems: Mapping[str, PaperSystem]) -> Non
 class KnowledgeBase:
     """One knowledge base with its retriever."""
 
-    client: SyncEnvironmentClient
+    client: EnvironmentClient
     card: RetrieverCard
     facts: Mapping[str, object]
     """What a result says of it and a record depends on: name, retriever, index, settings of the search."""
@@ -101,7 +101,7 @@ def _open(name: str, settings: PaperEnvironment, stack: ExitStack) -> KnowledgeB
         with progress_bar(f"indexing {name}") as progress:
             build_index(settings.env, progress=progress)
     client = stack.enter_context(open_environment(settings.env, settings.client))
-    info = client.environment()
+    info = client.info()
     facts = {
         "name": info.name,
         "retriever": str(info.retriever.get("name", "")),

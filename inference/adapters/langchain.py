@@ -23,7 +23,7 @@ from langchain_core.runnables import RunnableConfig, RunnableSerializable
 from pydantic import ConfigDict
 
 from ...data.types import Question, Utterance
-from ...envs.client.client import SyncEnvironmentClient
+from ...envs.client.client import EnvironmentClient
 from ...envs.plan import SearchPlan
 from ...envs.schemas import HitBody
 from ..results import plain_queries
@@ -110,7 +110,7 @@ def _hits(rankings: Sequence[Sequence[Document]], k: int) -> list[HitBody]:
 class EnvironmentRetriever(_ChatRetriever):
     """Searches a querylect service (`querylect serve`) with the question, or with the full plans of a rewriter."""
 
-    client: SyncEnvironmentClient
+    client: EnvironmentClient
     rewriter: Rewriter | None = None
     turns: int | None = None
     """The last turn of the rewriter; None is the turn selected on validation."""

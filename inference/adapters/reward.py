@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from ...configs.schema import ClientConfig, RewriterConfig
 from ...data.types import Question
-from ...envs.client.client import SyncEnvironmentClient
+from ...envs.client.client import EnvironmentClient
 from ...envs.schemas import PRIMARY_METRIC, Step
 from ...errors import ConfigError, EnvironmentUnavailableError, RequestError
 from ...llms.base import THINK_CLOSE, THINK_OPEN
@@ -34,7 +34,7 @@ class RewardFunction:
     __name__ = PRIMARY_METRIC
     """The name under which a trainer logs it."""
 
-    def __init__(self, client: SyncEnvironmentClient, rewriter: RewriterConfig) -> None:
+    def __init__(self, client: EnvironmentClient, rewriter: RewriterConfig) -> None:
         """Raises ConfigError for an unknown rewriter, for one that asks a frozen model first, for one that may search
         nothing, and as the client."""
         if rewriter.stop == "answer":
@@ -42,7 +42,7 @@ class RewardFunction:
                 "rewriter.stop is answer: without a search there is no ranking to reward, and a reward function has no "
                 "reader. Set rewriter.stop=true, which searches the question, or train with reward.kind=answer."
             )
-        card = RetrieverCard.from_service(client.environment().retriever)
+        card = RetrieverCard.from_service(client.info().retriever)
         self._client = client
         self._rewriter = make_rewriter(rewriter, card)
         if isinstance(self._rewriter, Staged) and self._rewriter.stage(Question("", "")) is not None:
@@ -88,7 +88,7 @@ class RewardFunction:
 
         `question_id` is the column of the dataset that names each completion's question; prompts and other columns are
         not read. None where the search had no answer before the deadline. Raises ConfigError without that column,
-        RequestError for an unknown question, and as `SyncEnvironmentClient.step`.
+        RequestError for an unknown question, and as `EnvironmentClient.step`.
         """
         if question_id is None or len(question_id) != len(completions):
             raise ConfigError(
@@ -126,7 +126,7 @@ class RewardFunction:
     def _question(self, question_id: str) -> Question:
         """The question of an id; the splits are read until it is found."""
         if question_id not in self._questions:
-            for split in self._client.environment().splits:
+            for split in self._client.info().splits:
                 self._questions |= {question.id: question for question in self._client.questions(split)}
                 if question_id in self._questions:
                     break
@@ -157,7 +157,7 @@ def reward_function(
     """
     settings = RewriterConfig(name=rewriter) if isinstance(rewriter, str) else rewriter
     urls = [environment] if isinstance(environment, str) else environment
-    opened = SyncEnvironmentClient(client or ClientConfig(), urls)
+    opened = EnvironmentClient(client or ClientConfig(), urls)
     try:
         return RewardFunction(opened, settings)
     except BaseException:

@@ -8,7 +8,7 @@ from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentCon
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split, Utterance
 from querylect.envs.builder.build import build_index
-from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 from querylect.eval.records import read_records
@@ -45,7 +45,7 @@ def test_rows_of_conversations_stand_beside_the_raw_question(tools, run_app, tmp
 
     server = ChatServer(answer)
     with run_app(create_app(Environment.open(tools))) as url, serving(run_app, server) as endpoint:
-        with SyncEnvironmentClient(ClientConfig(), [url]) as client:
+        with EnvironmentClient(ClientConfig(), [url]) as client:
             assert client.questions("test") == [question(word) for word in TEXTS]
         llm = {"model": "m", "base_url": endpoint, "cache": str(tmp_path / "replies.sqlite"), "deadline": 120.0}
         values = {

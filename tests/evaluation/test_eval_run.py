@@ -78,7 +78,7 @@ class Environment:
         self.test, self.train, self.down = list(test), list(train), set(down)
         self.sets = {"train": len(train), "test": len(test)} if sets is None else sets
 
-    def environment(self):
+    def info(self):
         return environment_info(splits=self.sets)
 
     def questions(self, split):

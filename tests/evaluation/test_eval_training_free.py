@@ -44,7 +44,7 @@ class Client:
         self.worth, self.splits = worth, {"validation": 6, "test": 2} if splits is None else splits
         self.steps, self.question_ids = 0, set()
 
-    def environment(self):
+    def info(self):
         card = {"name": "bm25", "kind": "bm25", "frequent_terms": ["common"]}
         return environment_info(retriever=card, splits=self.splits)
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from querylect.configs.schema import ClientConfig
-from querylect.envs.client.client import EnvironmentClient, SyncEnvironmentClient
+from querylect.envs.client.client import AsyncEnvironmentClient, EnvironmentClient
 from querylect.inference.rewriter import Rewriter
 
 from ..chat_server import ChatServer, serving
@@ -23,7 +23,7 @@ ANSWER = "<think></think><rewrite>headache</rewrite>"
 
 def found_by(rewriter, url):
     """What the library finds, two documents deep."""
-    with SyncEnvironmentClient(ClientConfig(), [url]) as client:
+    with EnvironmentClient(ClientConfig(), [url]) as client:
         result = rewriter.search(QUESTION, client, k=2)
     documents = [{"id": hit.id, "title": hit.title, "text": hit.text} for hit in result.ranking]
     assert documents
@@ -69,7 +69,7 @@ def test_a_failed_answer_and_a_failed_search_are_told_to_the_agent(export, lesso
     async def ask(url, **settings):
         rewriter = Rewriter.from_pretrained(export, settings=settings.get("settings", ()))
         async with (
-            EnvironmentClient(ClientConfig(deadline=0.3), [url]) as client,  # own clock
+            AsyncEnvironmentClient(ClientConfig(deadline=0.3), [url]) as client,  # own clock
             Client(mcp_server.search_server(rewriter, client)) as agent,
         ):
             return await agent.call_tool("search", {"question": QUESTION})

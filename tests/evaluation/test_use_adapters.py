@@ -6,7 +6,7 @@ import os
 
 import pytest
 from querylect.data.types import Question
-from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.schemas import HitBody
 from querylect.errors import ConfigError, RequestError
@@ -32,13 +32,13 @@ def second(trained):
 @pytest.fixture
 def searched(monkeypatch):
     """The plans that rewriters search in the service of their run, as they come."""
-    plans, search = [], SyncEnvironmentClient.search
+    plans, search = [], EnvironmentClient.search
 
     def noting(self, some, *arguments):
         plans.extend(some)
         return search(self, some, *arguments)
 
-    monkeypatch.setattr(SyncEnvironmentClient, "search", noting)
+    monkeypatch.setattr(EnvironmentClient, "search", noting)
     return plans
 
 
@@ -109,7 +109,7 @@ def test_langchain(rewriter, failing, settings):
     assert (runnable | RunnableLambda(len)).invoke(QUESTION) == 1
     result, refused = runnable.batch([QUESTION, "\ud800"], return_exceptions=True)
     assert (result, type(refused)) == ([text], RequestError)
-    with SyncEnvironmentClient(settings.client) as client:
+    with EnvironmentClient(settings.client) as client:
         plain = EnvironmentRetriever(client=client, k=2).invoke("headache")
         assert {document.id for document in plain} == {"aspirin", "triptan"}
         assert plain[0].page_content == TEXTS[plain[0].id]
@@ -212,7 +212,7 @@ def test_every_adapter_searches_before_the_turn_that_won(second, settings, searc
         assert (ran["rewriter"]["query"], plans) == (last.text, once)
         assert {document.id for document in ran["retriever"]["documents"]} >= {*matching(last.text)[:1]}
 
-    with SyncEnvironmentClient(settings.client) as client:
+    with EnvironmentClient(settings.client) as client:
         ranking = [hit.id for hit in rewriter.search(QUESTION, client).ranking]
         served = EnvironmentRetriever(client=client, rewriter=rewriter, k=50)
         both = [first.plan, last.plan.model_copy(update={"k": 50})]
@@ -252,7 +252,7 @@ def test_langchain_takes_the_messages_before_a_question(rewriter, histories, set
     retriever = RewritingRetriever(rewriter=rewriter, retriever=langchain_retriever([]))
     retriever.invoke("since monday", chat_history=messages)
     asyncio.run(retriever.ainvoke("since monday", chat_history=messages))
-    with SyncEnvironmentClient(settings.client) as client:
+    with EnvironmentClient(settings.client) as client:
         served = EnvironmentRetriever(client=client, rewriter=rewriter, turns=1, k=2)
         assert asyncio.run(served.ainvoke("since monday", chat_history=messages))
     assert histories == [SAID] * 4

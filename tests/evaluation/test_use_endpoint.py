@@ -9,7 +9,7 @@ import yaml
 from querylect.cli import main
 from querylect.configs.llm import LlmConfig
 from querylect.data.types import Question
-from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient
 from querylect.errors import ConfigError, EngineUnavailableError
 from querylect.export.export import ExportOptions, export_to_folder
 from querylect.inference.rewriter import Rewriter
@@ -79,7 +79,7 @@ def test_a_policy_behind_an_endpoint_answers_as_on_this_machine(exported, settin
         results = remote.rewrite(QUESTIONS)
         assert [result.record() for result in results] == [result.record() for result in expected]
         assert not any(result.fallback for result in results)
-        with SyncEnvironmentClient(settings.client) as client:
+        with EnvironmentClient(settings.client) as client:
             later = remote.rewrite(QUESTIONS, turn=2, client=client)
             assert [(result.turn, result.text) for result in later] == [
                 (2, result.text) for result in local.rewrite(QUESTIONS, turn=2, client=client)
@@ -169,7 +169,7 @@ def test_a_question_that_stops_keeps_its_ranking_and_is_not_asked_again(settings
     server = ChatServer(answer)
     with (
         serving(run_app, server) as url,
-        SyncEnvironmentClient(settings.client) as client,
+        EnvironmentClient(settings.client) as client,
         Rewriter.from_pretrained(name, endpoint=url, model="m", turn=3) as rewriter,
     ):
         counted = Counted(client)
@@ -194,7 +194,7 @@ class Counted:
     """A client that keeps the plans of each call."""
 
     def __init__(self, client):
-        self.client, self.batches, self.environment = client, [], client.environment
+        self.client, self.batches, self.info = client, [], client.info
 
     def search(self, plans, **options):
         self.batches.append(plans)
@@ -208,7 +208,7 @@ def test_a_policy_that_stops_before_any_search_says_that_nothing_was_searched(se
     config = change(settings, **{"rewriter.stop": "answer", "reward.kind": "answer", "policy.model": stopping})
     run, export = save_run(config, tmp_path / "runs" / "stops", turn=2), tmp_path / "export"
     export_to_folder(run, export, ExportOptions(merge_lora=True, without_evaluation=True, licence="mit"))
-    with SyncEnvironmentClient(config.client) as client:
+    with EnvironmentClient(config.client) as client:
         counted = Counted(client)
         for folder in (run, export):
             with Rewriter.from_pretrained(folder, turn=2) as rewriter:

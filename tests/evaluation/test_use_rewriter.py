@@ -14,7 +14,7 @@ from huggingface_hub import constants
 from querylect.benchmarks.greedy import greedy_trees
 from querylect.configs.load import dump_config
 from querylect.data.types import Question
-from querylect.envs.client.client import EnvironmentClient, SyncEnvironmentClient
+from querylect.envs.client.client import AsyncEnvironmentClient, EnvironmentClient
 from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import HitBody
 from querylect.errors import (
@@ -46,7 +46,7 @@ def ids(result):
 def test_greedy_answers_are_those_of_eval_token_for_token(policy, request):
     config, folder = request.getfixturevalue(f"{policy}_run")
     rewriter = request.getfixturevalue({"trained": "rewriter", "failing": "failing"}[policy])
-    with SyncEnvironmentClient(config.client) as client:
+    with EnvironmentClient(config.client) as client:
         questions = client.questions("test")
         evaluated = greedy_trees(config, client, find_checkpoint(folder), questions)
         together = rewriter.search(questions, client, turns=2)
@@ -208,7 +208,7 @@ def test_concurrent_calls_stand_in_one_batch_and_cancelled_ones_in_none(trained_
     assert sizes == [1, 8]
 
     async def search():
-        async with EnvironmentClient(trained_run[0].client) as client:
+        async with AsyncEnvironmentClient(trained_run[0].client) as client:
             return await asyncio.gather(*(rewriter.asearch(f"question {n}", client, turns=2, k=2) for n in range(4)))
 
     results = asyncio.run(search())

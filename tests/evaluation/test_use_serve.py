@@ -12,7 +12,7 @@ import pytest
 import schemathesis
 from querylect.configs.schema import ClientConfig
 from querylect.data.types import Question
-from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.envs.server.app import create_app
@@ -77,7 +77,7 @@ def answer_of(result):
 def test_questions_are_rewritten_and_searched_as_the_library_does(service, trained_run):
     with service() as (http, rewriter):
         questions = [asked_as(entry) for entry in QUESTIONS]
-        with SyncEnvironmentClient(ClientConfig(urls=[str(http.base_url)])) as client:
+        with EnvironmentClient(ClientConfig(urls=[str(http.base_url)])) as client:
             expected = {turns: rewriter.search(questions, client, turns=turns) for turns in (1, 2)}
         history = [{"role": "user", "text": "my head hurts"}, {"role": "assistant", "text": "since when?"}]
         body = {"questions": [{"text": "since monday", "history": history}]}
@@ -98,7 +98,7 @@ def test_questions_are_rewritten_and_searched_as_the_library_does(service, train
 def test_a_service_whose_turn_is_a_later_one_searches_its_index_in_between(service):
     with service(turn=2) as (http, rewriter):
         questions = [asked_as(entry) for entry in QUESTIONS]
-        with SyncEnvironmentClient(ClientConfig(urls=[str(http.base_url)])) as client:
+        with EnvironmentClient(ClientConfig(urls=[str(http.base_url)])) as client:
             expected = [answer_of(result.rewrite) for result in rewriter.search(questions, client)]
         assert [record["turn"] for record in expected] == [2, 2, 2]
         assert http.post("/v1/rewrite", json={"questions": QUESTIONS}).json()["rewrites"] == expected

@@ -6,7 +6,7 @@ import logging
 import pytest
 from querylect.configs.load import dump_config
 from querylect.data.types import Question
-from querylect.envs.client.client import EnvironmentClient, SyncEnvironmentClient
+from querylect.envs.client.client import AsyncEnvironmentClient, EnvironmentClient
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError, RequestError
 from querylect.export.export import ExportOptions, export_to_folder
@@ -32,7 +32,7 @@ def second(trained):
 def test_a_rewriter_of_two_turns_searches_and_asks_twice(second, rewriter, lessons):
     config, folder = second
     first = rewriter.rewrite(ASKED)
-    with SyncEnvironmentClient(config.client) as client:
+    with EnvironmentClient(config.client) as client:
         expected = [result.rewrite for result in Rewriter.from_pretrained(folder).search(ASKED, client, turns=2)]
         assert [result.turn for result in first] == [1, 1, 1]
         rewriter = Rewriter.from_pretrained(folder)
@@ -55,7 +55,7 @@ def test_a_rewriter_of_two_turns_searches_and_asks_twice(second, rewriter, lesso
         assert asyncio.run(rewriter.arewrite(ASKED)) == expected
 
     async def ask(rewriter):
-        async with EnvironmentClient(config.client) as client:
+        async with AsyncEnvironmentClient(config.client) as client:
             return await rewriter.arewrite(ASKED[0], client=client)
 
     assert asyncio.run(ask(Rewriter.from_pretrained(folder))) == expected[0]
@@ -95,7 +95,7 @@ def test_a_failed_answer_falls_back_to_the_question_and_says_so(failing, failing
     assert (result.text, result.rewrites, result.fallback) == ("headache", (), True)
     assert result.plan == SearchPlan.of("headache", config.search_depth)
     assert result.failure
-    with SyncEnvironmentClient(config.client) as client:
+    with EnvironmentClient(config.client) as client:
         for turns in (1, 2):
             search_result = failing.search("headache", client, turns=turns)
             assert {hit.id for hit in search_result.ranking} == {"aspirin", "triptan"}

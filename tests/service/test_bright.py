@@ -16,7 +16,7 @@ from querylect.data.bright import open_bright
 from querylect.data.load import load_dataset
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.builder.build import build_index
-from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.client.in_process import InProcessClient
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
@@ -106,7 +106,7 @@ def url(env, run_app):
 
 @pytest.fixture
 def client(url):
-    with SyncEnvironmentClient(ClientConfig(urls=[url])) as opened:
+    with EnvironmentClient(ClientConfig(urls=[url])) as opened:
         yield opened
 
 
@@ -218,7 +218,7 @@ def test_an_evaluation_ranks_and_scores_without_them(env, url, tmp_path):
     }
     assert not set(records["0"].ranking) & set(EXAMPLES[0]["excluded_ids"])
     assert records["0"].metrics["ndcg@10"] == records["1"].metrics["ndcg@10"] == 1.0
-    with SyncEnvironmentClient(ClientConfig(urls=[url])) as client:
+    with EnvironmentClient(ClientConfig(urls=[url])) as client:
         known_ids = known_questions(client, "validation", {"0", "1", "of another dataset"})
         assert known_ids == {"0", "1"}, "also those of another split than the one that is evaluated"
         contexts = Contexts(4, client, known_ids)

@@ -9,7 +9,7 @@ import pytest
 from querylect.configs.schema import ClientConfig, DatasetConfig
 from querylect.data.types import Question
 from querylect.envs.client import client as client_module
-from querylect.envs.client.client import RetryClock, Step, SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient, RetryClock, Step
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.envs.server.app import create_app
@@ -42,7 +42,7 @@ def pauses(monkeypatch):
 @pytest.fixture
 def connect(pauses):
     """A function that gives a client of these URLs under that clock."""
-    return lambda *urls, config=PATIENT: SyncEnvironmentClient(config, urls, pauses.clock)
+    return lambda *urls, config=PATIENT: EnvironmentClient(config, urls, pauses.clock)
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def steps(*texts, question="q-head"):
 
 
 def test_the_plain_way(client):
-    assert client.environment().splits == {"test": 3, "train": 1}
+    assert client.info().splits == {"test": 3, "train": 1}
     assert client.questions("train") == [Question("q-gums", "bleeding gums")]
     (ranking,) = client.search([SearchPlan.of("blood glucose", k=1)])
     assert ranking[0].document.text == "insulin lowers blood glucose"
@@ -141,7 +141,7 @@ def test_a_dead_service_leaves_steps_unscorable_after_growing_pauses(dead, conne
 
 def test_a_dead_service_ends_a_start_with_its_url_and_the_remedy(dead, connect):
     with connect(dead) as client:
-        for call in (client.environment, lambda: client.search([SearchPlan.of("a")]), lambda: client.questions("test")):
+        for call in (client.info, lambda: client.search([SearchPlan.of("a")]), lambda: client.questions("test")):
             with refused(EnvironmentUnavailableError, dead, "ConnectError", "querylect serve"):
                 call()
 
@@ -206,7 +206,7 @@ def test_a_flapping_service_is_asked_until_it_answers(scripted, connect, pauses)
 
 def test_another_replica_answers_for_a_dead_one(dead, url, connect, pauses):
     with connect(dead, url) as client:
-        assert client.environment().corpus_size == 6
+        assert client.info().corpus_size == 6
         for _ in range(3):
             assert client.step(steps("triptan headache"))[0].reward == 1.0
     assert pauses.pauses == []
@@ -235,15 +235,15 @@ def test_the_token_is_taken_from_its_variable(environment, run_app, monkeypatch,
     with run_app(create_app(environment, token="right")) as url:
         for token in ("", "wrong"):
             monkeypatch.setenv("MY_TOKEN", token)
-            with SyncEnvironmentClient(config, [url]) as client, pytest.raises(TokenError):
+            with EnvironmentClient(config, [url]) as client, pytest.raises(TokenError):
                 client.step(steps("headache"))
         monkeypatch.setenv("MY_TOKEN", "")
         monkeypatch.setenv("MY_TOKEN_FILE", str(tmp_path / "token"))
-        with SyncEnvironmentClient(config, [url]) as client:
+        with EnvironmentClient(config, [url]) as client:
             assert client.step(steps("triptan headache"))[0].reward == 1.0
     monkeypatch.setenv("MY_TOKEN", "geheim\nX-Evil: 1")
     with refused(ConfigError, "MY_TOKEN"):
-        SyncEnvironmentClient(config, [url])
+        EnvironmentClient(config, [url])
 
 
 def judged_otherwise(config, folder):
@@ -268,4 +268,4 @@ def test_replicas_that_score_differently_are_refused(small_environment, url, tmp
 @pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://host"])
 def test_unusable_urls_are_named(url):
     with refused(ConfigError, "client.urls"):
-        SyncEnvironmentClient(PATIENT, [url])
+        EnvironmentClient(PATIENT, [url])

@@ -19,7 +19,7 @@ from querylect.configs.environment import (
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.builder.build import build_index, build_shard, merge_index
-from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.index.open import open_index
 from querylect.envs.plan import PlanWithout, Probe, SearchPlan, Term
@@ -281,7 +281,7 @@ def test_queries_that_are_read_only_in_part_are_counted(configs, models, tmp_pat
     assert [ranking.truncated for ranking in opened(both).search(plans)] == [0, 1, 2]
     with (
         run_app(create_app(environment)) as url,
-        SyncEnvironmentClient(ClientConfig(), [url]) as client,
+        EnvironmentClient(ClientConfig(), [url]) as client,
     ):
         assert [hits.truncated for hits in client.search(plans)] == [0, 1, 2]
         assert [hits.truncated for hits in client.search(plans)] == [0, 1, 2], "from the cache, too"

@@ -3,7 +3,7 @@
 import pytest
 from querylect.configs.environment import HybridConfig, MemberConfig, RemoteConfig
 from querylect.configs.schema import ClientConfig
-from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.client.connect import only_reads_index, open_unserved
 from querylect.envs.client.in_process import PLANS_AT_ONCE, InProcessClient
 from querylect.envs.environment import Environment
@@ -26,9 +26,9 @@ def test_every_call_answers_as_over_http(small_environment, run_app):
     in_process = InProcessClient(small_environment)
     with (
         run_app(create_app(Environment.open(small_environment))) as url,
-        SyncEnvironmentClient(ClientConfig(urls=[url])) as over_http,
+        EnvironmentClient(ClientConfig(urls=[url])) as over_http,
     ):
-        assert in_process.environment() == over_http.environment()
+        assert in_process.info() == over_http.info()
         assert in_process.questions("test") == over_http.questions("test")
         for metrics in ((), ("recall@3", "mrr@10")):
             assert in_process.step(STEPS, with_text=True, metrics=metrics) == over_http.step(

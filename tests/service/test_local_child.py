@@ -11,7 +11,7 @@ import psutil
 import pytest
 from querylect.configs.schema import ClientConfig
 from querylect.envs.client.child_process import local_service
-from querylect.envs.client.client import Step, SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient, Step
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.errors import IndexFolderError
@@ -39,7 +39,7 @@ def test_only_the_run_itself_can_ask_its_services_which_are_gone_after_the_block
         for child in map(psutil.Process, started):
             assert service.token not in {*child.cmdline(), *child.environ().values()}
             assert os.getpgid(child.pid) != os.getpgid(0), "Ctrl-C in a terminal must reach the parent alone"
-        with SyncEnvironmentClient(ClientConfig(), [service]) as client:
+        with EnvironmentClient(ClientConfig(), [service]) as client:
             (result,) = client.step([Step(question_id="q-sugar", plan=SearchPlan.of("glucose"))])
             assert result.reward == 1.0
         assert service.token not in repr(service)

@@ -12,7 +12,7 @@ from querylect.configs.environment import (
 )
 from querylect.configs.schema import QuestionsConfig
 from querylect.envs.builder.build import build_index
-from querylect.envs.client.client import Step, SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient, Step
 from querylect.envs.environment import Environment
 from querylect.envs.index.open import open_index
 from querylect.envs.plan import Probe, SearchPlan, Term
@@ -60,8 +60,8 @@ def changed(env, **changes):
 
 def test_a_served_environment_ranks_by_questions_and_rewards(served, run_app):
     app = create_app(Environment.open(served))
-    with run_app(app) as url, SyncEnvironmentClient(ClientConfig(), [url]) as client:
-        info = client.environment()
+    with run_app(app) as url, EnvironmentClient(ClientConfig(), [url]) as client:
+        info = client.info()
         card = RetrieverCard.from_service(info.retriever)
         assert (card.name, card.kind) == ("qb-rag", "questions")
         assert "7 questions that were written for the documents beforehand" in card.trained

@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 from querylect.configs.schema import ClientConfig
-from querylect.envs.client.client import EnvironmentClient, RetryClock, Step
+from querylect.envs.client.client import AsyncEnvironmentClient, RetryClock, Step
 from querylect.envs.plan import SearchPlan
 from querylect.envs.server import batching, middleware
 from querylect.envs.server.app import create_app
@@ -197,7 +197,9 @@ def test_clients_in_a_storm_get_every_sample_scored_right_or_not_at_all(environm
 
     async def storm(url):
         settings = ClientConfig(urls=[url], deadline=2400.0)
-        clients = [EnvironmentClient(settings, clock=RetryClock(sleep=lambda _: asyncio.sleep(0))) for _ in range(6)]
+        clients = [
+            AsyncEnvironmentClient(settings, clock=RetryClock(sleep=lambda _: asyncio.sleep(0))) for _ in range(6)
+        ]
         try:
             storming = asyncio.gather(*(client.step(steps) for client in clients))
             while not any(client.last_failure for client in clients):  # until somebody has found the queue full

@@ -12,7 +12,7 @@ from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentCon
 from querylect.data.load import load_dataset
 from querylect.envs.builder.build import build_index
 from querylect.envs.client.child_process import local_service
-from querylect.envs.client.client import Step, SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient, Step
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.rewards.metrics import ndcg
@@ -22,8 +22,8 @@ from .test_envs_milvus import same_scores
 
 
 def as_published(service, published, corpus_size):
-    with SyncEnvironmentClient(ClientConfig(), [service]) as client:
-        assert client.environment().corpus_size == corpus_size
+    with EnvironmentClient(ClientConfig(), [service]) as client:
+        assert client.info().corpus_size == corpus_size
         questions = client.questions("test")
         results = client.step([Step(question_id=q.id, plan=SearchPlan.of(q.text)) for q in questions])
     assert len(results) == 300

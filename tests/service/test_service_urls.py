@@ -33,7 +33,7 @@ def test_a_served_environment_is_found_by_a_run_that_starts_none(small_environme
         url = process.stdout.readline().strip()
         with open_environment(config, ClientConfig()) as client:
             assert url in repr(client)
-            assert client.environment().corpus_size == 6
+            assert client.info().corpus_size == 6
         other = config.model_copy(update={"engine": "rank_bm25"})
         with refused(ConfigError, services), open_environment(other, ClientConfig()):
             pass
@@ -44,7 +44,7 @@ def test_replicas_of_one_environment_are_used_together(small_environment, servic
         write_url(services / f"{number}.json", f"http://host:{number}", small_environment)
     elsewhere = small_environment.model_copy(update={"host": "10.0.0.1", "port": 1})
     with open_environment(elsewhere, ClientConfig()) as client:
-        assert repr(client) == "SyncEnvironmentClient(http://host:1, http://host:2)"
+        assert repr(client) == "EnvironmentClient(http://host:1, http://host:2)"
 
 
 def test_the_address_that_another_machine_reaches():

@@ -12,7 +12,7 @@ def test_every_process_asks_the_service_that_one_of_them_started(small_environme
 
     def corpus_size(processes):
         with shared_environment(config, processes) as client:
-            size = client.environment().corpus_size
+            size = client.info().corpus_size
             processes.all_gather(None)  # the service ends with the process that started it
             return size
 

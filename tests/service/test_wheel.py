@@ -93,14 +93,14 @@ import querylect
 
 assert not {"openai", "httpx", "pydantic"} & sys.modules.keys()
 from querylect.configs.schema import ClientConfig
-from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import Step
 from querylect.rewards.metrics import measure
 
 config, service, endpoint = sys.argv[1:]
 assert measure("recall@1")(["a", "b"], {"a": 1, "b": 1}) == 0.5
-with SyncEnvironmentClient(ClientConfig(urls=[service])) as client:
+with EnvironmentClient(ClientConfig(urls=[service])) as client:
     (question, *_) = client.questions("train")
     (step,) = client.step([Step(question_id=question.id, plan=SearchPlan.of("triptan"))])
     with querylect.Rewriter.from_pretrained(config, endpoint=endpoint, model="m") as rewriter:

@@ -12,7 +12,7 @@ from querylect.configs.schema import (
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.builder.build import build_index
-from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError
@@ -236,7 +236,7 @@ def hostile(tmp_path_factory, run_app):
     build_index(config)
     with (
         run_app(create_app(Environment.open(config))) as url,
-        SyncEnvironmentClient(ClientConfig(urls=[url])) as opened,
+        EnvironmentClient(ClientConfig(urls=[url])) as opened,
     ):
         yield opened, question
 

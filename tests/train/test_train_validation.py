@@ -154,12 +154,12 @@ def test_the_turn_that_won_is_used_and_a_tie_goes_to_the_earlier(tmp_path):
 
 
 def test_validation_questions_are_a_sample_of_the_split(settings, served):
-    from querylect.envs.client.client import SyncEnvironmentClient
+    from querylect.envs.client.client import EnvironmentClient
     from querylect.train.validation import validation_questions
 
     with served(ASKED) as url:
         config = change(settings, **{"client.urls": [url], "train.validate_steps": 1, "train.validation_questions": 2})
-        with SyncEnvironmentClient(config.client) as client:
+        with EnvironmentClient(config.client) as client:
             everything = change(config, **{"train.validation_questions": 99})
             two, all_texts = (
                 [question.text for question in validation_questions(run_config.train, client, [])]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from querylect.configs.schema import ClientConfig, RewriterConfig, TrainConfig
 from querylect.data.types import Question
-from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import Step, StepResult
 from querylect.errors import ConfigError, EnvironmentUnavailableError
@@ -27,7 +27,7 @@ from ..tree_samplers import engine_of, tree_sampler_of
 
 @pytest.fixture
 def client(lesson_url):
-    with SyncEnvironmentClient(ClientConfig(urls=[lesson_url])) as opened:
+    with EnvironmentClient(ClientConfig(urls=[lesson_url])) as opened:
         yield opened
 
 

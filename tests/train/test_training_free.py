@@ -9,7 +9,7 @@ from querylect.configs.schema import ClientConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.builder.build import build_index
-from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.envs.retrievers.bm25 import tokenise
@@ -49,7 +49,7 @@ def served(tmp_path_factory, run_app):
     build_index(config)
     with (
         run_app(create_app(Environment.open(config))) as url,
-        SyncEnvironmentClient(ClientConfig(), urls=[url]) as client,
+        EnvironmentClient(ClientConfig(), urls=[url]) as client,
     ):
         yield client
 
@@ -119,7 +119,7 @@ def test_first_titles_and_weighted_words_by_hand():
 
 
 def test_the_service_names_the_terms_of_more_than_a_tenth_of_the_documents(served):
-    assert served.environment().retriever["frequent_terms"] == ["common"]
+    assert served.info().retriever["frequent_terms"] == ["common"]
 
 
 def test_both_bm25_engines_name_the_same_frequent_terms(tmp_path):

@@ -159,7 +159,7 @@ def test_bm25_is_served_without_models_and_trainers(small_environment):
         import threading
         from querylect.configs.environment import EnvironmentConfig
         from querylect.configs.schema import ClientConfig
-        from querylect.envs.client.client import SyncEnvironmentClient
+        from querylect.envs.client.client import EnvironmentClient
         from querylect.envs.builder.build import build_index
         from querylect.envs.plan import SearchPlan
         from querylect.envs.schemas import Step
@@ -170,7 +170,7 @@ def test_bm25_is_served_without_models_and_trainers(small_environment):
 
         def ask(url):
             def run():
-                with SyncEnvironmentClient(ClientConfig(urls=[url])) as client:
+                with EnvironmentClient(ClientConfig(urls=[url])) as client:
                     step = Step(question_id="q-head", plan=SearchPlan.of("triptan headache"))
                     print(client.step([step], metrics=["map@10"])[0].metrics, flush=True)
                 import os, signal

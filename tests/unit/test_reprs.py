@@ -3,7 +3,7 @@
 from querylect.configs.llm import LlmConfig
 from querylect.configs.schema import ClientConfig
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.client.in_process import InProcessClient
 from querylect.envs.plan import SearchPlan
 from querylect.inference.endpoint import endpoint_of
@@ -22,9 +22,9 @@ def test_an_environment_says_what_it_holds(small_environment):
 
 def test_a_client_says_where_it_asks_and_not_its_token(monkeypatch):
     monkeypatch.setenv("QUERYLECT_TOKEN", SECRET)
-    with SyncEnvironmentClient(ClientConfig(urls=["http://127.0.0.1:9", "http://127.0.0.1:8"])) as client:
-        assert repr(client) == "SyncEnvironmentClient(http://127.0.0.1:9, http://127.0.0.1:8)"
-        assert repr(client._client).startswith("EnvironmentClient(")
+    with EnvironmentClient(ClientConfig(urls=["http://127.0.0.1:9", "http://127.0.0.1:8"])) as client:
+        assert repr(client) == "EnvironmentClient(http://127.0.0.1:9, http://127.0.0.1:8)"
+        assert repr(client._client).startswith("AsyncEnvironmentClient(")
 
 
 def test_a_rewriter_says_its_retriever_turn_and_endpoint():

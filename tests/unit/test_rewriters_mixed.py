@@ -20,7 +20,7 @@ NAMES = {"lexical": "bm25", "semantic": "all-minilm-l6-v2"}
 class Clients(MixedClient):
     """Lists the retrievers that are served, as running services would."""
 
-    def environments(self):
+    def infos(self):
         shared = {"corpus_size": 1, "corpus_hash": "c", "index_hash": "i", "settings_hash": "s"}
         shared |= {"splits": {}}
         return {

@@ -9,7 +9,7 @@ from functools import partial
 
 from ...configs.schema import ClientConfig, EnvironmentConfig, RunConfig
 from ...envs.client.child_process import local_service
-from ...envs.client.client import SyncEnvironmentClient
+from ...envs.client.client import EnvironmentClient
 from ...envs.client.connect import AnyClient, known_services, open_environment, open_environments
 from ...rollouts.tree import Hit, Node, Tree
 from .processes import Processes
@@ -26,9 +26,7 @@ def shared_environment(config: RunConfig, processes: Processes) -> AbstractConte
 
 
 @contextmanager
-def _shared_client(
-    processes: Processes, env: EnvironmentConfig, settings: ClientConfig
-) -> Iterator[SyncEnvironmentClient]:
+def _shared_client(processes: Processes, env: EnvironmentConfig, settings: ClientConfig) -> Iterator[EnvironmentClient]:
     if known_services(env, settings) is not None:
         with open_environment(env, settings) as client:
             yield client
@@ -38,7 +36,7 @@ def _shared_client(
     with ExitStack() as stack:
         service = processes.on_every_process(lambda: stack.enter_context(local_service(env)) if is_starter else None)
         services = {host: address for host, address in processes.all_gather((machine, service)) if address}
-        with SyncEnvironmentClient(settings, urls=[services[machine]]) as client:
+        with EnvironmentClient(settings, urls=[services[machine]]) as client:
             yield client
 
 
