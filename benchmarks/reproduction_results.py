@@ -109,7 +109,7 @@ def records(file: Path) -> list[EvalRecord]:
 
 @cache
 def scores(file: Path, turn: int) -> list[float]:
-    """nDCG@10 of every question at a turn. Raises ValueError for an unscorable one: the test has to be made again."""
+    """nDCG@10 of every question at a turn. Raises ValueError for a failed search: the test has to be made again."""
     values = [record.metrics[METRICS[0]] for record in records(file) if record.turn == turn]
     scored = [value for value in values if value is not None]
     if len(scored) != len(values) or not scored:

@@ -237,5 +237,5 @@ class ClientConfig(Section):
     token_env: VariableName = "QUERYLECT_TOKEN"
     """Name of the environment variable with the bearer token, if the service requires one."""
     deadline: Annotated[float, Field(gt=0)] = 120.0
-    """Deadline of one batch of steps over all attempts and replicas, in seconds; after it the steps are unscorable. One
+    """Deadline of one batch of steps over all attempts and replicas, in seconds; after it the searches have failed. One
     attempt takes at most a quarter of it."""

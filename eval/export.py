@@ -41,7 +41,7 @@ def write_trec_files(
             "split": spec.split,
             "questions": len(questions),
             "judgements": "qrels.txt" if split else "not on this machine: qrels.txt is empty",
-            "missing": "a question without a line in a run was unscorable; it counts in no mean",
+            "missing": "the search of a question without a line in a run failed; it counts in no mean",
             "nothing_found": NOTHING,
             "relevance_level": of_dataset[0].environment.relevance_level,
             "licence": licences.get(dataset, ""),

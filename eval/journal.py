@@ -3,7 +3,7 @@
 `cell.json` holds the cell's identity, and the folder is named by its fingerprint, so answers are never reused for
 another question, model, prompt or index. `records.jsonl` has one line per record, appended and fsynced batch by batch.
 A partial last line of a killed process is removed before the next append. A question answered again (because it was
-unscorable) gets further lines, and the last ones count. An answer that the model never gave has no line;
+a failed search) gets further lines, and the last ones count. An answer that the model never gave has no line;
 `missing.jsonl` has the reason.
 """
 

@@ -1,7 +1,7 @@
 """Evaluation records in JSON lines: what every system did on every question. All tables and figures come from these.
 
-One record is one (system, turn, question, sample). A metric of None is *unscorable* (the environment did not answer
-before the deadline) and is never treated as 0.
+One record is one (system, turn, question, sample). A metric of None is a *failed search* (the environment did not
+answer before the deadline) and is never treated as 0.
 """
 
 import json
@@ -54,7 +54,7 @@ class EvalRecord:
     ranking: tuple[str, ...]
     """Document ids, best first."""
     metrics: Mapping[str, float | None]
-    """Value by metric name; None where unscorable."""
+    """Value by metric name; None where the search failed."""
     tokens: int | None
     """Tokens generated up to and including this turn, first stage included; None where an endpoint does not report
     them."""
@@ -275,7 +275,7 @@ def write_json(path: Path, content: object) -> None:
 def metrics_of(
     values: Mapping[str, float], names: Sequence[str], *, unsearched: bool, scored: bool
 ) -> dict[str, float | None]:
-    """The metrics `names`: all None where unscorable, 0 where nothing was to be searched (`unsearched`).
+    """The metrics `names`: all None where the search failed, 0 where nothing was to be searched (`unsearched`).
 
     Raises ValueError where a scored ranking lacks a metric.
     """

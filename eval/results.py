@@ -61,7 +61,7 @@ def _system_json(row: Row, score: TableScore) -> dict[str, object]:
     return {
         **row.arm._asdict(),
         "n": score.n,
-        "unscorable": score.of - score.n,
+        "failed_searches": score.of - score.n,
         "metrics": score.metrics,
         "low": score.low,
         "high": score.high,

@@ -85,7 +85,7 @@ def tabulate_run(
     seed: int,
     dataset: str = "questions",
 ) -> RunTable:
-    """Build the table. A question without a record of an arm counts as unscorable for that arm.
+    """Build the table. A question without a record of an arm counts as a failed search of that arm.
 
     `tuned` are the training-free baselines; the trained policy is compared with the best of them. `dataset` is the name
     of the column in tables of several systems.

@@ -1,6 +1,6 @@
 """Is a difference real? Bootstrap intervals, the paired permutation test, Holm's correction, effect sizes.
 
-Everything here is a pure function of numbers and a seed. A value of None is *unscorable* (the environment did not
+Everything here is a pure function of numbers and a seed. A value of None is a *failed search* (the environment did not
 answer): its pair is left out of every statistic, and the result counts the pairs left out.
 """
 
@@ -29,7 +29,7 @@ class PairedComparison:
     n: int
     """Pairs compared."""
     left_out: int
-    """Pairs left out because at least one side was unscorable."""
+    """Pairs left out because the search of at least one side failed."""
     mean_a: float
     mean_b: float
     difference: float
@@ -196,7 +196,7 @@ def _finite(values: Sequence[float]) -> NDArray[np.float64]:
     if not len(data):
         raise ValueError("there are no values; expected at least one")
     if not np.isfinite(data).all():
-        raise ValueError("a value is not finite; leave unscorable questions out first")
+        raise ValueError("a value is not finite; leave failed searches out first")
     return data
 
 

@@ -138,7 +138,8 @@ class EnvironmentAdapter:
             return
         log.info("a better prompt: %.4f on %d validation questions", score, len(validated))
         step = self._reflection.proposals
-        record: dict[str, float | None] = {"step": step, "questions": len(validated), "unscorable": 0, "reward": score}
+        counts = {"questions": len(validated), "failed_searches": 0}
+        record: dict[str, float | None] = {"step": step, **counts, "reward": score}
         means = [evaluation.means for evaluation in validated]
         record |= {name: float(f"{fmean(values[name] for values in means):.6g}") for name in means[0]}
         record["turn"] = winning_turn(record, self._scorer.metric, self._scorer.turns)

@@ -20,7 +20,7 @@ def node_reward(metric: float | None, format_ok: bool, format_weight: float) -> 
     if metric is None:
         return None
     if not 0 <= metric <= 1:
-        raise ValueError(f"metric is {metric}; expected a number from 0 to 1, or None for an unscorable turn")
+        raise ValueError(f"metric is {metric}; expected a number from 0 to 1, or None for a failed search")
     return (1 - format_weight) * metric + format_term
 
 

@@ -50,7 +50,7 @@ class TreeSampler(Conversation):
         on the other questions. None draws from torch's global stream.
 
         A turn whose text fails the format is not searched, earns nothing, and still grows: its follow-up shows no
-        documents. A turn below an unscorable one is not searched and is unscorable, too: it did not see what the
+        documents. A turn below a failed search is neither searched nor scored: it did not see what the
         retriever would have shown. A turn that stops does not grow, and is worth the ranking that it keeps; one that
         stops before any search (`rewriter.stop: answer`) is worth what the reader answers without documents.
         """

@@ -40,7 +40,7 @@ class Node:
     metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the ranking by name; 0 where nothing was searched, but for those of a reader's answer."""
     reward: float | None = None
-    """(1 − w_f)·metric + w_f·format; None = unscorable: the environment did not answer before the deadline."""
+    """(1 − w_f)·metric + w_f·format; None = a failed search (no answer before the deadline), or a turn below one."""
     children: list["Node"] = field(default_factory=list)
     prompt_digest: bytes = b""
     """Stands for `prompt_ids` where another process keeps them."""

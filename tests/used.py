@@ -24,7 +24,7 @@ def add_id(folder: Path) -> None:
 def select_turn(folder: Path, turn: int) -> None:
     """Make a turn the best one on the validation questions of a run."""
     values = {f"ndcg/turn{number}": float(number == turn) for number in (1, 2)}
-    record = {"step": 4, "questions": 5, "unscorable": 0, "turn": turn, **values}
+    record = {"step": 4, "questions": 5, "failed_searches": 0, "turn": turn, **values}
     (folder / "validation.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
 
 

@@ -5,7 +5,7 @@ top documents, and adds the score of the answer to the metrics of each step. Whe
 reader answers without documents. The environment knows nothing of readers.
 
 An outage of the reader is never a reward. A step without a reply has no result, as one that was not searched, and is
-unscorable; where the reader answers nothing at all, its error ends the step and the run saves a checkpoint.
+not scored; where the reader answers nothing at all, its error ends the step and the run saves a checkpoint.
 """
 
 import logging

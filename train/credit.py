@@ -7,7 +7,7 @@ A turn that stopped also has the λ of the turns that it leaves out, and the pri
 the question, and a turn gets the mean advantage of the paths through it.
 
 Two turns answer the same state if question and prompt ids are equal, regardless of their parent node or tree: where
-three of four first turns have the same text, their second turns form one group. Unscorable turns (reward None) are
+three of four first turns have the same text, their second turns form one group. Failed searches (reward None) are
 excluded from every baseline and get no advantage; a tie gives exactly 0.
 
 A baseline over n values that includes m values of the turn itself shrinks its advantage by (n − m)/n. This factor
@@ -37,7 +37,7 @@ State = tuple[str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Alternatives that are compared with each other. `values` has None where unscorable."""
+    """Alternatives that are compared with each other. `values` has None where a search failed."""
 
     turn: int
     members: Sequence[Node]
@@ -45,7 +45,7 @@ class Group:
 
     @property
     def scored(self) -> list[float]:
-        """The values without the unscorable ones."""
+        """The values without those of failed searches."""
         return [value for value in self.values if value is not None]
 
     @property
@@ -60,7 +60,7 @@ class Credit:
     """Advantages by node identity, and the groups that they were computed from."""
 
     advantages: Mapping[int, float]
-    """id(node) → advantage. Unscorable turns and groups without signal (ties, groups of one) have no entry."""
+    """id(node) → advantage. Failed searches and groups without signal (ties, groups of one) have no entry."""
     groups: Sequence[Group]
 
     def of(self, node: Node) -> float:
@@ -124,7 +124,7 @@ def _turn_groups(trees: Sequence[Tree], weights: Sequence[float]) -> list[Group]
     values: dict[State, list[float | None]] = {}
 
     def value(node: Node) -> float | None:
-        """λ·reward − cost + the mean value of the next state; None where either is unscorable."""
+        """λ·reward − cost + the mean value of the next state; None where either is missing."""
         if node.reward is None:
             return None
         tree = tree_of[id(node)]

@@ -15,7 +15,7 @@ FINAL_REWARD = "final_reward"
 
 
 def step_metrics(trees: Sequence[Tree], credit: Credit, chat: Chat) -> dict[str, float]:
-    """Means over the nodes of each turn; unscorable turns are counted and excluded from the means.
+    """Means over the nodes of each turn; failed searches, and turns below them, are counted and in no mean.
 
     `zero_variance` is a share of groups, `signal` a share of nodes; `states` is the number of distinct states per
     question. `stopped`, `final_reward` and `searches_per_path` are there where a turn stopped; the last also where
@@ -54,7 +54,7 @@ def step_metrics(trees: Sequence[Tree], credit: Credit, chat: Chat) -> dict[str,
         put("best_of_group", [max(group.scored) for group in groups if group.scored])
         if any(node.rewrite.stop for node in nodes):
             put("stopped", [float(node.rewrite.stop) for node in nodes])
-        put("unscorable", [float(node.reward is None) for node in nodes])
+        put("failed_search", [float(node.reward is None) for node in nodes])
         put("entropy", [-logprob for node in nodes for logprob in node.logprobs])
         rewritten = [(node.rewrite.rewrites, history) for node, history in with_history if node.rewrite.rewrites]
         put("copy", [float(repeats(rewrites, history)) for rewrites, history in rewritten])

@@ -2,7 +2,7 @@
 
 A tree whose groups all tie takes a slot of the step and yields no gradient. Each round replaces all such trees by trees
 of questions that no process has asked in this step yet. The draw depends on the seed, the step and the round alone, so
-a resumed run and runs with another number of processes draw the same questions. A tree with an unscorable turn stays:
+a resumed run and runs with another number of processes draw the same questions. A tree with a failed search stays:
 an outage is not a tie and must not cause more requests. Trees still without signal after the last round stay too.
 """
 

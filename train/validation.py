@@ -134,10 +134,10 @@ class Validator(TrainerCallback):
         return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}
 
     def _keep_best(self, step: int, record: ValidationRecord) -> None:
-        if record["unscorable"]:
+        if record["failed_searches"]:
             log.warning(
                 "%d validation answers of step %d could not be scored: it does not count for best/",
-                record["unscorable"], step,
+                record["failed_searches"], step,
             )  # fmt: skip
             return
         best = self.processes.on_main_process(lambda: best_of(self.folder))
@@ -157,12 +157,12 @@ def best_of(folder: RunFolder) -> ValidationRecord | None:
 
 
 def validation_metrics(trees: Sequence[Tree]) -> dict[str, float]:
-    """Means per turn over the scored answers, and the number of unscorable ones.
+    """Means per turn over the scored answers, and the number of failed searches.
 
     A path that stopped counts in every later turn with the turn in which it did.
     """
     nodes = [node for tree in trees for node in tree.walk()]
-    record: dict[str, float] = {"questions": len(trees), "unscorable": sum(node.reward is None for node in nodes)}
+    record: dict[str, float] = {"questions": len(trees), "failed_searches": sum(node.reward is None for node in nodes)}
     for turn in range(1, max((tree.turns for tree in trees), default=0) + 1):
         reached = [node for node in nodes if node.turn == turn or (node.turn < turn and node.rewrite.stop)]
         scored = [node for node in reached if node.reward is not None]

@@ -37,7 +37,7 @@ class RetrievalEnvironment:
     def _begin(self, question_id: str) -> None:
         self._question_id = question_id
         self._reward: float | None = 0.0
-        self._unscorable = False
+        self._failed_search = False
         self._error: QuerylectError | None = None
 
     def reset(self, question_id: str, **_: object) -> None:
@@ -62,7 +62,7 @@ class RetrievalEnvironment:
             self._error = error
             raise
         if result is None:
-            self._unscorable = True
+            self._failed_search = True
             return "The search did not answer."
         self._reward = result.reward
         return show(result.ranking[: self._shown])
@@ -74,7 +74,7 @@ class RetrievalEnvironment:
         """
         if self._error is not None:
             raise self._error
-        return None if self._unscorable else self._reward
+        return None if self._failed_search else self._reward
 
 
 def environment_factory(client: EnvironmentClient, shown: int = 5) -> Callable[[], RetrievalEnvironment]:

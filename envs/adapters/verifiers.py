@@ -120,7 +120,7 @@ class RetrievalEnv(vf.Env[RetrievalEnvConfig]):
         (result,) = await self._client.step([Step(question_id=question_id, plan=plan)], with_text=True)
         if result is None:
             raise EnvironmentUnavailableError(
-                f"question {question_id!r} is unscorable: no service answered in {self.taskset.config.deadline:g} s; "
-                f"the last failure was {self._client.last_failure}."
+                f"the search of question {question_id!r} failed: no service answered in "
+                f"{self.taskset.config.deadline:g} s; the last failure was {self._client.last_failure}."
             )
         return result

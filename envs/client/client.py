@@ -1,7 +1,7 @@
 """The client of the environment service, asynchronous and synchronous.
 
-An outage is never a reward: a step without an answer at the deadline has the result None, unscorable. A request goes
-to the replicas in turn, with growing pauses between rounds, until one gives a usable answer. Anything but a 200 that
+A failed search is never a reward: a step without an answer at the deadline has the result None. A request goes to the
+replicas in turn, with growing pauses between rounds, until one gives a usable answer. Anything but a 200 that
 validates is a failed attempt, save a 4xx other than 408 and 429: the service calls the request itself wrong, and that
 is an error at once, and so are answers from two different indexes or by two sets of judgements.
 """
@@ -188,7 +188,7 @@ class AsyncEnvironmentClient:
     async def step(
         self, steps: Sequence[Step], with_text: bool = False, metrics: Sequence[str] = ()
     ) -> list[StepResult | None]:
-        """Rank and score every step; None for a step without an answer at the deadline: unscorable, not worth 0.
+        """Rank and score every step; None for a step without an answer at the deadline: a failed search, not worth 0.
 
         Raises RequestError for a step that the service refuses (unknown question, malformed plan, wrong token).
         """
@@ -199,7 +199,7 @@ class AsyncEnvironmentClient:
 
         results = await self._in_parts(steps, [step.plan for step in steps], send)
         if missing := results.count(None):
-            log.warning("%d of %d steps are unscorable; last failure: %s", missing, len(results), self.last_failure)
+            log.warning("%d of %d searches failed; last failure: %s", missing, len(results), self.last_failure)
         return results
 
     async def _in_parts(

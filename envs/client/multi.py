@@ -1,7 +1,7 @@
 """Several environments behind one client; a question's id names the one that ranks and scores it (data/mixed_ids.py).
 
-Every environment has its own client, replicas and deadline. A search that one of them fails to answer is unscorable;
-the results of the others are returned.
+Every environment has its own client, replicas and deadline. A search that one of them fails to answer has no result;
+those of the others are returned.
 """
 
 from collections.abc import Mapping, Sequence

@@ -58,7 +58,7 @@ class RetrieverQueries:
     answers: int | None = None
     """Number of answers considered; None for a plain file, whose queries are all taken."""
     wrong_format: int = 0
-    unscorable: int = 0
+    failed_searches: int = 0
     """Answers without a score, or without one of the raw question where success needs it."""
     successful: int | None = None
 
@@ -143,14 +143,14 @@ def _from_records(
         )
     answers = [record for record in answers if record.turn == chosen]
     raw = _raw_scores(name, file, records, system, success)
-    wrong_format = unscorable = 0
+    wrong_format = failed_searches = 0
     successful: list[EvalRecord] = []
     for record in answers:
         score, raw_score = record.metrics.get(MAIN_METRIC), raw.get(record.question_id)
         if not record.format_ok:
             wrong_format += 1
         elif score is None or (raw_score is None and success.needs_raw):
-            unscorable += 1
+            failed_searches += 1
         elif success.holds(score, raw_score or 0.0):
             if not all(text.strip() for text in record.rewrites):
                 raise DataError(
@@ -161,8 +161,8 @@ def _from_records(
     if not queries:
         raise DataError(
             f"{name}: none of {len(answers)} answers of {system} at turn {chosen} in {file} was successful "
-            f"({success.said}): {wrong_format} not in the asked format, {unscorable} unscorable, "
-            f"{len(answers) - wrong_format - unscorable} scored. Give another --success, --system or --turn."
+            f"({success.said}): {wrong_format} not in the asked format, {failed_searches} without a score, "
+            f"{len(answers) - wrong_format - failed_searches} scored. Give another --success, --system or --turn."
         )
     return RetrieverQueries(
         name=name,
@@ -171,7 +171,7 @@ def _from_records(
         queries=_in_order(queries),
         answers=len(answers),
         wrong_format=wrong_format,
-        unscorable=unscorable,
+        failed_searches=failed_searches,
         successful=len(successful),
     )
 

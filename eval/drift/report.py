@@ -49,7 +49,7 @@ def counts_text(system: RetrieverQueries) -> str:
         return f"{system.said}: {len(system.queries)} queries"
     return (
         f"{system.said}: {system.successful} of {system.answers} answers successful ({system.wrong_format} not in the "
-        f"asked format, {system.unscorable} unscorable), {queries}"
+        f"asked format, {system.failed_searches} without a score), {queries}"
     )
 
 

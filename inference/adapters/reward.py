@@ -111,8 +111,8 @@ class RewardFunction:
         (reward,) = self(completions=[completion], question_id=[question_id])
         if reward is None:
             raise EnvironmentUnavailableError(
-                f"question {question_id!r} is unscorable: {self._client!r} did not answer in time; the last failure "
-                f"was {self._client.last_failure}."
+                f"the search of question {question_id!r} failed: {self._client!r} did not answer in time; the last "
+                f"failure was {self._client.last_failure}."
             )
         return reward
 

@@ -237,7 +237,7 @@ def test_an_outage_on_some_questions_is_counted_and_not_scored_zero(tmp_path):
         report = run(tmp_path, Environment(down=["t02", "t06"]))
         results = json.loads((report.parent / "results.json").read_text())
         last = results["systems"][-1]
-        assert (last["n"], last["unscorable"]) == (18, 2)
+        assert (last["n"], last["failed_searches"]) == (18, 2)
     assert last["metrics"]["ndcg@10"] == pytest.approx(13 / 18)
     assert "has a score for 18 of 20 questions" in report.read_text()
 

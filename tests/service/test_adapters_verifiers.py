@@ -116,5 +116,5 @@ def test_an_outage_is_an_error_and_never_a_reward(small_environment, run_app, mo
     with model(["triptan"]) as (address, _):
         episode = play(stopped_url, address, tasks=tasks)
     assert not episode.ok
-    assert "unscorable" in str(episode.errors)
+    assert "failed" in str(episode.errors)
     assert all("ndcg@10" not in trace.rewards for trace in episode.traces)

@@ -131,7 +131,7 @@ def test_questions_are_read_page_by_page(client, monkeypatch):
     assert [question.id for question in client.questions("test")] == ["q-head", "q-sugar", "q-hidden"]
 
 
-def test_a_dead_service_leaves_steps_unscorable_after_growing_pauses(dead, connect, pauses):
+def test_a_dead_service_makes_searches_fail_after_growing_pauses(dead, connect, pauses):
     with connect(dead, config=PATIENT.model_copy(update={"deadline": 35.0})) as client:  # own clock
         assert client.step(steps("a", "b", "c")) == [None, None, None]
         assert dead in client.last_failure

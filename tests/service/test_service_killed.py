@@ -62,7 +62,7 @@ def test_a_killed_service_that_comes_back_changes_nothing_but_the_time(settings,
     assert began_again, "the service was killed during the run"
     metrics = records(run / "metrics.jsonl")
     assert len(metrics) == 4
-    assert all(line["unscorable/turn1"] == line["unscorable/turn2"] == 0 for line in metrics)
+    assert all(line["failed_search/turn1"] == line["failed_search/turn2"] == 0 for line in metrics)
     assert without_seconds(run / "metrics.jsonl") == without_seconds(straight / "metrics.jsonl")
     turns = [[tree["turns"] for tree in records(folder / "rollouts.jsonl")] for folder in (run, straight)]
     assert turns[0] == turns[1], "the same samples with the same rewards, none twice and none missing"

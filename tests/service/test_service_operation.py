@@ -184,7 +184,7 @@ def test_a_worker_that_cannot_open_the_environment_ends_the_service():
 
 
 def test_clients_in_a_storm_get_every_sample_scored_right_or_not_at_all(environment, run_app, monkeypatch):
-    """Far more requests than may wait: every sample is scored or unscorable, and no 503 becomes a reward."""
+    """Far more requests than may wait: every sample is scored or a failed search, and no 503 becomes a reward."""
     monkeypatch.setattr(batching, "MAX_PENDING", 4)
     monkeypatch.setattr("querylect.envs.client.client.MAX_PLANS_PER_REQUEST", 4)
     words = ["headache", "blood", "glucose", "scurvy", "migraine"]

@@ -28,7 +28,7 @@ def as_published(service, published, corpus_size):
         results = client.step([Step(question_id=q.id, plan=SearchPlan.of(q.text)) for q in questions])
     assert len(results) == 300
     rewards = [result.reward for result in results if result is not None]
-    assert len(rewards) == 300, "an unscorable question must not be left out of a mean"
+    assert len(rewards) == 300, "a failed search must not be left out of a mean"
     assert statistics.fmean(rewards) == pytest.approx(published, abs=0.002)
 
 

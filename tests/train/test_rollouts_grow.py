@@ -152,7 +152,7 @@ def test_a_format_failure_is_not_searched_earns_nothing_and_grows_without_docume
     assert failed.children[0].reward > 0
 
 
-def test_a_step_without_an_answer_and_what_follows_is_unscorable(client):
+def test_nothing_is_scored_at_and_below_a_failed_search(client):
     searched = []
 
     class DeadForATurn:

@@ -79,7 +79,7 @@ def test_a_stop_after_a_failed_format_keeps_an_earlier_search(client):
     assert (late.reused, late.ranking, late.reward) == (True, first.ranking, first.reward)
 
 
-def test_a_stop_below_an_outage_is_unscorable(client):
+def test_a_stop_below_a_failed_search_is_not_scored(client):
     out = Searched(client, out=[HEAD.id])
     (tree,) = tree_sampler(out, Script(say("headache"), STOP)).grow([HEAD], [1, 1])
     assert [node.reward for node in tree.walk()] == [None, None]
@@ -101,7 +101,7 @@ def test_figures_of_paths_count_a_stop_as_the_paths_that_it_ends_and_no_outage(c
 
 def test_a_stop_has_the_readers_reward_of_the_ranking_that_it_keeps(lessons, tmp_path):
     """Raw, "too much sugar" finds nothing that answers; citrus does. A stop of turn 1 gains nothing over the raw
-    question, one of turn 2 asks the reader nothing, and one below a missing reply is unscorable."""
+    question, one of turn 2 asks the reader nothing, and one below a missing reply is not scored."""
     parrot = Parrot(unanswered="insulin lowers blood")
     answering = scored(lessons, tmp_path, parrot)
     (question,) = [question for question in answering.questions("train") if question.id == "sugar"]

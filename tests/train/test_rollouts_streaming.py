@@ -182,7 +182,7 @@ def test_the_trees_do_not_depend_on_the_order_in_which_searches_end(client):
     )
 
 
-def test_a_turn_below_an_outage_is_unscorable_and_still_grows(client):
+def test_a_turn_below_a_failed_search_is_not_scored_and_still_grows(client):
     grown = tree_sampler(StreamingTreeSampler, Uneven(), Searched(client, out={"q-sugar"}), micro_batch=4)
     trees = grown.grow(QUESTIONS, [6, 2], streams=STREAMS)
     outage = [node for node in trees[1].walk() if node.rewrite.plan is not None and node.turn == 1]

@@ -167,7 +167,7 @@ def test_equal_first_turns_with_equal_later_rewards_are_a_tie():
 
 @pytest.mark.parametrize("credit", ["turn", "trajectory"])
 @pytest.mark.parametrize("scale", ["none", "group", "batch"])
-def test_unscorable_turns_are_in_no_baseline_and_earn_nothing(credit, scale):
+def test_failed_searches_are_in_no_baseline_and_earn_nothing(credit, scale):
     """An outage counts as nothing at all: the others get what they would get without it."""
     outage = advantages(tree(0.2, None, 0.8, 0.5), credit, scale=scale)[0]
     without = advantages(tree(0.2, 0.8, 0.5), credit, scale=scale)[0]
@@ -176,7 +176,7 @@ def test_unscorable_turns_are_in_no_baseline_and_earn_nothing(credit, scale):
     assert without[0] < 0 < without[1]
 
 
-def test_an_unscorable_second_turn_leaves_its_siblings_and_its_parent_alone():
+def test_a_failed_search_of_turn_2_leaves_its_siblings_and_its_parent_alone():
     first, second = advantages(tree(node(0.0, 0.2, None, 0.6), node(1.0, 0.1, 0.1, 0.1)))
     assert second[:3] == pytest.approx([-0.2, 0, 0.2], abs=1e-12)
     assert first == pytest.approx([(0.4 - 0.6) / 2, (0.6 - 0.4) / 2], abs=1e-12)
@@ -197,7 +197,7 @@ def test_a_shared_turn_gets_the_mean_of_its_scored_paths_only():
     assert first == pytest.approx([expected[0], 2 * fmean(expected[1:])], abs=1e-12), "two of three paths are its own"
 
 
-def test_a_path_with_an_unscorable_turn_is_no_trajectory():
+def test_a_path_with_a_failed_search_is_no_trajectory():
     grown = tree(node(None, 1.0), node(0.0, 0.4), node(0.0, 0.2))
     assert advantages(grown, "trajectory") == [pytest.approx([0, 0.1, -0.1])] * 2
 
@@ -271,7 +271,7 @@ def test_a_constant_added_to_siblings_changes_no_last_turn_advantage(stems, shif
     st.sampled_from(["turn", "trajectory"]),
     st.sampled_from(["none", "group", "batch"]),
 )
-def test_unscorable_turns_are_zero_and_groups_sum_to_zero(stems, credit, scale):
+def test_failed_searches_are_zero_and_groups_sum_to_zero(stems, credit, scale):
     grown = tree(*(node(r1, *leaves) for r1, leaves in stems))
     assigned = assign_credit([grown], credit, HALF_AND_ONE, scale)
     for turn_node in grown.walk():

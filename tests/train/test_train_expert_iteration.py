@@ -65,7 +65,7 @@ def test_the_best_sample_is_imitated_where_it_beats_the_mean_by_the_margin(monke
     assert chosen(node(0.5), node(1.0)) is None, "the margin itself is not enough"
 
 
-def test_unscorable_cut_and_malformed_samples_are_never_imitated():
+def test_unscored_cut_and_malformed_samples_are_never_imitated():
     failed = node(0.0, rewrite=Rewrite(None, failure="missing rewrite"))
     assert chosen(node(None), node(1.0, finished=False), failed, node(0.8)) == 0.8
     assert chosen(node(None), node(0.9)) is None, "alone it equals its mean"

@@ -15,7 +15,7 @@ from ..raising import logged, refused
 
 PER_TURN = (
     "reward", "ndcg", "format", "truncated", "think_tokens", "rewrite_tokens", "completion_tokens", "zero_variance",
-    "best_of_group", "reward_min", "reward_max", "unscorable", "advantage_spread", "entropy", "copy", "signal",
+    "best_of_group", "reward_min", "reward_max", "failed_search", "advantage_spread", "entropy", "copy", "signal",
     "seconds/retrieve", "states",
 )  # fmt: skip
 ONCE = (
@@ -85,7 +85,7 @@ def test_metrics_are_the_means_of_the_logged_rollouts(straight):
                 )
             valid_share = sum(not turn["failure"] for turn in turns) / len(turns)
             assert line[f"format/turn{number}"] == pytest.approx(valid_share, rel=1e-5)
-            assert line[f"unscorable/turn{number}"] == 0
+            assert line[f"failed_search/turn{number}"] == 0
         sampled_tokens = 4 * line["completion_tokens/turn1"] + 8 * line["completion_tokens/turn2"]
         assert line["tokens/sampled"] == pytest.approx(sampled_tokens, rel=1e-5), "a shared first turn is sampled once"
         assert line["throughput/tokens"] * line["seconds/step"] == pytest.approx(sampled_tokens, rel=1e-4)

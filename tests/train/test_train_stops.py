@@ -107,8 +107,8 @@ def test_an_outage_in_the_middle_of_a_step_invents_no_reward(settings, dying):
         train(change(settings, **{"client.urls": [url]}))
     folder = RunFolder(settings.run_folder)
     second = records(folder.metrics)[1]
-    assert second["unscorable/turn1"] == 0
-    assert second["unscorable/turn2"] > 0
+    assert second["failed_search/turn1"] == 0
+    assert second["failed_search/turn2"] > 0
     leaves = [
         leaf
         for tree in records(folder.rollouts)
@@ -117,7 +117,7 @@ def test_an_outage_in_the_middle_of_a_step_invents_no_reward(settings, dying):
         for leaf in turn["children"]
     ]
     assert all(leaf["reward"] == (0.0 if leaf["failure"] else None) for leaf in leaves)
-    assert second["unscorable/turn2"] == pytest.approx(sum(leaf["reward"] is None for leaf in leaves) / len(leaves))
+    assert second["failed_search/turn2"] == pytest.approx(sum(leaf["reward"] is None for leaf in leaves) / len(leaves))
 
 
 def test_format_failures_do_not_hide_an_outage():

@@ -58,9 +58,9 @@ def test_validation_is_logged_keeps_the_best_and_does_not_change_training(settin
         logged = records(folder.validation)
         assert without_seconds(folder.metrics) == plain
         assert [row["step"] for row in logged] == [0, 2, 4]
-        assert all(row["questions"] == 3 and row["unscorable"] == 0 for row in logged)
+        assert all(row["questions"] == 3 and row["failed_searches"] == 0 for row in logged)
         assert set(logged[0]) == {
-            "step", "questions", "unscorable", "seconds", "tokens/sampled", "searches",
+            "step", "questions", "failed_searches", "seconds", "tokens/sampled", "searches",
             *(f"{name}/turn{turn}" for name in ("reward", "ndcg", "format") for turn in (1, 2)), "turn",
         }  # fmt: skip
         best_record = json.loads((folder.best / "best.json").read_text())
@@ -118,9 +118,9 @@ def test_the_best_policy_is_replaced_by_a_better_one_only_and_never_by_a_guess(t
     saved = []
     tree_sampler = SimpleNamespace(rollout=RolloutConfig(), reward=RewardConfig())
     validator = SimpleNamespace(tree_sampler=tree_sampler, folder=folder, save=saved.append, processes=Processes())
-    for step, value, unscorable in ((0, 0.3, 0), (5, 0.5, 0), (10, 0.5, 0), (15, 0.9, 1), (20, 0.4, 0)):
+    for step, value, failed_searches in ((0, 0.3, 0), (5, 0.5, 0), (10, 0.5, 0), (15, 0.9, 1), (20, 0.4, 0)):
         turns = {"ndcg/turn1": value, "ndcg/turn2": 0.45}  # what the second turn reaches decides only at first
-        Validator._keep_best(validator, step, {"step": step, **turns, "unscorable": unscorable})
+        Validator._keep_best(validator, step, {"step": step, **turns, "failed_searches": failed_searches})
     assert len(saved) == 2
     assert best_of(folder)["step"] == 5
 
@@ -188,7 +188,7 @@ def validator(tmp_path, report, **values):
     config = change(RunConfig(), **{"train.validate_steps": 3, **values})
     tree_sampler = SimpleNamespace(rollout=config.rollout, reward=config.reward)
     callback = Validator(config.train, RunFolder(tmp_path), [], tree_sampler, None, lambda _: None, report)
-    callback._measure = lambda step: {"step": step, "ndcg/turn2": 0.5, "unscorable": 0}
+    callback._measure = lambda step: {"step": step, "ndcg/turn2": 0.5, "failed_searches": 0}
     return callback
 
 
@@ -219,7 +219,7 @@ def test_figures_are_means_over_the_answers_that_were_scored():
             turn_node.metrics = {"ndcg@10": (turn_node.reward or 0.9) / 2}
     assert validation_metrics(trees) == pytest.approx(
         {
-            "questions": 2, "unscorable": 1, "reward/turn1": 0.6, "ndcg/turn1": 0.3, "format/turn1": 0,
+            "questions": 2, "failed_searches": 1, "reward/turn1": 0.6, "ndcg/turn1": 0.3, "format/turn1": 0,
             "reward/turn2": 0.4, "ndcg/turn2": 0.2, "format/turn2": 0,
         }
     )  # fmt: skip

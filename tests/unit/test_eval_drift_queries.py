@@ -52,7 +52,7 @@ def test_success_decides_which_rewrites_are_taken(tmp_path, success, taken):
     system_queries = read_system("bm25", evaluation(tmp_path), success_of(success))
     assert sorted(query.text for query in system_queries.queries) == taken
     assert (system_queries.answers, system_queries.wrong_format, system_queries.successful) == (7, 1, len(taken))
-    assert system_queries.unscorable == (2 if success in ("gain", "keep") else 1)
+    assert system_queries.failed_searches == (2 if success in ("gain", "keep") else 1)
     assert system_queries.said == "trained, turn 2"
     assert {query.question for query in system_queries.queries} <= {f"what is {answer[0]}?" for answer in ANSWERS}
 
@@ -73,7 +73,7 @@ GAIN, HARD = success_of("gain"), {"success": success_of("1.0"), "answers": ANSWE
     [
         ({"system": "best"}, DataError, ["'best'", "raw, trained, untrained"]),
         ({"turn": 3}, DataError, [3, "1, 2"]),
-        (HARD, DataError, ["2 answers", "0 unscorable", "2 scored"]),
+        (HARD, DataError, ["2 answers", "0 without a score", "2 scored"]),
         ({"system": "raw", "success": GAIN}, ConfigError, ["--success gain", "raw"]),
     ],
 )

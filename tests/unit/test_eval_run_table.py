@@ -48,7 +48,7 @@ def test_means_differences_and_costs_by_hand():
     assert (test.wins, test.ties, test.losses) == (1, 1, 1)
 
 
-def test_unscorable_and_missing_records_are_left_out_and_said():
+def test_failed_and_missing_records_are_left_out_and_said():
     rows = records(raw=[0.2, 0.4, None], trained1=[0.9, None, 0.9])
     rows = [r for r in rows if not (r.system == "trained" and r.question_id == "q02")]
     results = table(rows)

@@ -106,7 +106,7 @@ def test_effect_size_by_hand():
     assert paired_effect_size(A, B) == pytest.approx(t / math.sqrt(len(A)))
 
 
-def test_unscorable_pairs_are_left_out_and_counted():
+def test_pairs_with_a_failed_search_are_left_out_and_counted():
     a = [1.0, None, 0.5, 0.0, None]
     b = [0.0, 0.2, None, 0.0, None]
     result = compare_paired(a, b, resamples=200, permutations=200, seed=0)
@@ -115,7 +115,7 @@ def test_unscorable_pairs_are_left_out_and_counted():
     assert (result.wins, result.ties, result.losses) == (1, 1, 0)
 
 
-def test_an_unscorable_question_is_not_a_zero():
+def test_a_failed_search_is_not_a_zero():
     """The same questions with and without an outage on one of them: the outage must not lower the mean."""
     full = compare_paired([0.8, 0.6], [0.4, 0.2], resamples=100, permutations=100, seed=0)
     outage = compare_paired([0.8, 0.6, None], [0.4, 0.2, 0.9], resamples=100, permutations=100, seed=0)
