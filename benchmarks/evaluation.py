@@ -23,8 +23,8 @@ from querylect.eval.answering import Asking, answers, batches
 from querylect.eval.journal import Journal
 from querylect.eval.records import METRICS, records_of_trees
 from querylect.logs import set_up_logging
-from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
+from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.engines.open import load_engine
 
 TARGET = 1.3
@@ -52,8 +52,8 @@ def main(
     engine = RecordingEngine(load_engine(config.policy, config.rollout, config.seed, None))
     pairs = []
     with open_environment(config.env, config.client) as client:
-        card = RetrieverCard.from_service(client.info().retriever)
-        rewriter = make_rewriter(config.rewriter, card, max(10, config.rollout.documents))
+        retriever = RetrieverInfo.from_service(client.info().retriever)
+        rewriter = make_rewriter(config.rewriter, retriever, max(10, config.rollout.documents))
         sample = client.questions("test")[: int(questions)]
         asking = Asking(int(turns), METRICS)
 

@@ -16,8 +16,8 @@ from machine import describe, seconds
 from querylect.configs.load import load_config
 from querylect.data.load import load_dataset
 from querylect.logs import set_up_logging
-from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
+from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.chat import Chat
 from querylect.rollouts.engines.base import Sampling
 from querylect.rollouts.engines.transformers import TransformersEngine
@@ -65,7 +65,7 @@ def hpo(questions: str = "12", samples: str = "4") -> None:
     model, tokenizer = load_policy(config.policy)
     engine = TransformersEngine(model, tokenizer)
     chat = Chat(tokenizer, engine.stop_ids)
-    rewriter = make_rewriter(config.rewriter, RetrieverCard("bm25", "bm25"))
+    rewriter = make_rewriter(config.rewriter, RetrieverInfo("bm25", "bm25"))
     train_questions = load_dataset(config.env.dataset).splits["train"].questions[: int(questions)]
     prompts = [chat.first(rewriter.first(question), rewriter.opening) for question in train_questions]
     n = int(samples)

@@ -58,7 +58,7 @@ class Environment:
         manifest = index.manifest
         self.name = config.name or f"{dataset.name}/{manifest.recipe.name}"
         self.dataset = dataset.name
-        self.card: dict[str, object] = _card(config, index)
+        self.retriever: dict[str, object] = _info(config, index)
         """How the retriever works, for prompts and clients: name, kind, trained, query_template, …"""
         self.corpus_size = manifest.documents
         self.corpus_hash = manifest.corpus_hash
@@ -72,9 +72,9 @@ class Environment:
         self._dataset = dataset
         self._retriever = retriever
         if (frequent := getattr(retriever, "frequent_terms", None)) is not None:
-            self.card |= {"frequent_terms": frequent}
+            self.retriever |= {"frequent_terms": frequent}
         if reranker is not None:
-            self.card = reranker.describe(self.card)
+            self.retriever = reranker.describe(self.retriever)
             self.index_hash = reranker.hash_over(self.index_hash)
             self._retriever = Reranked(retriever, reranker, index.documents)
         self._documents = index.documents
@@ -87,7 +87,7 @@ class Environment:
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{count} {name} questions" for name, count in self.splits.items())
-        return f"Environment({self.name!r}, {self.card['name']}, {self.corpus_size} documents, {splits})"
+        return f"Environment({self.name!r}, {self.retriever['name']}, {self.corpus_size} documents, {splits})"
 
     @classmethod
     def open(cls, config: EnvironmentConfig, loaded: LoadedQuestions | None = None) -> "Environment":
@@ -187,15 +187,15 @@ class Environment:
         return ranking
 
 
-def _card(config: EnvironmentConfig, index: Index) -> dict[str, object]:
+def _info(config: EnvironmentConfig, index: Index) -> dict[str, object]:
     manifest = index.manifest
-    card = manifest.recipe.model_dump(mode="json", exclude_none=True)
+    retriever = manifest.recipe.model_dump(mode="json", exclude_none=True)
     engine = {"engine": manifest.engine} if manifest.engine is not None else {}
     if manifest.recipe.kind == "bm25" and not config.remote:
-        return {**card, **engine, "k1": bm25.K1, "b": bm25.B}
+        return {**retriever, **engine, "k1": bm25.K1, "b": bm25.B}
     model = {"model": config.model or manifest.recipe.model} if manifest.recipe.model else {}
     remote = {"remote": config.remote.index} if config.remote else {}
-    return {**card, **engine, **model, **remote, "model_fingerprint": manifest.model_fingerprint}
+    return {**retriever, **engine, **model, **remote, "model_fingerprint": manifest.model_fingerprint}
 
 
 def settings_hash(dataset: Dataset, documents: Container[str], config: EnvironmentConfig) -> str:

@@ -183,7 +183,7 @@ class EnvironmentInfo(Identified):
 
     name: str
     retriever: dict[str, object]
-    """The retriever's card: kind, how it was trained, its query template."""
+    """The retriever's description: kind, how it was trained, its query template."""
     corpus_size: int = Field(ge=0)
     corpus_hash: str
     relevance_level: int = Field(ge=1, default=1)

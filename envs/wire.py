@@ -11,7 +11,7 @@ def info_of(environment: Environment) -> EnvironmentInfo:
     """What is searched, by which retriever, and which questions there are."""
     return EnvironmentInfo(
         name=environment.name,
-        retriever=environment.card,
+        retriever=environment.retriever,
         corpus_size=environment.corpus_size,
         corpus_hash=environment.corpus_hash,
         index_hash=environment.index_hash,

@@ -36,7 +36,7 @@ def measure_raw(env: EnvironmentConfig, split: str) -> list[Measured]:
             for question, hits in zip(part, environment.search(plans), strict=True):
                 values[question.id] = environment.score(question.id, hits, [METRIC])[METRIC]
             progress(len(values), len(questions))
-    return figures(environment.name, environment.dataset, retriever_name(environment.card), split, values)
+    return figures(environment.name, environment.dataset, retriever_name(environment.retriever), split, values)
 
 
 def measure_spec(spec: SpecConfig) -> Iterator[Measured]:

@@ -25,7 +25,7 @@ from ..envs.schemas import EnvironmentInfo
 from ..errors import ConfigError
 from ..logs import progress_bar
 from ..rewards.metrics import RELEVANT
-from ..rewriters.card import RetrieverCard
+from ..rewriters.retriever_info import RetrieverInfo
 from .identity import contexts_identity, judgements_identity, model_identity
 
 INDEXES = Path("indexes")
@@ -43,7 +43,7 @@ class EvalEnvironment:
     env: EnvironmentConfig
     """What `connect` opens, with `client_config`."""
     client_config: ClientConfig
-    card: RetrieverCard
+    retriever: RetrieverInfo
     questions: list[Question]
     """The questions that are evaluated."""
     everything: list[Question]
@@ -111,7 +111,7 @@ def described_by_service(
         name=name,
         env=env,
         client_config=client_config,
-        card=RetrieverCard.from_service(info.retriever),
+        retriever=RetrieverInfo.from_service(info.retriever),
         questions=list(questions),
         everything=list(everything),
         published_as=(published_dataset, retriever_name(info.retriever)),
@@ -129,9 +129,9 @@ def described_by_service(
     )
 
 
-def retriever_name(card: Mapping[str, object]) -> str:
+def retriever_name(retriever: Mapping[str, object]) -> str:
     """The name under which a retriever's figures are published. With a reranker it is another system."""
-    return f"{card['name']} with a reranker" if card.get("rerank") else str(card["name"])
+    return f"{retriever['name']} with a reranker" if retriever.get("rerank") else str(retriever["name"])
 
 
 class SpecEnvironments:
@@ -188,20 +188,20 @@ class SpecEnvironments:
         level = split.relevance_level(loaded.dataset.relevance_level)
         rerank = None
         manifest = index.manifest
-        card = manifest.recipe.model_dump(mode="json", exclude_none=True)
+        retriever = manifest.recipe.model_dump(mode="json", exclude_none=True)
         if env.rerank is not None:
             rerank = {**env.rerank.model_dump(mode="json"), "model": model_identity(env.rerank.model)}
-            card |= {"trained": reranked(card["trained"], env.rerank.depth), "rerank": rerank}
+            retriever |= {"trained": reranked(retriever["trained"], env.rerank.depth), "rerank": rerank}
         selected = self._limited(dataset, split.questions)
         return EvalEnvironment(
             dataset=dataset,
             name=environment,
             env=env,
             client_config=settings.client,
-            card=RetrieverCard.from_service(card),
+            retriever=RetrieverInfo.from_service(retriever),
             questions=selected,
             everything=list(split.questions),
-            published_as=(loaded.dataset.name, retriever_name(card)),
+            published_as=(loaded.dataset.name, retriever_name(retriever)),
             split=split,
             documents=manifest.documents,
             corpus_hash=manifest.corpus_hash,

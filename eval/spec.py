@@ -186,13 +186,13 @@ def write_results(evaluation: SpecEvaluation, records: Mapping[Cell, Sequence[Ev
     notes += evaluation.missing_notes()
     notes += [_failure_sentence(failure, " failed") for failure in evaluation.failures]
     tables = build_tables(spec, cells, records)
-    cards = {environment.name: environment.card for environment in evaluation.environments}
+    retrievers = {environment.name: environment.retriever for environment in evaluation.environments}
     training = {
         name: environment
         for name, system in evaluation.systems.items()
         if isinstance(system, RewritingSystem)
         and not is_warm_start(system.settings)
-        and (environment := trained_in(system, spec, cards))
+        and (environment := trained_in(system, spec, retrievers))
     }
     matrix = transfer(tables[-1], spec.metrics[0], training) if tables else None
     shutil.rmtree(folder / "questions", ignore_errors=True)
@@ -228,7 +228,7 @@ def write_results(evaluation: SpecEvaluation, records: Mapping[Cell, Sequence[Ev
 def _environment_facts(environment: EvalEnvironment) -> str:
     hashes = {"corpus": environment.corpus_hash, **environment.identity}
     names = [f"{name} {str(hashes[name])[:12]}" for name in ("corpus", "index", "judgements") if hashes.get(name)]
-    return f"{environment.card.name}, {environment.documents:,} documents; {', '.join(names)}"
+    return f"{environment.retriever.name}, {environment.documents:,} documents; {', '.join(names)}"
 
 
 def _failure_sentence(failure: FailedCell, verb: str = "") -> str:

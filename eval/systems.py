@@ -203,13 +203,13 @@ class RewritingSystem(System):
             **self.weights,
             **identity,
             "prompts": prompts_identity(settings),
-            "retriever": asdict(environment.card),
+            "retriever": asdict(environment.retriever),
         }
 
     def rewriter(self, environment: EvalEnvironment) -> RewritingStrategy:
         """The rewriter for an environment. Raises ConfigError if it does not fit the system's settings."""
         documents = max(self.depth, self.config.rollout.documents)
-        rewriter = make_rewriter(self.rewriter_settings(environment.name), environment.card, documents)
+        rewriter = make_rewriter(self.rewriter_settings(environment.name), environment.retriever, documents)
         if self.settings.passages > 1 and not joins(rewriter):
             raise ConfigError(
                 f"systems.{self.name}.passages is {self.settings.passages}, and {rewriter.name} searches with one "

@@ -23,7 +23,7 @@ from ..errors import EnvironmentUnavailableError
 from ..logs import progress_bar
 from ..methods.method import SearchResults
 from ..methods.training_free import TrainingFree, additions, training_free
-from ..rewriters.card import RetrieverCard
+from ..rewriters.retriever_info import RetrieverInfo
 from .records import EvalRecord, record_of_search
 
 Weights = Mapping[str, float]
@@ -102,7 +102,7 @@ def tune(name: str, client: EnvironmentApi, evaluated: Sequence[Question], tunin
     questions, reason = validation_questions(client, evaluated, tuning)
     if reason:
         return Tuned(name, default_weights(name), reason=reason)
-    return _choose(name, client, RetrieverCard.from_service(info.retriever), questions, tuning)
+    return _choose(name, client, RetrieverInfo.from_service(info.retriever), questions, tuning)
 
 
 def validation_questions(
@@ -125,10 +125,10 @@ def default_weights(name: str) -> dict[str, float]:
     return kind().model_dump()
 
 
-def make(name: str, weights: Weights, card: RetrieverCard) -> TrainingFree:
+def make(name: str, weights: Weights, retriever: RetrieverInfo) -> TrainingFree:
     """The baseline of that name with these weights."""
     kind = TRAINING_FREE[name]  # type: ignore[index]
-    return training_free(kind.model_validate(dict(weights)), card)
+    return training_free(kind.model_validate(dict(weights)), retriever)
 
 
 def best_by_validation(tuned: Sequence[Tuned]) -> Tuned | None:
@@ -160,7 +160,7 @@ def answer(
     depth: int = 10,
 ) -> list[EvalRecord]:
     """Answer the questions with a baseline; its records have the system name `system`."""
-    rewriter = make(tuned.name, tuned.weights, RetrieverCard.from_service(client.info().retriever))
+    rewriter = make(tuned.name, tuned.weights, RetrieverInfo.from_service(client.info().retriever))
     started = time.perf_counter()
     feedback = _feedback(client, questions, rewriter.feedback)
     plans = {
@@ -187,10 +187,12 @@ def answer(
     ]
 
 
-def _choose(name: str, client: StepClient, card: RetrieverCard, questions: Sequence[Question], tuning: Tuning) -> Tuned:
+def _choose(
+    name: str, client: StepClient, retriever: RetrieverInfo, questions: Sequence[Question], tuning: Tuning
+) -> Tuned:
     """Try all weights of the grid on the validation questions; only questions that every search scored count."""
     metric, grid = tuning.metrics[0], GRIDS[name]
-    rewriters = [make(name, weights, card) for weights in grid]
+    rewriters = [make(name, weights, retriever) for weights in grid]
     depth = max(rewriter.feedback for rewriter in rewriters)
     feedback = _feedback(client, questions, depth)
 

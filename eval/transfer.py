@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..configs.environment import EnvironmentConfig
 from ..configs.evaluation import RAW, SpecConfig
-from ..rewriters.card import RetrieverCard
+from ..rewriters.retriever_info import RetrieverInfo
 from .systems import RewritingSystem
 from .table import Arm, Table
 
@@ -44,18 +44,18 @@ class Transfer:
     policies: list[Policy]
 
 
-def trained_in(system: RewritingSystem, spec: SpecConfig, cards: Mapping[str, RetrieverCard]) -> str:
+def trained_in(system: RewritingSystem, spec: SpecConfig, retrievers: Mapping[str, RetrieverInfo]) -> str:
     """Names of the environments that the run was trained in, joined by `+`; "" if it is untrained.
 
     Names are those of the spec, or the retriever's name if the spec lacks the environment. A local environment is
-    matched by its retriever settings, a service by the name on its card (`cards`, by environment).
+    matched by its retriever settings, a service by the name of its retriever (`retrievers`, by environment).
     """
     names: dict[str, str] = {}
     for name, environment in spec.environments.items():
         if environment.client.urls == "local" and not environment.urls:
             names.setdefault(_signature(environment.env), name)
-        elif name in cards:
-            names.setdefault(cards[name].name, name)
+        elif name in retrievers:
+            names.setdefault(retrievers[name].name, name)
     environments = [member.env for member in system.training_environments]
     return "+".join(
         dict.fromkeys(names.get(_signature(env), names.get(env.retriever, env.retriever)) for env in environments)

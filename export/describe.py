@@ -13,8 +13,8 @@ from ..configs.rewriter import RewriterConfig
 from ..configs.schema import RewardConfig, RolloutConfig, RunConfig
 from ..data.types import Question
 from ..rewriters.base import RewritingStrategy, Staged
-from ..rewriters.card import RetrieverCard
 from ..rewriters.registry import make_rewriter
+from ..rewriters.retriever_info import RetrieverInfo
 from ..rewriters.small import load_prompt, prompt_path
 from ..rollouts.chat import Chat
 from ..rollouts.checkpoints import base_fingerprint, optimized_prompt, with_prompt
@@ -129,8 +129,8 @@ def _member(
     example: str | None,
 ) -> ExportedMember:
     searched, config = source.searched[name], source.config
-    card = RetrieverCard.from_service(searched["retriever"])
-    rewriter = make_rewriter(settings, card, config.search_depth)
+    retriever = RetrieverInfo.from_service(searched["retriever"])
+    rewriter = make_rewriter(settings, retriever, config.search_depth)
     question = Question("example", example) if example else example_question(source.run, name)
     return ExportedMember(
         rewriter=_settings(settings, name, base, folder),
@@ -156,10 +156,10 @@ def _settings(rewriter: RewriterConfig, name: str, base: BaseModelSource, folder
     return rewriter.model_copy(update=changes)
 
 
-def _without_folders(card: Mapping[str, object]) -> dict[str, object]:
-    """The retriever's card, with local model paths reduced to their last component."""
+def _without_folders(retriever: Mapping[str, object]) -> dict[str, object]:
+    """The retriever's description, with local model paths reduced to their last component."""
     cleaned: dict[str, object] = {}
-    for key, value in card.items():
+    for key, value in retriever.items():
         if isinstance(value, Mapping):
             cleaned[key] = _without_folders(value)
         else:

@@ -19,7 +19,7 @@ from ..configs.section import Section
 from ..configs.trust import is_own, refuse_code
 from ..errors import CheckpointError, ConfigError, ModelError, in_one_line
 from ..export.exported import FILE, read_exported, rewriter_of
-from ..rewriters.card import RetrieverCard
+from ..rewriters.retriever_info import RetrieverInfo
 from ..rollouts.checkpoints import find_checkpoint, refuse_task_model, with_prompt
 from ..rollouts.turns import UsedTurn, used_turn
 from ..sources import optional_packages
@@ -41,7 +41,7 @@ class Member:
     """The rewriter and the retriever of one environment."""
 
     rewriter: RewriterConfig
-    card: RetrieverCard | None
+    retriever: RetrieverInfo | None
     """The retriever of training; None if no file records it and the environment must be asked."""
 
 
@@ -77,7 +77,7 @@ class Trained:
     @property
     def retriever_names(self) -> str:
         """The retrievers of training, as far as files record them."""
-        names = [member.card.name if member.card else name for name, member in self.members.items()]
+        names = [member.retriever.name if member.retriever else name for name, member in self.members.items()]
         return "/".join(filter(None, names)) or "unknown"
 
     @property
@@ -128,8 +128,8 @@ def open_trained(
     return replace(of_config(name, load_config(name, settings), None, None), is_trained=False)
 
 
-def _member(rewriter: RewriterConfig, card: Mapping[str, object] | None) -> Member:
-    return Member(rewriter, RetrieverCard.from_service(card) if card else None)
+def _member(rewriter: RewriterConfig, retriever: Mapping[str, object] | None) -> Member:
+    return Member(rewriter, RetrieverInfo.from_service(retriever) if retriever else None)
 
 
 def of_config(
@@ -141,8 +141,8 @@ def of_config(
 ) -> Trained:
     """The policy of a config. `record` is the content of environment.json, if known; `used` the selected turn."""
     retriever: Mapping[str, Any] = record["retriever"] if record is not None else {}
-    cards = retriever if config.mix is not None else {"": retriever}
-    members = {env: _member(section.rewriter, cards.get(env)) for env, section in environments(config).items()}
+    retrievers = retriever if config.mix is not None else {"": retriever}
+    members = {env: _member(section.rewriter, retrievers.get(env)) for env, section in environments(config).items()}
     used = used or used_turn(config.rollout, config.reward, config.train, None, None)
     return Trained(name, config, checkpoint, members, config.policy, config.search_depth, used, searchable=True)
 
@@ -158,12 +158,12 @@ def only_member(trained: Trained, env: str | None) -> Trained:
     return replace(trained, config=config, members={"": trained.members[env]})
 
 
-def with_cards(trained: Trained) -> Trained:
-    """The policy with missing retriever cards filled in by asking the environments of its config.
+def with_retrievers(trained: Trained) -> Trained:
+    """The policy with missing descriptions of retrievers filled in by asking the environments of its config.
 
     Raises as `open_environments`.
     """
-    if all(member.card is not None for member in trained.members.values()):
+    if all(member.retriever is not None for member in trained.members.values()):
         return trained
     if not trained.searchable:
         raise ConfigError(

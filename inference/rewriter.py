@@ -19,7 +19,7 @@ from typing import Self, TypedDict, Unpack, overload
 from ..configs.llm import LlmConfig
 from ..data.types import Question
 from ..errors import RequestError
-from ..rewriters.card import RetrieverCard
+from ..rewriters.retriever_info import RetrieverInfo
 from ..rollouts.engines.base import Engine
 from ..rollouts.grow import ANSWERED_AT_ONCE
 from ..sources import optional_packages
@@ -161,12 +161,14 @@ class Rewriter:
         return self._turn
 
     @property
-    def retrievers(self) -> dict[str, RetrieverCard]:
+    def retrievers(self) -> dict[str, RetrieverInfo]:
         """The retrievers of training, by environment name; {"": …} for a single one.
 
         Raises as `open_environments` if no file records them and the environment must be asked.
         """
-        return {name: member.card for name, member in self._prompts.members.items() if member.card is not None}
+        return {
+            name: member.retriever for name, member in self._prompts.members.items() if member.retriever is not None
+        }
 
     @property
     def waiting(self) -> int:
@@ -191,7 +193,7 @@ class Rewriter:
 
         Before a later turn, `client` is searched with the answer of the previous turn (default: the environment of the
         run). `retriever` selects the retriever of a policy trained for several; for a policy trained for one it is
-        compared with the card of training, and a difference is logged. `history` is what was said before the question,
+        compared with that of training, and a difference is logged. `history` is what was said before the question,
         oldest first; of several questions, each Question has its own.
 
         A failed answer returns the question, with the reason in `failure`. Raises ConfigError for an unknown or
@@ -221,7 +223,7 @@ class Rewriter:
     ) -> RewriteResult | list[RewriteResult]:
         """`rewrite` for an event loop: concurrent calls share a batch, and cancelled ones still queued are not run."""
         loop = self._turn_loop(parse_questions(questions, history), retriever, turn, search_last=False)
-        await self._load_cards(retriever)
+        await self._load_retrievers(retriever)
         if client is None and loop.turns > 1:
             member = self._prompts.select(retriever).member
             client = await asyncio.to_thread(self._default_search.open, member, loop.turns)
@@ -278,7 +280,7 @@ class Rewriter:
         batch = parse_questions(questions, history)
         if retriever is None and hasattr(client, "info"):
             retriever = (await client.info()).retriever
-        await self._load_cards(retriever)
+        await self._load_retrievers(retriever)
         results = await self._arun(self._turn_loop(batch, retriever, turns, k), client)
         return results[0] if is_single(questions) else results
 
@@ -299,8 +301,8 @@ class Rewriter:
             loop.add(await rankings if isinstance(rankings, Awaitable) else rankings)
         return loop.results()
 
-    async def _load_cards(self, retriever: Retriever | None) -> None:
-        """Ask the environment for missing cards, if needed, without blocking the event loop."""
+    async def _load_retrievers(self, retriever: Retriever | None) -> None:
+        """Ask the environment for missing descriptions, if needed, without blocking the event loop."""
         if self._prompts.needs_environment(retriever):
             await asyncio.to_thread(self._prompts.select, retriever)
 

@@ -135,20 +135,20 @@ def mount(app: FastAPI, rewriter: Rewriter) -> None:
     Raises ConfigError if the service's retriever does not fit.
     """
     service: ServiceState = app.state.service
-    rewriter.prepare(service.environment.card)
+    rewriter.prepare(service.environment.retriever)
     service.closers.append(rewriter.close)
     app.include_router(_router(service, rewriter))
 
 
 def _router(service: ServiceState, rewriter: Rewriter) -> APIRouter:
     router, environment, searcher = APIRouter(), service.environment, _ServiceSearcher(service)
-    card = environment.card
+    retriever = environment.retriever
 
     @router.post("/v1/rewrite", response_model=RewriteAnswer)
     async def rewrite(body: RewriteRequestBody) -> RewriteAnswer:
         """Rewrite every question; the served index is searched where a later turn is shown documents."""
         questions = _admitted(body, rewriter)
-        work = rewriter.arewrite(questions, retriever=card, turn=body.turn, client=searcher)
+        work = rewriter.arewrite(questions, retriever=retriever, turn=body.turn, client=searcher)
         return RewriteAnswer(
             rewriter=rewriter.name, rewrites=[RewriteBody.of(result) for result in await _finished(work)]
         )
@@ -157,7 +157,7 @@ def _router(service: ServiceState, rewriter: Rewriter) -> APIRouter:
     async def ask(body: AskRequest) -> AskAnswer:
         """Rewrite every question and search, turn after turn, each shown what the one before it found."""
         questions = _admitted(body, rewriter)
-        work = rewriter.asearch(questions, searcher, turns=body.turns, retriever=card, k=body.k)
+        work = rewriter.asearch(questions, searcher, turns=body.turns, retriever=retriever, k=body.k)
         answers = []
         for result in await _finished(work):
             ranking = None if result.ranking is None else list(result.ranking)

@@ -13,8 +13,8 @@ from ..configs.load import validated
 from ..configs.rewriter import HcqrConfig, RewriterConfig
 from ..configs.section import Section
 from ..errors import ConfigError
-from ..rewriters.card import RetrieverCard
 from ..rewriters.registry import make_rewriter
+from ..rewriters.retriever_info import RetrieverInfo
 from .chr import Chr
 from .csqe import Csqe
 from .main_rag import MainRag
@@ -35,8 +35,8 @@ class KnownMethod:
     """One entry of the table."""
 
     settings: type[Section]
-    build: Callable[[Any, RetrieverCard | None], Method]
-    """From its settings and the card of its retriever; the card is None if there is no retriever."""
+    build: Callable[[Any, RetrieverInfo | None], Method]
+    """From its settings and the description of its retriever; None if there is no retriever."""
     searches: bool = True
     """False for a method that answers from what the model knows."""
     scores: bool = False
@@ -47,7 +47,7 @@ def _plain(
     settings: type[Settings], method: Callable[[Settings], Method], searches: bool = True, scores: bool = False
 ) -> KnownMethod:
     """A method that is the same for every retriever."""
-    return KnownMethod(settings, lambda config, card: method(config), searches, scores)
+    return KnownMethod(settings, lambda config, retriever: method(config), searches, scores)
 
 
 def named_sources(config: Section) -> list[str]:
@@ -58,10 +58,10 @@ def named_sources(config: Section) -> list[str]:
 def _rewriter(name: str, settings: type[settings_of.AskingConfig]) -> KnownMethod:
     """A method that asks a rewriter of rewriters/registry.py once."""
 
-    def build(config: settings_of.AskingConfig, card: RetrieverCard | None) -> Method:
-        if card is None:
+    def build(config: settings_of.AskingConfig, retriever: RetrieverInfo | None) -> Method:
+        if retriever is None:
             raise ConfigError(f"the method {name!r} speaks to a retriever, and there is none. Give it a source.")
-        rewriter = make_rewriter(_rewriter_config(name, config), card, getattr(config, "k", 1))
+        rewriter = make_rewriter(_rewriter_config(name, config), retriever, getattr(config, "k", 1))
         draw = draw_of(config, getattr(config, "passages", 1))
         return Rewritten(name, rewriter, draw, version_of(rewriter))
 
@@ -99,13 +99,13 @@ METHODS: Mapping[str, KnownMethod] = {
 }
 
 
-def make_method(name: str, settings: Mapping[str, object], card: RetrieverCard | None) -> Method:
-    """Build the named method for the retriever of `card`; settings that are not given keep their defaults.
+def make_method(name: str, settings: Mapping[str, object], retriever: RetrieverInfo | None) -> Method:
+    """Build the named method for the `retriever`; settings that are not given keep their defaults.
 
     Raises ConfigError as `method_settings`, and for settings that do not fit the retriever.
     """
     config = method_settings(name, settings)
-    return METHODS[name].build(config, card)
+    return METHODS[name].build(config, retriever)
 
 
 def method_settings(name: str, settings: Mapping[str, object]) -> Section:

@@ -34,7 +34,7 @@ class Rm3:
 
     settings: Rm3Config
     kind: str
-    """Of the retriever (rewriters/card.py)."""
+    """Of the retriever (rewriters/retriever_info.py)."""
     frequent_terms: Sequence[str] = ()
     """Terms that occur in more than a tenth of the documents, if the retriever reports them."""
     name = "rm3"

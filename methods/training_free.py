@@ -12,7 +12,7 @@ from ..configs.methods import FirstTitlesConfig, Rm3Config, WeightedWordsConfig
 from ..configs.section import Section
 from ..data.types import Document
 from ..envs.plan import Probe, SearchPlan, Term
-from ..rewriters.card import RetrieverCard
+from ..rewriters.retriever_info import RetrieverInfo
 from .method import SearchResults
 from .rm3 import Rm3, analyse
 
@@ -67,14 +67,14 @@ class WeightedWords:
         return added(question, [" ".join(words)] if words else [], self.settings.weight, k)
 
 
-def training_free(settings: Section, card: RetrieverCard) -> TrainingFree:
-    """Build the rewriter of these settings for the retriever of `card`."""
+def training_free(settings: Section, retriever: RetrieverInfo) -> TrainingFree:
+    """Build the rewriter of these settings for the `retriever`."""
     if isinstance(settings, FirstTitlesConfig):
         return FirstTitles(settings)
     if isinstance(settings, WeightedWordsConfig):
         return WeightedWords(settings)
     assert isinstance(settings, Rm3Config), f"{type(settings).__name__} belongs to no training-free baseline"
-    return Rm3(settings, card.kind, card.frequent_terms)
+    return Rm3(settings, retriever.kind, retriever.frequent_terms)
 
 
 def additions(plan: SearchPlan) -> tuple[str, ...]:

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from ..configs.rewriter import ChrConfig, RewriterConfig
 from ..data.types import Question
 from ..envs.plan import Probe, SearchPlan, Term
-from .card import RetrieverCard
 from .levels import case_text
 from .parts import PartsRewriter
+from .retriever_info import RetrieverInfo
 
 VERSION = "chr-1"
 LABELS = ("H_plus", "H_minus")
@@ -34,7 +34,7 @@ def contrast(plus: str, minus: str, penalty: float, k: int) -> SearchPlan:
     return SearchPlan(probes=(Probe(terms=(Term(text=plus), *negative_terms)),), k=k)
 
 
-def chr_rewriter(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRewriter:
+def chr_rewriter(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> PartsRewriter:
     """Build the rewriter whose answer is two labelled lines."""
 
     def plan(question: Question, texts: Sequence[str]) -> SearchPlan:

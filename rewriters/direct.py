@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from ..configs.schema import RewriterConfig
 from ..errors import ConfigError
-from .card import RetrieverCard
 from .levels import LevelRewriter, introduce
 from .plans import AnswerReader
+from .retriever_info import RetrieverInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,28 +90,28 @@ FORM_OF_KIND: Mapping[str, QueryForm] = {
 """A kind that is not listed has no prescribed form."""
 
 
-def query_form(card: RetrieverCard) -> QueryForm:
-    """The form of query that suits the retriever of `card`. Raises ConfigError if none is prescribed."""
-    name = card.name.lower().rsplit("/", maxsplit=1)[-1]
+def query_form(retriever: RetrieverInfo) -> QueryForm:
+    """The form of query that suits the `retriever`. Raises ConfigError if none is prescribed."""
+    name = retriever.name.lower().rsplit("/", maxsplit=1)[-1]
     for start, form in FORM_OF_RETRIEVER.items():
         if name.startswith(start):
             return form
-    if card.kind not in FORM_OF_KIND:
+    if retriever.kind not in FORM_OF_KIND:
         raise ConfigError(
-            f"rewriter.name is 'direct', and no form of query is known to suit the retriever {card.name!r} of kind "
-            f"{card.kind!r}; known are the kinds {', '.join(FORM_OF_KIND)}. Use rewriter.name=explore, which names the "
-            "retriever and lets the policy find the form."
+            f"rewriter.name is 'direct', and no form of query is known to suit the retriever {retriever.name!r} of "
+            f"kind {retriever.kind!r}; known are the kinds {', '.join(FORM_OF_KIND)}. Use rewriter.name=explore, which "
+            "names the retriever and lets the policy find the form."
         )
-    return FORM_OF_KIND[card.kind]
+    return FORM_OF_KIND[retriever.kind]
 
 
-def direct(config: RewriterConfig, card: RetrieverCard, k: int) -> LevelRewriter:
-    """Build the rewriter of this level for the retriever of `card`."""
-    form = query_form(card)
+def direct(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> LevelRewriter:
+    """Build the rewriter of this level for the `retriever`."""
+    form = query_form(retriever)
     return LevelRewriter(
         name="direct",
         reader=AnswerReader(config, k),
-        instructions=f"{introduce(card)} {form.advice}\n\nRewrite the question as {form.name}.",
+        instructions=f"{introduce(retriever)} {form.advice}\n\nRewrite the question as {form.name}.",
         again=f"Write {form.name} again, and a better one: take up what helps in these results, drop what led astray.",
         reason="what the documents that answer the question hold, and how to word this form of query after them",
     )

@@ -1,9 +1,9 @@
 """The explore level: the retriever is named and introduced, and the model works out how to query it."""
 
 from ..configs.schema import RewriterConfig
-from .card import RetrieverCard
 from .levels import LevelRewriter, introduce
 from .plans import AnswerReader
+from .retriever_info import RetrieverInfo
 
 TASK = (
     "You turn a question into the query with which this retriever ranks the documents that answer it highest. No "
@@ -17,12 +17,12 @@ AGAIN = (
 )
 
 
-def explore(config: RewriterConfig, card: RetrieverCard, k: int) -> LevelRewriter:
-    """Build the rewriter of this level for the retriever of `card`."""
+def explore(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> LevelRewriter:
+    """Build the rewriter of this level for the `retriever`."""
     return LevelRewriter(
         name="explore",
         reader=AnswerReader(config, k),
-        instructions=f"{introduce(card)}\n\n{TASK}",
+        instructions=f"{introduce(retriever)}\n\n{TASK}",
         again=AGAIN,
         reason="what you know of this retriever, what it therefore ranks high, and what to write for it",
     )

@@ -4,10 +4,10 @@ The reward alone has to teach what suits the retriever.
 """
 
 from ..configs.schema import RewriterConfig
-from .card import RetrieverCard
 from .levels import LevelRewriter
 from .parse import MAX_REWRITES, REWRITE_CLOSE, REWRITE_OPEN
 from .plans import AnswerReader
+from .retriever_info import RetrieverInfo
 
 TASK = (
     "You turn a question into a query that a retriever can work with, so that the documents that answer the question "
@@ -46,8 +46,8 @@ AGAIN = (
 )
 
 
-def general(config: RewriterConfig, card: RetrieverCard, k: int) -> LevelRewriter:
-    """Build the rewriter of this level; `card` is not shown."""
+def general(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> LevelRewriter:
+    """Build the rewriter of this level; `retriever` is not shown."""
     strategies = [UNDERSTAND, ENRICH, DECOMPOSE, REPHRASE, IMAGINE]
     strategy_list = "\n".join(f"{number}. {strategy}" for number, strategy in enumerate(strategies, start=1))
     count = (

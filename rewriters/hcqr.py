@@ -29,10 +29,10 @@ from ..errors import ConfigError
 from ..llms.base import SamplingParams
 from ..llms.structured import AskForm, FormPrompt, WorkedExample
 from .base import FirstStage
-from .card import RetrieverCard
 from .levels import case_text
 from .parts import PartsRewriter
 from .plans import union
+from .retriever_info import RetrieverInfo
 
 FORMULATOR, REWRITER = "hcqr-formulator-1", "hcqr-rewriter-1"
 HYPOTHESIS_TOKENS = 2048
@@ -150,7 +150,7 @@ class HcqrRewriter(PartsRewriter):
         )
 
 
-def hcqr(config: RewriterConfig, card: RetrieverCard, k: int) -> HcqrRewriter:
+def hcqr(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> HcqrRewriter:
     """Build the rewriter. Its plans ask for `plans.BUDGET` documents, whatever `k` is: that is the method."""
     return HcqrRewriter(config)
 

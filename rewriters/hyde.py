@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from ..configs.schema import RewriterConfig
 from ..data.types import Question
 from ..envs.plan import Probe, SearchPlan, Term
-from .card import RetrieverCard
 from .passages import PassageRewriter
+from .retriever_info import RetrieverInfo
 
 TASK = (
     "Write the passage that answers the question below, as it might stand in the collection that is searched: in its "
@@ -20,7 +20,7 @@ TASK = (
 )
 
 
-def hyde(config: RewriterConfig, card: RetrieverCard, k: int) -> PassageRewriter:
+def hyde(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> PassageRewriter:
     """Build the rewriter. `keep_question_weight` 0 searches with the passages alone."""
     question_weight = 1.0 if config.keep_question_weight is None else config.keep_question_weight
 

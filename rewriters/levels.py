@@ -12,9 +12,9 @@ from ..data.history import lines_of
 from ..data.types import Document, Question
 from ..llms.base import THINK_CLOSE, THINK_OPEN, Message
 from .base import Rewrite
-from .card import RetrieverCard
 from .parse import REWRITE_CLOSE, REWRITE_OPEN, read_tagged, render
 from .plans import AnswerReader, planned
+from .retriever_info import RetrieverInfo
 
 _KIND_IN_WORDS = {
     "bm25": "lexical BM25",
@@ -111,9 +111,9 @@ def case_text(question: Question, options: bool = True) -> str:
     return f"{history_text(question)}Question: {text}"
 
 
-def introduce(card: RetrieverCard) -> str:
+def introduce(retriever: RetrieverInfo) -> str:
     """The sentence that introduces the retriever."""
-    trained = card.trained.strip().rstrip(".")
-    description = trained or f"{card.name}, a {_KIND_IN_WORDS[card.kind]} retriever"
-    retriever = description if card.name.lower() in description.lower() else f"{card.name}, {description}"
-    return f"Documents are found by {retriever}."
+    trained = retriever.trained.strip().rstrip(".")
+    description = trained or f"{retriever.name}, a {_KIND_IN_WORDS[retriever.kind]} retriever"
+    label = description if retriever.name.lower() in description.lower() else f"{retriever.name}, {description}"
+    return f"Documents are found by {label}."

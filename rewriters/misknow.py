@@ -20,9 +20,9 @@ from ..data.types import Document, Question
 from ..envs.plan import Probe, SearchPlan, Term
 from ..llms.base import Message
 from .base import Rewrite
-from .card import RetrieverCard
 from .levels import case_text
 from .parts import PartsRewriter
+from .retriever_info import RetrieverInfo
 
 VERSION = "misknow-turns-1"
 _THOUGHT = "Thought"
@@ -75,7 +75,7 @@ class MisknowRewriter:
         return replace(rewrite, think="\n".join(filter(None, [rewrite.think, *lines])), rewrites=queries)
 
 
-def misknow(config: RewriterConfig, card: RetrieverCard, k: int) -> MisknowRewriter:
+def misknow(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> MisknowRewriter:
     """Build the rewriter."""
     numbers = range(1, QUERIES + 1)
 

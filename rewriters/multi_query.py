@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from ..configs.rewriter import RewriterConfig
 from ..data.types import Question
 from ..envs.plan import SearchPlan
-from .card import RetrieverCard
 from .levels import case_text
 from .parts import PartsRewriter
 from .plans import union
+from .retriever_info import RetrieverInfo
 
 VERSION = "multi-query-1"
 
@@ -26,7 +26,7 @@ _VERSIONS = (
 )
 
 
-def multi_query(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRewriter:
+def multi_query(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> PartsRewriter:
     """Build the rewriter. Its plans ask for `plans.BUDGET` documents, whatever `k` is: that is the method."""
     numbers = range(1, len(_VERSIONS) + 1)
 

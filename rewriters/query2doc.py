@@ -12,8 +12,8 @@ from ..configs.schema import RewriterConfig
 from ..data.types import Question
 from ..envs.plan import Probe, SearchPlan, Term
 from ..errors import ConfigError
-from .card import RetrieverCard
 from .passages import PassageRewriter
+from .retriever_info import RetrieverInfo
 
 REPEATED = 5.0
 
@@ -23,23 +23,23 @@ TASK = (
 )
 
 
-def query2doc(config: RewriterConfig, card: RetrieverCard, k: int) -> PassageRewriter:
-    """Build the rewriter for the retriever of `card`.
+def query2doc(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> PassageRewriter:
+    """Build the rewriter for the `retriever`.
 
     `keep_question_weight` replaces the 5 for BM25. Other retrievers get question and passage as one text, so there it
     can only be 0 (the passage alone) or 1; raises ConfigError for another.
     """
     question_weight = config.keep_question_weight
-    if card.kind != "bm25" and question_weight not in (None, 0.0, 1.0):
+    if retriever.kind != "bm25" and question_weight not in (None, 0.0, 1.0):
         raise ConfigError(
-            f"rewriter.keep_question_weight is {question_weight:g}, and query2doc writes question and passage into one "
-            f"text for the retriever {card.name!r}: it can be 0 or 1 there. Leave it out, or use rewriter.name=hyde."
+            f"rewriter.keep_question_weight is {question_weight:g}, and query2doc writes question and passage into "
+            f"one text for {retriever.name!r}: it can be 0 or 1 there. Leave it out, or use rewriter.name=hyde."
         )
 
     def plan(question: Question, passages: Sequence[str]) -> SearchPlan:
         (passage,) = passages
         terms: tuple[Term, ...]
-        if card.kind == "bm25":
+        if retriever.kind == "bm25":
             weight = REPEATED if question_weight is None else question_weight
             question_terms = (Term(text=question.text, weight=weight),) if weight > 0 else ()
             terms = (*question_terms, Term(text=passage, weight=config.rewrite_weight))

@@ -6,7 +6,6 @@ from difflib import get_close_matches
 from ..configs.schema import RewriterConfig
 from ..errors import ConfigError
 from .base import RewritingStrategy
-from .card import RetrieverCard
 from .chr import chr_rewriter
 from .direct import direct
 from .explore import explore
@@ -16,10 +15,11 @@ from .hyde import hyde
 from .misknow import misknow
 from .multi_query import multi_query
 from .query2doc import query2doc
+from .retriever_info import RetrieverInfo
 from .small import small
 from .stop import StoppableRewriter
 
-REWRITERS: Mapping[str, Callable[[RewriterConfig, RetrieverCard, int], RewritingStrategy]] = {
+REWRITERS: Mapping[str, Callable[[RewriterConfig, RetrieverInfo, int], RewritingStrategy]] = {
     "general": general,
     "explore": explore,
     "direct": direct,
@@ -33,8 +33,8 @@ REWRITERS: Mapping[str, Callable[[RewriterConfig, RetrieverCard, int], Rewriting
 }
 
 
-def make_rewriter(config: RewriterConfig, card: RetrieverCard, k: int = 10) -> RewritingStrategy:
-    """Build the rewriter named `config.name` for the retriever of `card`.
+def make_rewriter(config: RewriterConfig, retriever: RetrieverInfo, k: int = 10) -> RewritingStrategy:
+    """Build the rewriter named `config.name` for the `retriever`.
 
     `k` is how many documents its plans ask for: at least as many as the metric scores and the next turn shows. Raises
     ConfigError for an unknown name, and for settings with which no rewrite can change the ranking.
@@ -42,7 +42,7 @@ def make_rewriter(config: RewriterConfig, card: RetrieverCard, k: int = 10) -> R
     refuse_unknown(config.name)
     if config.rewrite_weight == 0:
         raise ConfigError("rewriter.rewrite_weight is 0: no rewrite would reach the retriever. Give another weight.")
-    rewriter = REWRITERS[config.name](config, card, k)
+    rewriter = REWRITERS[config.name](config, retriever, k)
     return StoppableRewriter(rewriter, k, config.stop == "answer") if config.stop else rewriter
 
 

@@ -21,10 +21,10 @@ from ..data.types import Document, Question, Utterance
 from ..errors import ConfigError
 from ..llms.base import Message
 from .base import Rewrite
-from .card import RetrieverCard
 from .levels import question_text
 from .parse import REWRITE_OPEN, parse_plain, read_passage, read_tagged, render
 from .plans import AnswerReader, planned
+from .retriever_info import RetrieverInfo
 
 PROMPTS = Path(__file__).parent / "prompts"
 _PLACEHOLDER = re.compile(r"\{(retriever|question|history)\}")
@@ -54,7 +54,7 @@ class ExampleConversation(_Strict):
     history: tuple[Utterance, ...] = ()
     """What was said before the question, oldest first."""
     retriever: str = ""
-    """Whose query it shows, as the retriever's card names it; for a prompt with a place for {retriever}."""
+    """Whose query it shows, as the retriever's description names it; for a prompt with a place for {retriever}."""
     turns: tuple[ExampleTurn, ...] = Field(min_length=1)
 
 
@@ -170,6 +170,6 @@ class SmallRewriter:
         return planned(question, read_tagged(full), self.reader.plan)
 
 
-def small(config: RewriterConfig, card: RetrieverCard, k: int) -> SmallRewriter:
+def small(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> SmallRewriter:
     """Build the rewriter from the prompt that `config.prompt` names."""
-    return SmallRewriter(AnswerReader(config, k), load_prompt(config.prompt), card.name)
+    return SmallRewriter(AnswerReader(config, k), load_prompt(config.prompt), retriever.name)

@@ -4,9 +4,9 @@ from ..configs.schema import MixConfig, RewardConfig, RewriterConfig, RolloutCon
 from ..envs.client.base import EnvironmentApi, StepClient
 from ..envs.client.multi import MixedClient
 from ..rewriters.base import RewritingStrategy
-from ..rewriters.card import RetrieverCard
 from ..rewriters.mixed import MixedRewriter
 from ..rewriters.registry import make_rewriter
+from ..rewriters.retriever_info import RetrieverInfo
 from .engines.base import Engine
 from .grow import TreeSampler
 from .streaming import StreamingTreeSampler
@@ -24,10 +24,10 @@ def rewriter_for(rewriter: RewriterConfig, mix: MixConfig | None, client: Enviro
     """The rewriter whose plans ask for `k` documents; the environment says which retriever it speaks to, each
     question's own in a mix, whose environments have rewriters of their own."""
     if mix is None or not isinstance(client, MixedClient):
-        return make_rewriter(rewriter, RetrieverCard.from_service(client.info().retriever), k)
+        return make_rewriter(rewriter, RetrieverInfo.from_service(client.info().retriever), k)
     return MixedRewriter(
         {
-            name: make_rewriter(mix.environments[name].rewriter, RetrieverCard.from_service(info.retriever), k)
+            name: make_rewriter(mix.environments[name].rewriter, RetrieverInfo.from_service(info.retriever), k)
             for name, info in client.infos().items()
         }
     )

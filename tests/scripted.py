@@ -6,9 +6,9 @@ from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, MissingResponse, Text
 from querylect.methods.methods import make_method
 from querylect.methods.runner import Runner
-from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.retriever_info import RetrieverInfo
 
-BM25, DENSE = RetrieverCard("bm25", "bm25"), RetrieverCard("contriever", "dense")
+BM25, DENSE = RetrieverInfo("bm25", "bm25"), RetrieverInfo("contriever", "dense")
 
 
 class Script:
@@ -61,9 +61,9 @@ class Down:
         raise EnvironmentUnavailableError("nobody is there")
 
 
-def run(name, question, model, searcher, card=BM25, **settings):
+def run(name, question, model, searcher, retriever=BM25, **settings):
     """The outcome of a method for one question."""
-    method = make_method(name, settings, card)
+    method = make_method(name, settings, retriever)
     (ran,) = Runner(Llm(model), {"": searcher}).run(method, [question])
     return ran.outcome
 

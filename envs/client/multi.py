@@ -30,7 +30,7 @@ class MixedClient:
         return {name: client.info() for name, client in self.clients.items()}
 
     def info(self) -> EnvironmentInfo:
-        """All environments as one: sizes summed up, cards by name, hashes joined.
+        """All environments as one: sizes summed up, retrievers by name, hashes joined.
 
         Raises as EnvironmentClient.info.
         """

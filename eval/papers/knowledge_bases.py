@@ -14,7 +14,7 @@ from ...envs.retrievers.question_index import open_question_index
 from ...errors import ConfigError, DataError
 from ...logs import progress_bar
 from ...methods.methods import METHODS, method_settings, named_sources
-from ...rewriters.card import RetrieverCard
+from ...rewriters.retriever_info import RetrieverInfo
 
 
 def rows_of(paper: PaperConfig, systems: Mapping[str, PaperSystem]) -> Iterator[tuple[str, str, PaperSystem]]:
@@ -71,7 +71,7 @@ class KnowledgeBase:
     """One knowledge base with its retriever."""
 
     client: EnvironmentClient
-    card: RetrieverCard
+    retriever: RetrieverInfo
     facts: Mapping[str, object]
     """What a result says of it and a record depends on: name, retriever, index, settings of the search."""
 
@@ -109,7 +109,7 @@ def _open(name: str, settings: PaperEnvironment, stack: ExitStack) -> KnowledgeB
         "index": info.index_hash,
         "settings": info.settings_hash,
     }
-    return KnowledgeBase(client, RetrieverCard.from_service(info.retriever), facts)
+    return KnowledgeBase(client, RetrieverInfo.from_service(info.retriever), facts)
 
 
 def _lacks_index(settings: PaperEnvironment) -> bool:

@@ -68,9 +68,9 @@ class SystemRun:
         self._bases = {
             source: run.bases[environment_of(run.paper, task, source)] for source in sources_of(run.paper, task, system)
         }
-        card = next((base.card for base in self._bases.values()), None)
+        retriever = next((base.retriever for base in self._bases.values()), None)
         with naming(name):
-            self._method = make_method(system.method, system.settings, card)
+            self._method = make_method(system.method, system.settings, retriever)
             settings = method_settings(system.method, system.settings).model_dump(mode="json")
         self._method_key = [system.method, settings, list(self._method.versions), run.paper.method_max_tokens]
 

@@ -18,8 +18,8 @@ from ...envs.schemas import PRIMARY_METRIC, Step
 from ...errors import ConfigError, EnvironmentUnavailableError, RequestError
 from ...llms.base import THINK_CLOSE, THINK_OPEN
 from ...rewriters.base import Staged
-from ...rewriters.card import RetrieverCard
 from ...rewriters.registry import make_rewriter
+from ...rewriters.retriever_info import RetrieverInfo
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -42,9 +42,9 @@ class RewardFunction:
                 "rewriter.stop is answer: without a search there is no ranking to reward, and a reward function has no "
                 "reader. Set rewriter.stop=true, which searches the question, or train with reward.kind=answer."
             )
-        card = RetrieverCard.from_service(client.info().retriever)
+        retriever = RetrieverInfo.from_service(client.info().retriever)
         self._client = client
-        self._rewriter = make_rewriter(rewriter, card)
+        self._rewriter = make_rewriter(rewriter, retriever)
         if isinstance(self._rewriter, Staged) and self._rewriter.stage(Question("", "")) is not None:
             raise ConfigError(
                 f"the rewriter {rewriter.name!r} asks a frozen model before the policy, which a reward function cannot "

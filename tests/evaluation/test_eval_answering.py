@@ -8,8 +8,8 @@ from querylect.data.types import Question, Utterance
 from querylect.envs.schemas import HitBody, StepResult
 from querylect.eval.answering import Asking, answers, batches
 from querylect.eval.records import records_of_trees
-from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
+from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.engines.open import load_engine
 
 from ..lessons import PROMPT
@@ -27,7 +27,7 @@ def engine(speaking):
 def rewriter(tmp_path):
     (tmp_path / "prompt.yaml").write_text(PROMPT)
     config = RewriterConfig(name="small", prompt=str(tmp_path / "prompt.yaml"))
-    return make_rewriter(config, RetrieverCard("bm25", "bm25"), 2)
+    return make_rewriter(config, RetrieverInfo("bm25", "bm25"), 2)
 
 
 class Client:

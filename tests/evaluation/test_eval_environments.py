@@ -16,7 +16,7 @@ from querylect.eval.environments import SpecEnvironments, searched_here
 from querylect.eval.identity import folder_identity, llm_identity, model_identity
 from querylect.eval.systems import RewritingSystem
 from querylect.eval.transfer import trained_in
-from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.retriever_info import RetrieverInfo
 
 from ..lessons import PROMPT
 from ..raising import refused
@@ -127,11 +127,11 @@ def test_a_large_file_is_known_by_samples_of_it(tmp_path, monkeypatch):
 BASE = {"rewriter": {"name": "general"}, "rollout": {"max_new_tokens": 8, "documents": 2}}
 
 
-def identity_of(config=None, system=None, card="bm25", weights=None, seed=0):
+def identity_of(config=None, system=None, retriever="bm25", weights=None, seed=0):
     settings = RunConfig.model_validate({**BASE, **(config or {})})
     system_config = SystemConfig.model_validate(system or {"turns": 2})
     policy = RewritingSystem("mine", system_config, settings, None, weights or {"policy": "a"}, ["ndcg@10"], 10, seed)
-    environment = SimpleNamespace(name="bm25", card=RetrieverCard(card, "bm25"), everything=[])
+    environment = SimpleNamespace(name="bm25", retriever=RetrieverInfo(retriever, "bm25"), everything=[])
     return json.dumps(policy.identity(environment), sort_keys=True)
 
 
@@ -174,7 +174,7 @@ def test_what_changes_no_answer_does_not():
 
 def test_the_retriever_that_is_named_in_a_prompt_is_part_of_the_identity():
     explore = {"rewriter": RewriterConfig(name="explore").model_dump()}
-    assert identity_of(explore, card="bm25") != identity_of(explore, card="contriever")
+    assert identity_of(explore, retriever="bm25") != identity_of(explore, retriever="contriever")
 
 
 def test_another_prompt_file_is_another_system(tmp_path):
@@ -199,10 +199,10 @@ def test_a_run_is_said_to_be_trained_in_the_environments_of_the_plan_that_it_kne
         "slow": {"env": {"retriever": "bm25", "engine": "rank_bm25"}},
     }
     plan = SpecConfig.model_validate({"datasets": {"one": ONE}, "environments": environments})
-    cards = {"served": RetrieverCard("contriever", "dense"), "words": RetrieverCard("bm25", "bm25")}
+    retrievers = {"served": RetrieverInfo("contriever", "dense"), "words": RetrieverInfo("bm25", "bm25")}
 
     def home(run, **more):
-        return trained_in(system_of(run, **more), plan, cards)
+        return trained_in(system_of(run, **more), plan, retrievers)
 
     assert home({"env": {"retriever": "bm25", "index": "elsewhere"}}) == "words"
     assert home({"env": {"engine": "rank_bm25"}}) == "slow"

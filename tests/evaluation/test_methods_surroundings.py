@@ -11,7 +11,7 @@ from querylect.llms.base import Text
 from querylect.methods.method import MISSING, NO_RANKING
 from querylect.methods.methods import METHODS, make_method
 from querylect.methods.runner import Runner
-from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.retriever_info import RetrieverInfo
 
 from ..method_doubles import Scripted, doc
 from ..obliging import obliging
@@ -33,7 +33,7 @@ QUESTIONS = [
     Question("word", "statin"),
 ]
 GARBAGE = ["", "}{", "<think>never ends", "\ud800 half a character", '{"judge": "maybe"}', "\x00" * 40]
-CARD = RetrieverCard("bm25", "bm25")
+CARD = RetrieverInfo("bm25", "bm25")
 
 
 class OneWord:

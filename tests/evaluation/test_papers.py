@@ -11,7 +11,7 @@ from querylect.errors import ConfigError, DataError, EngineUnavailableError, Env
 from querylect.eval.papers.run import run_paper
 from querylect.methods.method import Outcome
 from querylect.methods.methods import METHODS, KnownMethod
-from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.retriever_info import RetrieverInfo
 
 from ..chat_server import ChatServer, killed_while_asking, last_user, serving
 from ..command import end
@@ -240,7 +240,7 @@ def test_what_does_not_come_is_counted_and_asked_again(values, server, tmp_path)
 class Away:
     """An environment that becomes unavailable after it was opened."""
 
-    card = RetrieverCard("bm25", "bm25")
+    card = RetrieverInfo("bm25", "bm25")
     facts: dict = {}  # noqa: RUF012
     client = Shelf({}, down=True)
 

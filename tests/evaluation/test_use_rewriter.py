@@ -169,7 +169,7 @@ def test_a_policy_for_several_is_asked_for_the_one_that_will_search(trained, les
     assert "Contriever" not in first_prompt(retriever="words")
     assert first_prompt(retriever="contriever") == first_prompt(retriever="meaning") == first_prompt(retriever=dense)
     alone = only_member(open_trained(str(folder)), "meaning")
-    assert {name: member.card.name for name, member in alone.members.items()} == {"": "contriever"}
+    assert {name: member.retriever.name for name, member in alone.members.items()} == {"": "contriever"}
     assert alone.config.mix is None
     with refused(ConfigError, "neither", "words, meaning"):
         only_member(open_trained(str(folder)), "neither")

@@ -53,8 +53,8 @@ def test_the_file_of_the_guide_ranks_signed_probes_as_computed_by_hand(config, s
     assert {hit.id: hit.score for hit in ranking} == pytest.approx(expected)
     assert [hit.score for hit in ranking] == sorted(expected.values(), reverse=True)
     assert ranking[0].id == "aspirin"
-    assert (environment.card["kind"], environment.card["name"]) == ("custom", "trigrams")
-    assert environment.card["trained"].startswith("Trigram overlap")
+    assert (environment.retriever["kind"], environment.retriever["name"]) == ("custom", "trigrams")
+    assert environment.retriever["trained"].startswith("Trigram overlap")
 
 
 def test_the_splade_of_the_guide_ranks_signed_probes_as_computed_by_hand(config, tmp_path):

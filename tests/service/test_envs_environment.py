@@ -57,9 +57,14 @@ def test_it_says_what_it_is_and_shows_no_judgement(environment):
     assert environment.corpus_size == 4
     assert len(environment.corpus_hash) == len(environment.index_hash) == 64
     assert environment.name.endswith("/bm25")
-    card = environment.card
-    assert (card["name"], card["kind"], card["engine"], card["query_template"]) == ("bm25", "bm25", "bm25s", "{text}")
-    assert "exact word" in card["trained"]
+    retriever = environment.retriever
+    assert (retriever["name"], retriever["kind"], retriever["engine"], retriever["query_template"]) == (
+        "bm25",
+        "bm25",
+        "bm25s",
+        "{text}",
+    )
+    assert "exact word" in retriever["trained"]
 
 
 def test_questions_of_a_split_by_offset_and_limit(environment):

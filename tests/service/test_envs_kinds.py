@@ -28,7 +28,7 @@ from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, IndexFolderError, RequestError
 from querylect.methods.methods import make_method
 from querylect.methods.runner import Runner
-from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.retriever_info import RetrieverInfo
 from transformers import AutoModelForSequenceClassification
 
 from ..encoders import DOCUMENTS, hidden_states, loaded, save_bert, save_cross_encoder
@@ -241,9 +241,9 @@ def test_the_hash_tells_every_second_stage_apart(configs, models):
         opened(config) for config in (configs["bm25"], *(reranked(configs, models, **stage) for stage in stages))
     ]
     assert len({environment.index_hash for environment in environments}) == 1 + len(stages)
-    card = environments[1].card
-    assert (card["rerank"]["model"], card["rerank"]["depth"]) == (models["cross"], 4)
-    assert "best 4 documents" in card["trained"]
+    retriever = environments[1].retriever
+    assert (retriever["rerank"]["model"], retriever["rerank"]["depth"]) == (models["cross"], 4)
+    assert "best 4 documents" in retriever["trained"]
 
 
 def test_documents_that_are_left_out_are_no_request_beyond_the_depth(configs, models, folder):
@@ -286,7 +286,7 @@ def test_queries_that_are_read_only_in_part_are_counted(configs, models, tmp_pat
         assert [hits.truncated for hits in client.search(plans)] == [0, 1, 2]
         assert [hits.truncated for hits in client.search(plans)] == [0, 1, 2], "from the cache, too"
         assert "querylect_truncated_texts_total 6.0" in httpx.get(f"{url}/metrics").text
-        method = make_method("std_rag", {"answers": False}, RetrieverCard("medcpt", "dense"))
+        method = make_method("std_rag", {"answers": False}, RetrieverInfo("medcpt", "dense"))
         questions = [Question("a", short_text), Question("b", long_text)]
         assert [run.spent.truncated for run in Runner(None, {"": client}).run(method, questions)] == [0, 1]
 
@@ -337,8 +337,8 @@ def test_a_hybrid_keeps_the_indexes_that_fit_and_notices_those_that_changed(conf
     built = {name: (tmp_path / name / "manifest.json").stat().st_ino for name in ("bm25", "medcpt", "bge")}
     assert build_index(config, overwrite=True).index_hash == environment.index_hash
     assert built == {name: (tmp_path / name / "manifest.json").stat().st_ino for name in built}
-    assert "medcpt" not in environment.card
-    assert "(1) BM25" in environment.card["trained"]
+    assert "medcpt" not in environment.retriever
+    assert "(1) BM25" in environment.retriever["trained"]
     build_index(EnvironmentConfig(dataset=dataset, index=str(tmp_path / "bm25"), engine="rank_bm25"), overwrite=True)
     with refused(IndexFolderError, config.index):
         Environment.open(config)

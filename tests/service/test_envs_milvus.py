@@ -90,8 +90,8 @@ def test_probes_score_as_with_the_local_index_also_from_shards(kind, dataset, re
     rankings = milvus.search(plans(kind))
     same_scores(rankings, local.search(plans(kind)))
     same_scores([milvus.search([single])[0] for single in plans(kind)], rankings)
-    assert milvus.card["engine"] == "milvus"
-    assert milvus.card.get("frequent_terms") == local.card.get("frequent_terms")
+    assert milvus.retriever["engine"] == "milvus"
+    assert milvus.retriever.get("frequent_terms") == local.retriever.get("frequent_terms")
     assert milvus.index_hash != local.index_hash
     verify_indexes(config)
 

@@ -311,8 +311,8 @@ def test_the_authorization_header_comes_from_the_environment_and_not_from_the_ur
     monkeypatch.setenv("QUERYLECT_REMOTE_AUTH", "Basic c2VjcmV0")
     environment = opened(config)
     assert {headers.get("authorization") for headers in stand_in.headers} == {"Basic c2VjcmV0"}
-    assert environment.card["remote"] == "mine"
-    assert "c2VjcmV0" not in json.dumps(environment.card)
+    assert environment.retriever["remote"] == "mine"
+    assert "c2VjcmV0" not in json.dumps(environment.retriever)
     with refused(ConfigError, "env.remote.url", "'localhost:9200'"):
         opened(config.model_copy(update={"remote": config.remote.model_copy(update={"url": "localhost:9200"})}))
 

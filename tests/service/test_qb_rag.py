@@ -22,8 +22,8 @@ from querylect.envs.retrievers.question_index import open_question_index
 from querylect.envs.server.app import create_app
 from querylect.errors import IndexFolderError
 from querylect.questions.build import write_question_index
-from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.direct import QUESTION_INDEX, query_form
+from querylect.rewriters.retriever_info import RetrieverInfo
 
 from ..question_models import TEXTS, corpus, save_corpus  # noqa: F401 (a fixture)
 from ..raising import refused
@@ -62,11 +62,11 @@ def test_a_served_environment_ranks_by_questions_and_rewards(served, run_app):
     app = create_app(Environment.open(served))
     with run_app(app) as url, EnvironmentClient(ClientConfig(), [url]) as client:
         info = client.info()
-        card = RetrieverCard.from_service(info.retriever)
-        assert (card.name, card.kind) == ("qb-rag", "questions")
-        assert "7 questions that were written for the documents beforehand" in card.trained
-        assert card.trained.endswith("and it knows no synonyms."), "what ranks the questions is said too"
-        assert query_form(card) is QUESTION_INDEX
+        retriever = RetrieverInfo.from_service(info.retriever)
+        assert (retriever.name, retriever.kind) == ("qb-rag", "questions")
+        assert "7 questions that were written for the documents beforehand" in retriever.trained
+        assert retriever.trained.endswith("and it knows no synonyms."), "what ranks the questions is said too"
+        assert query_form(retriever) is QUESTION_INDEX
         plan = SearchPlan.of("my head hurts and I have a headache", k=5)
         (result,) = client.step([Step(question_id="q-head", plan=plan)], with_text=True)
         (gums,) = client.step([Step(question_id="q-gums", plan=SearchPlan.of("bleed from the gums"))])

@@ -53,7 +53,7 @@ def test_health_and_description(http, environment):
     assert http.get("/readyz").json() == {"status": "ready"}
     description = http.get("/v1/environment").json()
     assert (description["corpus_size"], description["corpus_hash"]) == (6, environment.corpus_hash)
-    assert (description["index_hash"], description["retriever"]) == (environment.index_hash, environment.card)
+    assert (description["index_hash"], description["retriever"]) == (environment.index_hash, environment.retriever)
     assert description["splits"] == {"test": 3, "train": 1}
 
 

@@ -16,9 +16,9 @@ from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError
-from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.parse import render
 from querylect.rewriters.registry import make_rewriter
+from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.engines.base import Completion
 from querylect.rollouts.grow import TreeSampler
 
@@ -54,10 +54,10 @@ class Script:
 
 
 def tree_sampler(client, engine, extra=(), rewriter="general", **changes):
-    card = RetrieverCard("bm25", "bm25")
+    retriever = RetrieverInfo("bm25", "bm25")
     rollout = RolloutConfig(**{"max_prompt_tokens": 4096, **changes})
     return TreeSampler(
-        engine, make_rewriter(RewriterConfig(name=rewriter), card), client, rollout, RewardConfig(), extra
+        engine, make_rewriter(RewriterConfig(name=rewriter), retriever), client, rollout, RewardConfig(), extra
     )
 
 

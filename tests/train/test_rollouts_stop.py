@@ -7,8 +7,8 @@ from querylect.configs.schema import RewardConfig, RewriterConfig, RolloutConfig
 from querylect.data.types import Question
 from querylect.errors import EnvironmentUnavailableError
 from querylect.eval.records import records_of_trees
-from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
+from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.chat import Chat
 from querylect.rollouts.grow import TreeSampler
 from querylect.rollouts.streaming import StreamingTreeSampler
@@ -31,7 +31,7 @@ SWEET = Question("sugar", ASKED["sugar"][0])
 
 
 def tree_sampler(client, engine, kind=TreeSampler, price=0.25, stop=True, reward=None, **changes):
-    rewriter = make_rewriter(RewriterConfig(name="general", stop=stop), RetrieverCard("bm25", "bm25"))
+    rewriter = make_rewriter(RewriterConfig(name="general", stop=stop), RetrieverInfo("bm25", "bm25"))
     rollout = RolloutConfig(max_prompt_tokens=4096, **changes)
     rewards = RewardConfig.model_validate({"search_price": price, **(reward or {})})
     return kind(engine, rewriter, client, rollout, rewards)
@@ -105,7 +105,7 @@ def test_a_stop_has_the_readers_reward_of_the_ranking_that_it_keeps(lessons, tmp
     parrot = Parrot(unanswered="insulin lowers blood")
     answering = scored(lessons, tmp_path, parrot)
     (question,) = [question for question in answering.questions("train") if question.id == "sugar"]
-    rewriter = make_rewriter(RewriterConfig(name="general", stop=True), RetrieverCard("bm25", "bm25"))
+    rewriter = make_rewriter(RewriterConfig(name="general", stop=True), RetrieverInfo("bm25", "bm25"))
     reward = RewardConfig.model_validate({"kind": "answer", "search_price": 0.25, "format_weight": 0})
     engine = Script(STOP, say("citrus"), say("insulin"), STOP, STOP)
     rollout = RolloutConfig(max_prompt_tokens=4096)

@@ -9,9 +9,9 @@ import pytest
 from querylect.configs.schema import RewardConfig, RewriterConfig, RolloutConfig, RunConfig
 from querylect.data.types import Question
 from querylect.errors import EngineUnavailableError, EnvironmentUnavailableError
-from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.parse import render
 from querylect.rewriters.registry import make_rewriter
+from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.engines.base import Completion, Sampling
 from querylect.rollouts.grow import TreeSampler
 from querylect.rollouts.random_streams import stream
@@ -95,9 +95,9 @@ class Searched:
 
 
 def tree_sampler(kind, engine, client, **changes):
-    card = RetrieverCard("bm25", "bm25")
+    retriever = RetrieverInfo("bm25", "bm25")
     rollout = RolloutConfig(**{"max_prompt_tokens": 4096, **changes})
-    return kind(engine, make_rewriter(RewriterConfig(name="general"), card), client, rollout, RewardConfig())
+    return kind(engine, make_rewriter(RewriterConfig(name="general"), retriever), client, rollout, RewardConfig())
 
 
 @pytest.mark.parametrize("branching", [[4, 4], [2, 3, 2], [5]])

@@ -15,8 +15,8 @@ from querylect.envs.plan import SearchPlan
 from querylect.errors import ConfigError
 from querylect.rewards.reward import weight_of_turn
 from querylect.rewriters.base import Rewrite, Staged
-from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
+from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rewriters.stop import FIRST, FIRST_UNSEARCHED, LATER, STOP, keep, read_stop
 from querylect.rollouts.tree import Node, Tree
 from querylect.train.batch import leaves_below, sampled_tokens, turn_batch
@@ -26,7 +26,7 @@ from ..raising import refused
 from ..wrong_credit import equal_node_weights, leaf_advantages_without_lambda, plain_means
 
 QUESTION = Question("q", "my head hurts")
-CARD = RetrieverCard("bm25", "bm25")
+CARD = RetrieverInfo("bm25", "bm25")
 
 
 def rewriter(name, stop=True, **settings):

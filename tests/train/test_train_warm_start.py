@@ -8,8 +8,8 @@ from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import Step, StepResult
 from querylect.errors import ConfigError, EnvironmentUnavailableError
-from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
+from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rewriters.stop import FIRST_UNSEARCHED
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.train.grading import grader_of
@@ -163,7 +163,7 @@ def test_a_warm_start_without_anything_to_imitate_is_refused(warm, tree_sampler,
 
 
 def test_a_rewriter_that_reads_no_tags_is_refused(warm, tree_sampler, client, tmp_path):
-    tree_sampler.rewriter = make_rewriter(RewriterConfig(name="hyde"), RetrieverCard("bm25", "bm25"))
+    tree_sampler.rewriter = make_rewriter(RewriterConfig(name="hyde"), RetrieverInfo("bm25", "bm25"))
     with refused(ConfigError, "'hyde'", "train.warm_start.questions"):
         warm_start(
             warm, tree_sampler.engine.model, tree_sampler, None, client.questions("train"), RunFolder(tmp_path / "run")

@@ -128,7 +128,7 @@ def test_both_bm25_engines_name_the_same_frequent_terms(tmp_path):
     for engine in ("bm25s", "rank_bm25"):
         config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / engine), engine=engine)
         build_index(config)
-        assert Environment.open(config).card["frequent_terms"] == ["common"]
+        assert Environment.open(config).retriever["frequent_terms"] == ["common"]
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from querylect.eval.journal import finished
 from querylect.eval.records import EvalRecord, read_records, record_of_search, write_records
 from querylect.eval.run_table import final_comparisons, tabulate_run
 from querylect.rewriters.base import Staged
-from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import REWRITERS, make_rewriter
+from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.chat import Chat
 from querylect.rollouts.first_stage import learn_first_stage
 
@@ -28,7 +28,7 @@ from ..jsonl import write_jsonl
 from ..raising import refused
 from ..tiny import tiny_tokenizer
 
-CARD = RetrieverCard("bm25", "bm25")
+CARD = RetrieverInfo("bm25", "bm25")
 SAID = (Utterance("user", "What does hammer mean?"), Utterance("assistant", "a tool\nfor nails"))
 LINES = "User: What does hammer mean?\nAssistant: a tool for nails"
 QUESTION = Question("q", "And a bigger one?", (), SAID, "What is a bigger hammer?")

@@ -8,12 +8,12 @@ from querylect.data.beir import load_beir
 from querylect.data.types import Document, Question
 from querylect.methods.methods import METHODS, _plain, make_method
 from querylect.rewriters import registry
-from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.retriever_info import RetrieverInfo
 
 from ..method_doubles import ASKED, Shelf, doc, run
 from ..pages import blocks
 
-CARD = RetrieverCard("bm25", "bm25")
+CARD = RetrieverInfo("bm25", "bm25")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from querylect.export.describe import _settings, findable, training
 from querylect.export.exported import FILE, Exported, read_exported, rewriter_of
 from querylect.inference.load import open_trained
 from querylect.inference.retriever_prompts import RewriterPool
-from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.retriever_info import RetrieverInfo
 
 from ..raising import refused
 
@@ -94,7 +94,7 @@ def test_a_frozen_model_that_others_cannot_find_is_not_named_and_must_be_said(tm
 def test_a_mixed_policy_is_asked_for_one_of_its_retrievers(tmp_path):
     write(tmp_path, exported({"bm25": {"name": "general"}, "splade": {"name": "explore"}}))
     with refused(ConfigError, "bm25, splade", "retriever=NAME"):
-        RewriterPool(open_trained(str(tmp_path)), None).select(RetrieverCard(name="contriever", kind="dense"))
+        RewriterPool(open_trained(str(tmp_path)), None).select(RetrieverInfo(name="contriever", kind="dense"))
 
 
 def test_the_card_names_the_environments_and_the_code_to_allow():

@@ -4,7 +4,7 @@ import pytest
 from querylect.data.types import Question
 from querylect.methods.method import GARBLED
 from querylect.methods.methods import make_method
-from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.retriever_info import RetrieverInfo
 
 from ..method_doubles import ASKED, Shelf, doc, ids, migres, misknow, run
 
@@ -60,7 +60,7 @@ def test_hcqr_and_chr_take_two_options_and_ten(question, letter, text):
     )
     queries = "Query 1: one\nQuery 2: two\nQuery 3: three"
     shelf = Shelf({"one": [doc("d1")], "two": [doc("d2")], "three": [doc("d1"), doc("d3")]})
-    hcqr = make_method("hcqr", {}, RetrieverCard("bm25", "bm25"))
+    hcqr = make_method("hcqr", {}, RetrieverInfo("bm25", "bm25"))
 
     def answer(prompt):
         return queries if "Best guess at the answer" in prompt else hypothesis

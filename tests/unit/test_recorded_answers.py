@@ -19,9 +19,9 @@ from querylect.methods.csqe import pivotal
 from querylect.methods.methods import METHODS, make_method
 from querylect.methods.runner import Runner
 from querylect.questions.prompts import Written
-from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.frozen import ask_rewriter
 from querylect.rewriters.registry import make_rewriter
+from querylect.rewriters.retriever_info import RetrieverInfo
 
 from ..method_doubles import Shelf, doc
 
@@ -32,7 +32,7 @@ RECORDED, SMALL = (
 ANSWERS = [(stage, answer) for stage, answers in RECORDED.items() for answer in answers]
 SMALL_ANSWERS = [(stage, answer) for stage, answers in SMALL.items() for answer in answers]
 
-BM25 = RetrieverCard("bm25", "bm25")
+BM25 = RetrieverInfo("bm25", "bm25")
 QUESTION = Question("q", "Which metal melts at 1538 degrees?")
 CHOICE = Question("q", "Barking cough?", ("Croup", "Asthma"))
 DRUGS = Question("q", "Which lowers sugar?", ("aspirin", "insulin", "vitamin C", "a statin"))

@@ -2,15 +2,15 @@
 
 from querylect.configs.schema import RewriterConfig
 from querylect.data.types import Document, Question
-from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
+from querylect.rewriters.retriever_info import RetrieverInfo
 
 QUESTION = Question("q", "Who tamed the red dog?", ("Ann", "Ben"))
 SECOND = " Passage 1 has no name.\nMissing: the tamer's name\nQuery 1: red dog tamer\nQuery 2: tamers by name"
 
 
 def misknow():
-    return make_rewriter(RewriterConfig(name="misknow"), RetrieverCard("contriever", "dense"), 10)
+    return make_rewriter(RewriterConfig(name="misknow"), RetrieverInfo("contriever", "dense"), 10)
 
 
 def test_the_first_turn_answers_and_searches_with_the_question():

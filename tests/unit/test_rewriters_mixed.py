@@ -7,9 +7,9 @@ from querylect.envs.client.multi import MixedClient
 from querylect.envs.recipes import RECIPES
 from querylect.envs.schemas import EnvironmentInfo
 from querylect.errors import ConfigError
-from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.mixed import MixedRewriter
 from querylect.rewriters.registry import make_rewriter
+from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.build import rewriter_for
 
 from ..raising import refused
@@ -48,8 +48,8 @@ def test_each_question_is_asked_as_its_own_environment_alone_would_ask_it(level)
     mixed = mixed_of(run({"name": level}))
     documents = [Document("d", "Title", "text")]
     for name, recipe in NAMES.items():
-        card = RetrieverCard.from_service(RECIPES[recipe].model_dump())
-        alone = make_rewriter(RewriterConfig(name=level), card)
+        retriever = RetrieverInfo.from_service(RECIPES[recipe].model_dump())
+        alone = make_rewriter(RewriterConfig(name=level), retriever)
         mixed_question, question = Question(f"{name}/q/1", "Who?"), Question("q/1", "Who?")
         assert mixed.first(mixed_question) == alone.first(question)
         assert mixed.follow_up(mixed_question, documents, 2) == alone.follow_up(question, documents, 2)

@@ -8,19 +8,19 @@ from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError
 from querylect.llms.access import Llm
 from querylect.llms.base import SamplingParams
-from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.frozen import ask_rewriter, ask_turn
 from querylect.rewriters.registry import make_rewriter
+from querylect.rewriters.retriever_info import RetrieverInfo
 
 from ..raising import refused
 from ..scripted import Script
 
 QUESTION = Question("q", "what lowers blood sugar")
-BM25, DENSE = RetrieverCard("bm25", "bm25"), RetrieverCard("contriever", "dense")
+BM25, DENSE = RetrieverInfo("bm25", "bm25"), RetrieverInfo("contriever", "dense")
 
 
-def make(name, card=BM25, **settings):
-    return make_rewriter(RewriterConfig(name=name, **settings), card, 7)
+def make(name, retriever=BM25, **settings):
+    return make_rewriter(RewriterConfig(name=name, **settings), retriever, 7)
 
 
 def terms(rewriter, text="insulin lowers glucose"):

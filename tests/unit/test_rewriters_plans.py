@@ -9,13 +9,13 @@ from querylect.configs.schema import RewriterConfig
 from querylect.data.types import Document, Question
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError
-from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.parse import render
 from querylect.rewriters.registry import REWRITERS, make_rewriter
+from querylect.rewriters.retriever_info import RetrieverInfo
 
 from ..raising import refused
 
-BM25 = RetrieverCard("bm25", "bm25")
+BM25 = RetrieverInfo("bm25", "bm25")
 ASKED = Question("q", "Big head")
 
 TAGGED = sorted(REWRITERS.keys() - {"hyde", "query2doc", "multi_query", "hcqr", "chr", "misknow"})

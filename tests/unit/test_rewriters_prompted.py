@@ -3,8 +3,8 @@
 import pytest
 from querylect.configs.rewriter import RewriterConfig
 from querylect.data.types import Question
-from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
+from querylect.rewriters.retriever_info import RetrieverInfo
 
 QUESTION = Question("q", "what lowers blood sugar")
 PASSAGE = "Insulin lowers glucose."
@@ -12,7 +12,7 @@ QUERIES = ("insulin lowers glucose", "insulin or aspirin", "high blood glucose")
 
 
 def rewriter(name):
-    return make_rewriter(RewriterConfig(name=name), RetrieverCard("bm25", "bm25"), 10)
+    return make_rewriter(RewriterConfig(name=name), RetrieverInfo("bm25", "bm25"), 10)
 
 
 LABELLED = [

@@ -9,13 +9,13 @@ import yaml
 from querylect.configs.schema import RewriterConfig
 from querylect.data.types import Document, Question
 from querylect.errors import ConfigError
-from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
+from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rewriters.small import PROMPTS, load_prompt
 
 from ..raising import refused
 
-CARD = RetrieverCard("bm25", "bm25")
+CARD = RetrieverInfo("bm25", "bm25")
 PACKAGED = sorted(path.stem for path in PROMPTS.glob("*.yaml"))
 
 SECOND_TURN = {"documents": ["Pes cavus", "Pes planus"], "think": "the second", "rewrite": "pes planus"}
@@ -96,7 +96,7 @@ def test_a_prompt_with_a_place_for_it_names_the_retriever_of_the_card(tmp_path):
     config = RewriterConfig(name="small", prompt=write(tmp_path, prompt))
     question = Question("q", "big {retriever} head")
     for name, kind in (("bm25", "bm25"), ("all-minilm-l6-v2", "dense")):
-        chat = make_rewriter(config, RetrieverCard(name, kind)).first(question)
+        chat = make_rewriter(config, RetrieverInfo(name, kind)).first(question)
         assert [message["content"] for message in chat if message["role"] == "user"] == [
             "bm25 < flat foot",
             f"{name} < big {{retriever}} head",

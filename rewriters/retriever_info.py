@@ -10,7 +10,7 @@ KINDS = ("bm25", "dense", "hybrid", "questions", "custom")
 
 
 @dataclass(frozen=True, slots=True)
-class RetrieverCard:
+class RetrieverInfo:
     """A retriever as rewriters see it. Raises ConfigError for an unknown kind."""
 
     name: str
@@ -30,13 +30,13 @@ class RetrieverCard:
             )
 
     @classmethod
-    def from_service(cls, card: Mapping[str, Any]) -> Self:
-        """The card in the answer of `GET /v1/environment`; its other entries are ignored."""
-        missing = [key for key in ("name", "kind") if not isinstance(card.get(key), str)]
+    def from_service(cls, info: Mapping[str, Any]) -> Self:
+        """The description in the answer of `GET /v1/environment`; its other entries are ignored."""
+        missing = [key for key in ("name", "kind") if not isinstance(info.get(key), str)]
         if missing:
             raise ConfigError(
-                f"the environment's retriever card has no {' and no '.join(missing)} (it says {dict(card)!r}). "
+                f"the environment describes a retriever without a {' and a '.join(missing)} (it says {dict(info)!r}). "
                 "Check that the URL is a querylect environment of this version."
             )
-        frequent = tuple(map(str, card.get("frequent_terms") or ()))
-        return cls(card["name"], card["kind"], str(card.get("trained") or ""), frequent)
+        frequent = tuple(map(str, info.get("frequent_terms") or ()))
+        return cls(info["name"], info["kind"], str(info.get("trained") or ""), frequent)
