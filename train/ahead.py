@@ -97,7 +97,7 @@ class TreesAhead:
         """
         if self._next is None:
             self._begin(step)
-        sampled = self._processes.on_every_process(lambda: self._wait_for(step))
+        sampled = self._wait_for(step)
         if self._version < step:  # else a validation has sent them
             self._send_between_steps(step)
         with self._changed:
@@ -114,7 +114,7 @@ class TreesAhead:
                 self._held = True
                 self._changed.wait_for(lambda: not self._busy)
 
-        self._processes.on_every_process(hold)
+        hold()
         self._send(self._taken + 1)
 
     def sleep(self) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from .zero import uses_deepspeed, zero_stage
+from .zero import zero_stage
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -31,11 +31,6 @@ def uses_fsdp() -> bool:
 def splits_weights() -> bool:
     """Whether the launcher asked for weights that are split over the processes, by ZeRO-3 or FSDP2."""
     return zero_stage() == 3 or uses_fsdp()
-
-
-def saves_collectively() -> bool:
-    """Whether what a checkpoint holds is gathered from the processes while it is written."""
-    return uses_deepspeed() or uses_fsdp()
 
 
 def check_fsdp() -> None:

@@ -44,18 +44,13 @@ def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi
     from .validation import validation_questions
 
     def answered(batch: Sequence[Question]) -> list[Question]:
-        return processes.on_every_process(
-            lambda: ask_first_stage(
-                rewriter, batch, config.policy, processes.on_main_process, history_words=config.rollout.history_tokens
-            )
-        )
+        words = config.rollout.history_tokens
+        return ask_first_stage(rewriter, batch, config.policy, processes.on_main_process, history_words=words)
 
-    train_split = processes.on_every_process(lambda: client.questions("train"))
+    train_split = client.questions("train")
     grader = grader_of(config, client)
     questions = processes.on_main_process(lambda: worth_training(config.train, config.reward, grader, train_split))
-    rewriter = processes.on_every_process(
-        lambda: rewriter_for(config.rewriter, config.mix, client, config.search_depth)
-    )
+    rewriter = rewriter_for(config.rewriter, config.mix, client, config.search_depth)
     if config.train.staleness and _has_first_stage(rewriter, questions):
         raise ConfigError(
             f"train.staleness is {config.train.staleness}, and the first stage of rewriter {config.rewriter.name} may "
@@ -63,7 +58,7 @@ def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi
         )
     if config.train.warm_start.questions:
         questions = answered(questions)
-    order = processes.on_every_process(lambda: _order(config, questions))
+    order = _order(config, questions)
     validation = processes.on_main_process(lambda: validation_questions(config.train, client, train_split))
     return TrainingData(client, rewriter, train_split, questions, order, answered(validation))
 

@@ -30,7 +30,7 @@ from ..rollouts.engines.base import WeightSync
 from ..rollouts.tokenizer import Tokenizer
 from ..storage import only_command
 from .arguments import check_combinations, grpo_config, trainable_dtype
-from .distributed.processes import Processes, launched
+from .distributed.processes import Processes, launched, shared_environment
 from .fsdp import splits_weights
 from .questions import TrainingData, prepare_data
 from .run_folder import REMEDY, RunFolder, remove_traces, staged, step_of
@@ -112,7 +112,7 @@ def train(
         if not processes.is_main_process:
             logging.getLogger(__package__.partition(".")[0]).setLevel(logging.WARNING)
         # What takes no model, service or PyTorch to know comes before they are imported.
-        processes.on_every_process(lambda: check_combinations(config, processes.count))
+        check_combinations(config, processes.count)
         path = config.run_folder
         processes.on_main_process(lambda: None if resume else RunFolder(path).refuse_existing())
         processes.on_main_process(lambda: lock.enter_context(only_command(path)))
@@ -135,7 +135,6 @@ def stopped(folder: RunFolder, config: RunConfig, number: int | None) -> Stopped
 def _train(launch: _Launch, start: _ResumePoint) -> Path:
     from ..rollouts.policy import cast_adapters
     from .answers import rewarding
-    from .distributed.collectives import shared_environment
 
     config, processes = launch.config, launch.processes
     raw_metric = config.train.raw_metric
@@ -146,7 +145,7 @@ def _train(launch: _Launch, start: _ResumePoint) -> Path:
         data = prepare_data(config, processes, client)
         environment = processes.on_main_process(lambda: _describe_environment(client, start.folder))
         provenance = processes.on_main_process(lambda: this_start(start.step, environment))
-        policy = processes.on_every_process(lambda: _load(launch, data))
+        policy = _load(launch, data)
         folder = processes.on_main_process(lambda: _open_folder(config, start, policy.base, environment, provenance))
         opened = _Opened(folder, start.checkpoint, provenance)
         if start.checkpoint is not None:
@@ -253,7 +252,7 @@ def _learn(launch: _Launch, data: TrainingData, policy: _Policy, opened: _Opened
         history_words = config.rollout.history_tokens
         questions = StagedQuestions(data.rewriter, models, processes, config.mix is not None, history_words)
         trainer = _make_trainer(launch, data, policy, opened, questions)
-        guard = processes.on_every_process(lambda: _add_callbacks(launch, data, policy, opened, trainer, cleanup))
+        guard = _add_callbacks(launch, data, policy, opened, trainer, cleanup)
         try:
             _run_trainer(trainer, opened.checkpoint)
         finally:
@@ -291,7 +290,7 @@ def _make_trainer(
     from .warm_start import name_reference
 
     config, processes, path = policy.config, launch.processes, opened.folder.path
-    processes.on_every_process(lambda: name_reference(config.train, config.policy, opened.folder, policy.model))
+    name_reference(config.train, config.policy, opened.folder, policy.model)
     policy.weight_sync.sleep()  # vLLM is awake since it was started; what the trainer loads takes its place
     name = config.name
     if "trackio" in config.tracking.report_to:
@@ -362,13 +361,14 @@ def _add_callbacks(
 
 
 def _run_trainer(trainer: "TreeTrainer", checkpoint: Path | None) -> None:
-    """TRL's loop. Saves a checkpoint of the last finished step if the environment or the engine is gone."""
-
+    """TRL's loop. A single process saves a checkpoint of the last finished step if the environment or the engine is
+    gone; of several, others are in the middle of a step."""
     try:
         with redirect_stdout(sys.stderr):  # stdout is for the path of the run folder
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except (ConfigError, EnvironmentUnavailableError, EngineUnavailableError, RequestError):
-        trainer.save_now()
+        if trainer.processes.count == 1:
+            trainer.save_now()
         raise
     except OSError as error:
         folder = trainer.folder.path

@@ -71,10 +71,8 @@ class StagedQuestions:
                     current[slot], begin = questions[name], begin + 1
 
     def _ask(self, new: Sequence[Question]) -> None:
-        failures = self._processes.on_every_process(
-            lambda: learn_first_stage(
-                self._rewriter, new, self._models, self._processes.on_main_process, self._history_words
-            )
+        failures = learn_first_stage(
+            self._rewriter, new, self._models, self._processes.on_main_process, self._history_words
         )
         self._failures |= {question.id: failure for question, failure in zip(new, failures, strict=True)}
         for question, failure in zip(new, failures, strict=True):

@@ -123,9 +123,7 @@ class StepTrees:
         def grow(batch: Sequence[Question]) -> list[Tree]:
             questions = batch if self.staged is None else self.staged.ready(batch, self.questions, draw)
             streams = question_streams(run.seed, step, questions, earlier)
-            return processes.on_every_process(
-                lambda: self.tree_sampler.grow(questions, run.rollout.branching, streams=streams)
-            )
+            return self.tree_sampler.grow(questions, run.rollout.branching, streams=streams)
 
         trees = grow(asked)
         if run.train.resample_rounds:

@@ -42,14 +42,14 @@ from trl.trainer.utils import use_adapter
 
 from ..configs.mix import deadlines
 from ..configs.schema import RunConfig
+from ..errors import EnvironmentUnavailableError
 from ..rollouts.memory import give_back_freed_memory
 from ..rollouts.tokenizer import Tokenizer
 from ..rollouts.tree import Tree
 from .answers import reader_metrics
 from .batch import TurnBatch, sampled_tokens, turn_batch
 from .credit import Credit, assign_credit
-from .distributed.collectives import all_trees
-from .distributed.processes import Processes
+from .distributed.processes import Processes, all_trees, step_timeout
 from .fsdp import enable_fsdp, load_optimizer, save_optimizer, splits_weights, uses_fsdp, whole_weights
 from .loss import Normalizer, policy_loss
 from .metrics import step_metrics
@@ -122,6 +122,7 @@ class TreeTrainer(GRPOTrainer):
         """Whether the reference model is on the GPU only while its log-probabilities are computed."""
         if self.offloads_reference:
             offload(self.ref_model)
+        self.processes.set_timeout(step_timeout(run))
 
     def create_accelerator_and_postprocess(self) -> None:
         """As in TRL. Under FSDP only accelerate may know of it: TRL would gather the whole reference at once, and
@@ -170,7 +171,7 @@ class TreeTrainer(GRPOTrainer):
         self._tokens = sum(self.processes.all_gather(sampled_tokens(local))) / self.processes.count
         self._record_step(credit)
         self.tree_sampler.clock.add("score", started)
-        self.processes.on_every_process(self._refuse_silence)
+        self._refuse_silence()
 
     def _micro_batches(self, trees: Sequence[Tree], credit: Credit) -> list[TurnBatch]:
         settings = self.run.train
@@ -203,7 +204,12 @@ class TreeTrainer(GRPOTrainer):
         """Raise EnvironmentUnavailableError if an environment answered no search of the step."""
         subject = f"no rollout of step {self.state.global_step + 1}"
         remedy = "The run stops with a checkpoint; bring the service back and continue with: querylect train … --resume"
-        refuse_outage(self.trees, self.tree_sampler.client, deadlines(self.run), self.run.reward, subject, remedy)
+        try:
+            refuse_outage(self.trees, self.tree_sampler.client, deadlines(self.run), self.run.reward, subject, remedy)
+        except EnvironmentUnavailableError as error:  # in all processes, which have the same trees
+            error.already_reported = not self.processes.is_main_process
+            self.save_now()
+            raise
 
     def _reference_logps(self, batches: Sequence[TurnBatch]) -> list[Tensor]:
         """Log-probabilities of the reference: a second model, the policy without its adapter, or a frozen adapter."""
@@ -307,7 +313,8 @@ class TreeTrainer(GRPOTrainer):
         target = self.folder.checkpoints / f"checkpoint-{self.state.global_step}"
         with self.processes.staged(target) as staging:
             with self._written_to(staging):
-                self.processes.write(lambda: super(TreeTrainer, self)._save_checkpoint(model, trial))
+                super()._save_checkpoint(model, trial)
+            self.processes.all_gather(None)  # all have written
             if self.processes.is_main_process:
                 output = staging / target.name
                 for path in output.iterdir():

@@ -28,8 +28,7 @@ from ..rollouts.tree import Tree
 from ..rollouts.turns import ValidationRecord, best_value, winning_turn
 from ..storage import parse_json
 from .answers import reader_metrics
-from .distributed.collectives import all_trees
-from .distributed.processes import Processes
+from .distributed.processes import Processes, all_trees
 from .reuse import random_streams
 from .run_folder import RunFolder
 
@@ -111,9 +110,7 @@ class Validator(TrainerCallback):
         turns = len(self.tree_sampler.rollout.branching)
         try:
             self.weight_sync.refresh()
-            answered = self.processes.on_every_process(
-                lambda: self.tree_sampler.answer(local_questions, turns, at_least=max_count)
-            )
+            answered = self.tree_sampler.answer(local_questions, turns, at_least=max_count)
             trees = all_trees(self.processes, answered)
             self.weight_sync.sleep()
         finally:

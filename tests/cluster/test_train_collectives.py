@@ -5,15 +5,12 @@ from types import SimpleNamespace
 import pytest
 from querylect.configs.schema import RewardConfig, RolloutConfig, RunConfig, TrainConfig
 from querylect.data.types import Question
-from querylect.errors import StorageError
 from querylect.rollouts.conversation import Clock
 from querylect.rollouts.grow import ANSWERED_AT_ONCE, TreeSampler
 from querylect.rollouts.tree import Tree
 from querylect.train.distributed.processes import Processes
 from querylect.train.resampling import resample
-from querylect.train.run_folder import RunFolder
 from querylect.train.step_trees import StepTrees
-from querylect.train.trainer import TreeTrainer
 from querylect.train.validation import Validator
 
 from ..lessons import change
@@ -86,46 +83,6 @@ def test_a_question_that_a_step_asks_twice_is_sampled_anew():
     first, second = side_by_side(2, lambda me: streams_of("abab", me))
     assert [*first, *second] == alone
     assert streams_of("ab", Processes()) == alone[:2]
-
-
-def failing(monkeypatch, rank):
-    """TRL's checkpoint is one file per process; the disk is full for one of them."""
-    from trl import GRPOTrainer
-
-    def save(self, model, trial):
-        checkpoint = self._staging / "checkpoint-1"
-        checkpoint.mkdir(exist_ok=True)
-        if self.processes.rank == rank:
-            raise StorageError("could not write it")
-        (checkpoint / str(self.processes.rank)).write_text("x")
-
-    monkeypatch.setattr(GRPOTrainer, "_save_checkpoint", save)
-
-
-def saved(processes, folder):
-    trainer = object.__new__(TreeTrainer)
-    parts = {
-        "processes": processes, "folder": folder, "run": RunConfig(), "num_iterations": 1,
-        "state": SimpleNamespace(global_step=1), "_staging": None,
-    }  # fmt: skip
-    for name, value in parts.items():
-        object.__setattr__(trainer, name, value)
-    trainer._save_checkpoint(None, None)
-    return sorted(path.name for path in (folder.checkpoints / "checkpoint-1").iterdir())
-
-
-@pytest.mark.parametrize("rank", [0, 1, None])
-def test_a_checkpoint_that_one_process_cannot_write_fails_all_processes(tmp_path, monkeypatch, rank):
-    folder = RunFolder(tmp_path)
-    folder.checkpoints.mkdir()
-    failing(monkeypatch, rank)
-    ended = side_by_side(2, lambda me: saved(me, folder))
-    if rank is None:
-        assert ended == [["0", "1"]] * 2
-    else:
-        assert [type(error) for error in ended] == [StorageError] * 2, ended
-        assert [error.already_reported for error in ended] == [rank == 1, rank == 0]
-        assert list(folder.checkpoints.iterdir()) == []
 
 
 def test_processes_that_share_an_engine_call_it_equally_often(monkeypatch):

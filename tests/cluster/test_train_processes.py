@@ -6,6 +6,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import psutil
@@ -13,6 +14,7 @@ import pytest
 import yaml
 from querylect.errors import ConfigError
 from querylect.train.arguments import check_shape
+from querylect.train.distributed.processes import STEP_TIMEOUT, Processes, step_timeout
 from querylect.train.run import train
 from querylect.train.step_trees import StepTrees
 
@@ -225,67 +227,55 @@ def test_torchrun_and_an_environment_that_goes_away(settings, tmp_path, lessons,
 
 
 COLLECTIVES = """
-import os, sys
+import signal, sys
+from datetime import timedelta
 from pathlib import Path
-from querylect.errors import ModelError, QuerylectError, StorageError
+from querylect.errors import ModelError
 from querylect.train.distributed.processes import launched
 
-def failing(rank, error):
-    def run():
-        if me.rank == rank:
-            raise error
-        return me.rank
-    return run
-
-def error_of(call):
-    try:
-        call()
-    except BaseException as error:
-        return f"{type(error).__name__}: {error} [{getattr(error, 'already_reported', '')}]"
-
-def write(bad):
-    with me.staged(Path(sys.argv[1]) / "place") as staging:
-        (staging / str(me.rank)).write_text("x")
-        if bad is not None and me.rank == bad:
-            raise OSError(28, "No space left on device")
-
+folder, case = Path(sys.argv[1]), sys.argv[2]
 with launched() as me:
-    results = [
-        me.on_every_process(failing(None, None)),
-        me.on_main_process(failing(None, None)),
-        error_of(lambda: me.on_every_process(failing(1, ModelError("overflow")))),
-        error_of(lambda: me.on_main_process(failing(0, KeyboardInterrupt()))),
-        error_of(lambda: me.on_every_process(failing(1, ZeroDivisionError("0")))),
-        error_of(lambda: write(0)),
-        error_of(lambda: write(1)),
-        (me.all_gather(None), sorted(path.name for path in Path(sys.argv[1]).iterdir()))[1],
-    ]
+    assert me.on_main_process(lambda: me.rank) == 0
+    with me.staged(folder / "place") as staging:
+        (staging / str(me.rank)).write_text("x")
+    assert sorted(path.name for path in (folder / "place").iterdir()) == ["0", "1"]
+    me.set_timeout(timedelta(seconds=1))
+    if case == "hung" and me.rank == 1:
+        signal.pause()
+    if case == "failed" and me.rank == 1:
+        raise ModelError("overflow")
     me.all_gather(None)
-    results += [error_of(lambda: write(None)), sorted(path.name for path in (Path(sys.argv[1]) / "place").iterdir())]
-    print(results)
 """
 
 
-def test_an_error_of_one_process_is_raised_in_all_of_them(tmp_path):
-    """None hangs, nothing half-written stays, and only the process that met the error reports it."""
-    (tmp_path / "out").mkdir()
+@pytest.mark.parametrize("case", ["hung", "failed"])
+def test_no_process_waits_for_one_that_does_not_come(tmp_path, case):
+    """An error is that of its process alone. One that hangs ends the others after the time-out of a step."""
     running = [
-        Forked([str(tmp_path / "out")], tmp_path / f"out-{rank}", tmp_path / f"err-{rank}", variables, code=COLLECTIVES)
+        Forked([str(tmp_path), case], tmp_path / f"out-{rank}", tmp_path / f"err-{rank}", variables, code=COLLECTIVES)
         for rank, variables in enumerate(launcher_variables(2))
     ]
-    assert [process.wait(120) for process in running] == [0, 0]
-    first, second = (eval((tmp_path / f"out-{rank}").read_text()) for rank in (0, 1))
-    assert first[:2] == [0, 0]
-    assert second[:2] == [1, 0]
-    assert (first[2], second[2]) == ("ModelError: overflow [True]", "ModelError: overflow [False]")
-    assert first[3] == second[3] == "KeyboardInterrupt:  []"
-    assert first[4] == "QuerylectError: process 1 ended with ZeroDivisionError: 0 [True]"
-    assert second[4] == "ZeroDivisionError: 0 []"
-    assert first[5].startswith("StorageError")
-    assert second[5].startswith("QuerylectError: process 0 ended with OSError")
-    assert second[6].startswith("OSError")
-    assert first[7] == second[7] == []
-    assert first[8:] == second[8:] == [None, ["0", "1"]]
+    try:
+        codes = [running[0].wait(120), running[1].wait(120) if case == "failed" else None]
+    finally:
+        running[1].kill()
+        running[1].wait(60)
+    assert codes == [1, None if case == "hung" else 1]
+    errors = [(tmp_path / f"err-{rank}").read_text() for rank in (0, 1)]
+    assert ["overflow" in text for text in errors] == [False, case == "failed"]
+    assert ("1000ms" in errors[0]) == (case == "hung"), errors[0]
+
+
+def test_the_processes_of_a_step_wait_as_long_as_its_searches_may(settings, monkeypatch):
+    from ..train.test_train_trl import with_trainer
+
+    waits = []
+    monkeypatch.setattr(Processes, "set_timeout", lambda self, timeout: waits.append(timeout))
+    config = change(settings, **{"client.deadline": 600.0})
+    with_trainer(config, monkeypatch, lambda trainer: None)
+    assert waits == [step_timeout(config)] == [STEP_TIMEOUT + timedelta(minutes=20)]
+    answers = {"kind": "answer", "answer": {"reader": {"model": "m", "deadline": 60.0}}}
+    assert step_timeout(change(config, reward=answers)) - waits[0] == timedelta(minutes=2)
 
 
 def test_a_tree_is_never_split(settings):

@@ -1,7 +1,7 @@
 """The processes of a training run share one service and its secret token."""
 
 from querylect.configs.schema import RunConfig
-from querylect.train.distributed.collectives import shared_environment
+from querylect.train.distributed.processes import shared_environment
 
 from ..several import side_by_side
 

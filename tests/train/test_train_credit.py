@@ -143,7 +143,7 @@ def test_a_question_that_a_step_asks_twice_is_one_group():
 
 def test_trees_of_other_processes_answer_the_same_states():
     """They come without prompt ids: a question that two processes ask is one group, and so are its second turns."""
-    from querylect.train.distributed.collectives import _light
+    from querylect.train.distributed.processes import _light
 
     local, remote = (tree(node(0.2, 0.0, 0.4), node(0.6, 0.2, 0.6)) for _ in range(2))
     expected = assign_credit([local, remote], "turn", HALF_AND_ONE, "none")

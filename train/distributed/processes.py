@@ -1,21 +1,27 @@
-"""The processes of a run: rank, collective calls, and errors raised in all of them.
+"""The processes of a run: which of them this is, their collective calls, and the services that they share.
 
 A launcher (torchrun, accelerate, srun) starts the processes and describes them in environment variables. Every exchange
-is collective: all processes must reach it. Code that may fail in one process therefore runs inside `on_every_process`
-or `on_main_process`, which synchronize afterwards and raise the same error everywhere. Any other error ends its
-process, and the launcher ends the rest.
+is collective: all processes must reach it. An error in one process ends that process, and the launcher ends the others.
 """
 
 import os
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ... import errors
-from ...errors import ConfigError, QuerylectError
-from ..fsdp import check_fsdp, launch_fsdp, saves_collectively, uses_fsdp
+from ...configs.mix import deadlines
+from ...configs.schema import ClientConfig, EnvironmentConfig, RunConfig
+from ...envs.client.child_process import local_service
+from ...envs.client.client import EnvironmentClient
+from ...envs.client.connect import AnyClient, known_services, open_environment, open_environments
+from ...errors import ConfigError
+from ...rollouts.tree import Hit, Node, Tree
+from ..fsdp import check_fsdp, launch_fsdp, uses_fsdp
 from ..run_folder import staged
 from ..zero import check_deepspeed, uses_deepspeed
 
@@ -25,9 +31,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LONGEST_WAIT = timedelta(hours=12)
-"""Timeout of collective calls: other processes may be opening an index or running the warm start. The launcher, not
-this timeout, detects a process that died."""
+START_TIMEOUT = timedelta(hours=3)
+"""Of collective calls before the first step: another process may be opening an index or running the warm start."""
+STEP_TIMEOUT = timedelta(minutes=30)
+"""Of collective calls from the first step on, besides what the searches of a step may wait (`step_timeout`)."""
 _COUNTS = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
@@ -58,43 +65,9 @@ class Processes:
         torch.distributed.all_gather_object(values, value)
         return values
 
-    def on_every_process(self, task: Callable[[], T]) -> T:
-        """Run `task` in every process; if it fails in one, all of them raise. Collective."""
-        if self.count == 1:
-            return task()
-        result, failure = self._attempt(task)
-        self.raise_any(failure)
-        return result  # type: ignore[return-value]
-
     def on_main_process(self, task: Callable[[], T]) -> T:
-        """Run `task` in the main process and return its result, or raise its error, in all. Collective."""
-        if self.count == 1:
-            return task()
-        result, failure = self._attempt(task) if self.is_main_process else (None, None)
-        self.raise_any(failure)
-        return self.all_gather(result)[0]  # type: ignore[return-value]
-
-    def raise_any(self, failure: BaseException | None) -> None:
-        """Raise in all processes the error of the lowest rank that has an original one, if any failed. Collective."""
-        if self.count == 1:
-            if failure is not None:
-                raise failure
-            return
-        is_copy = getattr(failure, "already_reported", False)  # raised earlier, for another process
-        report = (is_copy, type(failure).__name__, str(failure))
-        reports = self.all_gather(None if failure is None else report)
-        failed = [(*error, rank) for rank, error in enumerate(reports) if error is not None]
-        if failed:
-            _, kind, message, rank = min(failed, key=lambda report: report[0])
-            if rank == self.rank and failure is not None:
-                raise failure
-            raise _rebuild_error(rank, kind, message) from failure
-
-    def _attempt(self, task: Callable[[], T]) -> tuple[T | None, BaseException | None]:
-        try:
-            return task(), None
-        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (raised at the collective call)
-            return None, error
+        """Run `task` in the main process and return its result in all. Collective."""
+        return self.all_gather(task() if self.is_main_process else None)[0]  # type: ignore[return-value]
 
     def broadcast_weights(self, model: "nn.Module") -> None:
         """Broadcast the parameters and buffers of the main process. Collective."""
@@ -105,30 +78,29 @@ class Processes:
                 for weights in [*model.parameters(), *model.buffers()]:
                     torch.distributed.broadcast(weights.data, 0)
 
-    def write(self, task: Callable[[], object]) -> None:
-        """`on_every_process` for a task in which every process writes into a folder. Collective.
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long later collective calls wait for a process before they raise."""
+        if self.count > 1:
+            from torch.distributed.distributed_c10d import _set_pg_timeout
 
-        Under DeepSpeed and FSDP the task itself has collective calls, so the launcher handles an error in one process.
-        """
-        if saves_collectively():
-            task()
-            self.all_gather(None)
-        else:
-            self.on_every_process(task)
+            _set_pg_timeout(timeout)
 
     @contextmanager
     def staged(self, target: Path) -> Iterator[Path]:
-        """`run_folder.staged` for writes of all processes; the folder is removed if one of them fails. Collective."""
+        """`run_folder.staged` for writes of all processes. Collective."""
         with ExitStack() as stack:
-            path = self.on_main_process(lambda: stack.enter_context(staged(target)))
-            try:
-                yield path
-            except Exception as error:
-                if saves_collectively():  # others wait inside these calls: leave it to the launcher
-                    raise
-                self.raise_any(error)
-            self.raise_any(None)
+            yield self.on_main_process(lambda: stack.enter_context(staged(target)))
+            self.all_gather(None)  # all have written
             self.on_main_process(stack.close)
+
+
+def step_timeout(config: RunConfig) -> timedelta:
+    """How long the processes of a step may wait for each other: each of its turns until the deadlines of its searches
+    and of the reader."""
+    longest = max(deadlines(config).values())
+    if config.reward.kind == "answer":
+        longest += config.reward.answer.reader.deadline
+    return STEP_TIMEOUT + timedelta(seconds=len(config.rollout.branching) * longest)
 
 
 @contextmanager
@@ -145,10 +117,8 @@ def launched() -> Iterator[Processes]:
     if count == 1 and not uses_deepspeed():
         yield Processes()
         return
-    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
-    if "WORLD_SIZE" in os.environ:
-        missing += [name for name in ("RANK", "LOCAL_RANK") if not os.environ.get(name)]
-    if missing:
+    needed = ("MASTER_ADDR", "MASTER_PORT", *(("RANK", "LOCAL_RANK") if "WORLD_SIZE" in os.environ else ()))
+    if missing := [name for name in needed if not os.environ.get(name)]:
         raise ConfigError(
             f"WORLD_SIZE is {count}, and {', '.join(missing)} not set: which of the processes this is cannot be known. "
             "Start them with torchrun or accelerate launch, or unset WORLD_SIZE for one process."
@@ -159,25 +129,52 @@ def launched() -> Iterator[Processes]:
     cpu = not torch.cuda.is_available()
     if uses_deepspeed():
         check_deepspeed()
-        state = PartialState(cpu=False, timeout=LONGEST_WAIT, **({"backend": "gloo"} if cpu else {}))
+        state = PartialState(cpu=False, timeout=START_TIMEOUT, **({"backend": "gloo"} if cpu else {}))
     else:
-        state = PartialState(cpu=cpu, timeout=LONGEST_WAIT)
-    try:
-        yield Processes(state.process_index, state.num_processes, state.device)
-    except (QuerylectError, KeyboardInterrupt):
-        torch.distributed.destroy_process_group()
-        raise
-    torch.distributed.destroy_process_group()
+        state = PartialState(cpu=cpu, timeout=START_TIMEOUT)
+    yield Processes(state.process_index, state.num_processes, state.device)
+    torch.distributed.destroy_process_group()  # not after an error: others may wait in a collective call
 
 
-def _rebuild_error(rank: int, kind: str, message: str) -> BaseException:
-    """The error of another process, of the same class if it is one of this package; reported only by that process."""
-    if kind == KeyboardInterrupt.__name__:
-        return KeyboardInterrupt()
-    error_class = getattr(errors, kind, None)
-    if isinstance(error_class, type) and issubclass(error_class, QuerylectError):
-        error = error_class(message)
-    else:
-        error = QuerylectError(f"process {rank} ended with {kind}: {message}")
-    error.already_reported = True
-    return error
+def shared_environment(config: RunConfig, processes: Processes) -> AbstractContextManager[AnyClient]:
+    """A client of the configured environment, or of all environments of a mix, in every process.
+
+    `client.urls: local` starts one service per environment and machine.
+    """
+    if processes.count == 1:
+        return open_environments(config)
+    return open_environments(config, partial(_shared_client, processes))
+
+
+@contextmanager
+def _shared_client(
+    processes: Processes, env: EnvironmentConfig, settings: ClientConfig
+) -> Iterator[EnvironmentClient]:
+    if known_services(env, settings) is not None:
+        with open_environment(env, settings) as client:
+            yield client
+        return
+    machine = os.environ.get("GROUP_RANK") or socket.gethostname()
+    with ExitStack() as stack:
+        is_starter = processes.all_gather(machine).index(machine) == processes.rank
+        service = stack.enter_context(local_service(env)) if is_starter else None
+        services = {host: address for host, address in processes.all_gather((machine, service)) if address}
+        yield stack.enter_context(EnvironmentClient(settings, urls=[services[machine]]))
+
+
+def all_trees(processes: Processes, local_trees: list[Tree]) -> list[Tree]:
+    """The trees of all processes, by rank; local trees are the same objects. Collective.
+
+    Trees of other processes have a digest instead of prompt ids, and no document texts.
+    """
+    if processes.count == 1:
+        return local_trees
+    grown = processes.all_gather([replace(tree, roots=[_light(root) for root in tree.roots]) for tree in local_trees])
+    return [tree for rank, trees in enumerate(grown) for tree in (local_trees if rank == processes.rank else trees)]
+
+
+def _light(node: Node) -> Node:
+    """A copy of the node without prompt ids and document texts, which other processes do not need."""
+    ranking = [Hit(replace(hit.document, text=""), hit.score) for hit in node.ranking]
+    children = [_light(child) for child in node.children]
+    return replace(node, prompt_ids=[], prompt_digest=node.state, ranking=ranking, children=children)
