@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from .names import VariableName
 from .section import Section
 
 
@@ -234,7 +233,7 @@ class ClientConfig(Section):
 
     urls: list[str] | Literal["local"] = "local"
     """URLs of the replicas of one environment service; `local` runs the service as a child process."""
-    token_env: VariableName = "QUERYLECT_TOKEN"
+    token_env: str = "QUERYLECT_TOKEN"
     """Name of the environment variable with the bearer token, if the service requires one."""
     deadline: Annotated[float, Field(gt=0)] = 120.0
     """Deadline of one batch of steps over all attempts and replicas, in seconds; after it the searches have failed. One

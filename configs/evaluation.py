@@ -10,9 +10,8 @@ from ..rewards.metrics import parse_metric
 from .environment import ClientConfig, DatasetConfig, EnvironmentConfig
 from .llm import LlmConfig
 from .methods import TRAINING_FREE, TrainingFreeName
-from .names import Name
 from .schema import PolicyConfig, RewriterConfig, RolloutConfig
-from .section import Section
+from .section import Name, Section
 
 RAW = "raw"
 """The system that searches every question unchanged; it is part of every evaluation."""

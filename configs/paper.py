@@ -1,6 +1,5 @@
 """Settings of a paper reproduction: its methods, tasks, environments, reader, judges and tables."""
 
-import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,9 +9,8 @@ from pydantic import Field, field_validator, model_validator
 from ..errors import ConfigError
 from .environment import ClientConfig, EnvironmentConfig, RerankConfig
 from .llm import AnswerForm, LlmConfig
-from .load import read_yaml, validated
-from .names import Name
-from .section import Section
+from .load import config_file, known_configs, read_yaml, validated
+from .section import Name, Section
 from .yaml12 import write_yaml
 
 _FOLDER = Path(__file__).parent / "papers"
@@ -203,22 +201,12 @@ class PaperConfig(Section):
 
 def known_papers() -> list[str]:
     """Names of the papers that come with the package, sorted."""
-    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+    return known_configs(_FOLDER)
 
 
 def load_paper(name: str, overrides: Sequence[str] = ()) -> PaperConfig:
     """Read and validate a paper by its packaged name or as a YAML file. Raises ConfigError."""
-    path = Path(name).expanduser()
-    if not path.is_file():
-        if name not in known_papers():
-            names = [*known_papers(), ENVIRONMENT_AWARE]
-            matches = difflib.get_close_matches(name, names, n=1)
-            hint = f" Did you mean {matches[0]!r}?" if matches else ""
-            raise ConfigError(
-                f"the paper {name!r} is neither a file nor one of {', '.join(names)}.{hint} Name one of them "
-                "or give a YAML file."
-            )
-        path = _FOLDER / f"{name}.yaml"
+    path = config_file(name, _FOLDER)
     return validated(PaperConfig, read_yaml(path), str(path), overrides)
 
 

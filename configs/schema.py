@@ -14,13 +14,11 @@ from .environment import EnvironmentConfig as EnvironmentConfig
 from .environment import RerankConfig as RerankConfig
 from .llm import AnswerRewardConfig, AnswersConfig
 from .methods import TRAINING_FREE, TrainingFreeName
-from .mix_values import filled_in
-from .names import Name
+from .mix import filled_in
 from .optimize import OptimizeConfig
 from .questions import QuestionsConfig as QuestionsConfig
-from .reward_metric import RewardMetric, cutoff
 from .rewriter import RewriterConfig as RewriterConfig
-from .section import Section
+from .section import Name, RewardMetric, Section, cutoff
 from .synthetic import SyntheticConfig
 from .training import TrainConfig as TrainConfig
 

@@ -1,5 +1,6 @@
-"""What every section of a run's settings has in common."""
+"""The base of every section of settings, and the types of value that several sections share."""
 
+import re
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -9,6 +10,12 @@ MAX_WEIGHT = 1e6
 Weight = Annotated[float, Field(ge=-MAX_WEIGHT, le=MAX_WEIGHT, allow_inf_nan=False)]
 PositiveWeight = Annotated[float, Field(ge=0, le=MAX_WEIGHT, allow_inf_nan=False)]
 
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]
+"""A name that the user chooses; it becomes a folder, a file, a job name and a part of shell commands."""
+
+RewardMetric = Annotated[str, Field(pattern=r"^(ndcg|recall|mrr)@(1000|[1-9][0-9]{0,2})$")]
+"""ndcg@k, recall@k or mrr@k of the first k documents, 1 to 1000, of a search, which returns at least k."""
+
 
 class Strict(BaseModel):
     """Data whose unknown keys are refused and whose values are immutable."""
@@ -17,6 +24,16 @@ class Strict(BaseModel):
 
 
 class Section(Strict):
-    """Base of all sections of a run's settings; the string under a field describes it."""
+    """Base of all sections of settings; the string under a field describes it."""
 
     model_config = ConfigDict(use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+def as_name(text: str) -> str:
+    """A Name like `text`: characters that a name cannot have become hyphens."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", text).lstrip(".-") or "run"
+
+
+def cutoff(metric: RewardMetric) -> int:
+    """How many documents the metric scores."""
+    return int(metric.partition("@")[2])

@@ -6,7 +6,7 @@ from pathlib import Path
 from ..errors import ConfigError
 from .evaluation import RAW, SpecConfig, SystemConfig
 from .llm import LlmConfig
-from .load import read_yaml, validated
+from .load import config_file, known_configs, read_yaml, validated
 from .yaml12 import write_yaml
 
 _FOLDER = Path(__file__).parent / "specs"
@@ -16,7 +16,7 @@ _SPEC_KEYS = ("datasets", "environments", "systems")
 
 def known_specs() -> list[str]:
     """Names of the specs that come with the package, sorted."""
-    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+    return known_configs(_FOLDER)
 
 
 def is_spec(name: str) -> bool:
@@ -29,8 +29,7 @@ def is_spec(name: str) -> bool:
 
 def load_spec(name: str, overrides: Sequence[str] = ()) -> SpecConfig:
     """Read and validate a spec, with overrides `dotted.key=VALUE`. Raises ConfigError."""
-    path = Path(name).expanduser()
-    path = path if path.is_file() else _FOLDER / f"{name}.yaml"
+    path = config_file(name, _FOLDER)
     return validated(SpecConfig, read_yaml(path), str(path), overrides)
 
 

@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from .loss import LossConfig
-from .reward_metric import RewardMetric
-from .section import Section
+from .section import RewardMetric, Section
 
 
 class WarmStartConfig(Section):

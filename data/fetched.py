@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..configs.yaml12 import InvalidYAMLError, card_metadata
+from ruamel.yaml.error import YAMLError
+
+from ..configs.yaml12 import card_metadata
 from ..storage import file_sha256, parse_json
 
 SOURCE = "source.json"
@@ -44,7 +46,7 @@ def card_licence(folder: Path) -> str:
     card = folder / "README.md"
     try:
         stated = card_metadata(card.read_text(encoding="utf-8", errors="replace")).get("license")
-    except (OSError, InvalidYAMLError):
+    except (OSError, YAMLError):
         return ""
     names = stated if isinstance(stated, list) else [stated]
     return ", ".join(str(name) for name in names if name)

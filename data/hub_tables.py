@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ..configs.yaml12 import InvalidYAMLError, card_metadata
+from ruamel.yaml.error import YAMLError
+
+from ..configs.yaml12 import card_metadata
 from ..errors import DataError
 from .benchmark import Benchmark, relevance_level_of, splits_of
 from .fetched import source_of
@@ -86,7 +88,7 @@ def _configs(folder: Path) -> dict[str, dict[str, list[Path]]]:
     text = readme.read_text(encoding="utf-8", errors="replace") if readme.is_file() else ""
     try:
         metadata = card_metadata(text)
-    except InvalidYAMLError as error:
+    except YAMLError as error:
         raise DataError(f"the head of {readme} is not valid YAML ({error}). Correct or remove the file.") from error
     configs: dict[str, dict[str, list[Path]]] = {}
     tables = metadata.get("configs")

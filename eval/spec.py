@@ -72,7 +72,7 @@ def evaluate_spec(
     (eval/run_baselines.py). `beside` may write more files. Returns the path of tables.md and the error to raise if
     cells failed, else None. Raises ConfigError if the folder holds tables of other questions and `overwrite` is false
     (answers in cells/ are never replaced), or a run folder from elsewhere reaches beyond its own data and `trust` is
-    false (configs/trust.py), StorageError if the folder cannot be written or another evaluation is using it.
+    false (configs/run_settings.py), StorageError if the folder cannot be written or another evaluation is using it.
     """
     folder = output or Path(spec.output).expanduser() / spec.name
     spec = with_run_baselines(spec)

@@ -13,10 +13,9 @@ from typing import Any
 from ..configs.load import known_configs, load_config, validated
 from ..configs.mix import environments, only
 from ..configs.rewriter import RewriterConfig
-from ..configs.run_settings import load_run_config
+from ..configs.run_settings import is_own, load_run_config, refuse_code
 from ..configs.schema import PolicyConfig, RunConfig
 from ..configs.section import Section
-from ..configs.trust import is_own, refuse_code
 from ..errors import CheckpointError, ConfigError, ModelError, in_one_line
 from ..export.exported import FILE, read_exported, rewriter_of
 from ..rewriters.retriever_info import RetrieverInfo

@@ -2,7 +2,9 @@
 
 import hashlib
 
-from ..configs.yaml12 import InvalidYAMLError, parse_yaml, write_yaml
+from ruamel.yaml.error import YAMLError
+
+from ..configs.yaml12 import parse_yaml, write_yaml
 from ..errors import ConfigError
 from ..rewriters.small import FewShotPrompt
 
@@ -23,7 +25,7 @@ def with_system(start: FewShotPrompt, text: str) -> FewShotPrompt:
     prompt = start.model_copy(update={"system": text})
     try:
         readable = FewShotPrompt.model_validate(parse_yaml(prompt_yaml(prompt))) == prompt
-    except (InvalidYAMLError, ValueError) as error:
+    except (YAMLError, ValueError) as error:
         raise ConfigError(f"the text cannot be written to a YAML file: {error}") from error
     if not readable:
         raise ConfigError("the text has characters that a YAML file cannot hold")

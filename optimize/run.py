@@ -15,6 +15,7 @@ from math import prod
 from pathlib import Path
 
 from ..configs.mix import only
+from ..configs.run_settings import is_own
 from ..configs.schema import (
     ClientConfig,
     EnvironmentConfig,
@@ -23,7 +24,6 @@ from ..configs.schema import (
     RunConfig,
     TrainConfig,
 )
-from ..configs.trust import is_own
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.connect import open_environments

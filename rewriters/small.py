@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from ruamel.yaml.error import YAMLError
 
 from ..configs.schema import RewriterConfig
-from ..configs.yaml12 import InvalidYAMLError, parse_yaml
+from ..configs.yaml12 import parse_yaml
 from ..data.history import lines_of
 from ..data.types import Document, Question, Utterance
 from ..errors import ConfigError
@@ -129,7 +130,7 @@ def load_prompt(name: str) -> FewShotPrompt:
             f"rewriter.prompt {name!r}: cannot read {path} ({error.strerror}). "
             f"Give a packaged prompt ({packaged}) or the path of a .yaml file."
         ) from error
-    except (InvalidYAMLError, UnicodeDecodeError, ValidationError) as error:
+    except (YAMLError, UnicodeDecodeError, ValidationError) as error:
         raise ConfigError(f"rewriter.prompt {name!r}: {path} is not a few-shot prompt: {error}") from error
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..configs.load import dump_config, load_config
-from ..configs.names import as_name
 from ..configs.schema import RunConfig
+from ..configs.section import as_name
 from ..errors import ConfigError
 from ..slurm.array import ArrayRun, SweepArrays
 from ..storage import data_sha256, write_text

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-from ..configs.yaml12 import InvalidYAMLError, parse_yaml
+from ruamel.yaml.error import YAMLError
+
+from ..configs.yaml12 import parse_yaml
 from ..errors import ConfigError
 
 NAMED_BY_SWEEP = ("name", "output")
@@ -22,7 +24,7 @@ def _values_of(text: str) -> tuple[str, list[object]]:
     problem = "" if equals and key and values.strip() else "there is no key and no value"
     try:
         parsed = parse_yaml(f"[{values}]") if equals else []
-    except InvalidYAMLError as error:
+    except YAMLError as error:
         problem = str(error)
     if problem:
         raise ConfigError(f"--set {text!r} is no key with values ({problem}). Write it as --set train.steps=20,40.")

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
 
-from ..configs.reward_metric import RewardMetric
 from ..configs.schema import ANSWER, ANSWER_REWARD, EnvironmentConfig, RewardConfig
+from ..configs.section import RewardMetric
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi, StepClient
 from ..envs.plan import SearchPlan

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..configs.reward_metric import RewardMetric, cutoff
 from ..configs.schema import RunConfig
+from ..configs.section import RewardMetric, cutoff
 from ..envs.client.base import ReadingClient, StepClient
 from ..envs.schemas import Step, StepResult
 from ..errors import EnvironmentUnavailableError

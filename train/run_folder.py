@@ -24,8 +24,8 @@ from pydantic import JsonValue
 
 from ..configs.differences import among, flat, free_to_change
 from ..configs.load import dump_config, load_config
+from ..configs.run_settings import is_own
 from ..configs.schema import LoraConfig, PolicyConfig, RunConfig, TrainConfig
-from ..configs.trust import is_own
 from ..errors import CheckpointError, ConfigError
 from ..provenance import Start
 from ..rollouts.checkpoints import WARM_START_FOLDER

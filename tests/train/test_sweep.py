@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from querylect.cli import main
 from querylect.configs.load import dump_config, load_config
-from querylect.configs.names import Name
+from querylect.configs.section import Name
 from querylect.errors import ClusterError, ConfigError, StoppedError
 from querylect.slurm.array import SweepArrays, describe_sweep, jobs_of_sweep, launch_sweep
 from querylect.slurm.launch import LaunchOptions

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 from querylect.configs.load import dump_config, load_config
-from querylect.configs.names import as_name
+from querylect.configs.section import as_name
 from querylect.errors import ConfigError, DataError
 from querylect.eval.report.curves import (
     curves_of,
