@@ -45,7 +45,7 @@ class _Path:
     searches: int = 0
     seconds: float = 0.0
     open: bool = True
-    """False where the model did not answer, or stopped."""
+    """False where the model did not answer or stopped, and below a failed search, as for a policy."""
     last_plan: SearchPlan | None = None
     last_result: StepResult | None = None
     """What the last search came to, which a stop keeps; `last_plan` is None before the first."""
@@ -154,7 +154,9 @@ class _Batch:
             path.calls += answer.calls
             record = self._record(path, answer, result)
             self.records.append(record)
-            if answer.rewrite.stop:
+            if result is None and answer.rewrite.plan is not None:
+                path.open = False
+            elif answer.rewrite.stop:
                 path.open = False
                 self.records += [replace(record, turn=turn) for turn in range(self.turn + 1, self.asking.turns + 1)]
             elif self.turn < self.asking.turns:

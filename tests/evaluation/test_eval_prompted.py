@@ -5,6 +5,7 @@ from operator import itemgetter
 from pathlib import Path
 
 import pytest
+from querylect.envs.client.client import EnvironmentClient
 from querylect.eval.records import read_records
 
 from .. import evaluated
@@ -157,6 +158,25 @@ def test_an_answer_that_never_comes_is_told_with_its_reason_and_asked_for_again(
     assert results["cells"][1]["missing"] == {}
     assert "never came" not in (folder / "tables.md").read_text()
     assert row(results, "asked", 2)["scores"]["bm25"]["n"] == 5
+
+
+def test_below_a_failed_search_nothing_is_asked_or_scored(values, endpoint, monkeypatch):
+    searched = EnvironmentClient.step
+
+    def step(client, steps, **options):
+        results = searched(client, steps, **options)
+        lost = RIGHT["my head hurts"]
+        return [None if list(step.plan.texts) == [lost] else result for step, result in zip(steps, results, strict=True)]
+
+    with monkeypatch.context() as failing:
+        failing.setattr(EnvironmentClient, "step", step)
+        folder, results, failed = carry_out(values)
+    assert failed is None
+    assert [(record.turn, record.metrics["ndcg@10"]) for record in rows_of(folder)[:2]] == [(1, None), (1, 1.0)]
+    assert row(results, "asked", 2)["scores"]["bm25"]["n"] == 4
+    assert sum("my head hurts" in str(body["messages"]) for body in endpoint.bodies) == 1
+    folder, results, failed = carry_out(values)
+    assert [(record.turn, record.metrics["ndcg@10"]) for record in rows_of(folder)[:2]] == [(1, 1.0), (2, 1.0)]
 
 
 def test_tokens_that_an_endpoint_does_not_say_are_not_called_zero(values, endpoint):
