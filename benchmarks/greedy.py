@@ -13,8 +13,8 @@ from querylect.rollouts.build import rewriter_for
 from querylect.rollouts.checkpoints import with_prompt
 from querylect.rollouts.engines.open import load_engine
 from querylect.rollouts.first_stage import ask_first_stage
-from querylect.rollouts.grow import ANSWERED_AT_ONCE
 from querylect.rollouts.tree import Tree
+from querylect.rollouts.tree_sampler import ANSWERED_AT_ONCE
 
 
 def greedy_trees(

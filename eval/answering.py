@@ -16,10 +16,10 @@ from ..envs.plan import SearchPlan
 from ..envs.schemas import HitBody, Step, StepResult
 from ..rewriters.base import RewritingStrategy
 from ..rollouts.engines.base import Completion, Engine, Sampling
-from ..rollouts.grow import TreeSampler
 from ..rollouts.memory import give_back_freed_memory
 from ..rollouts.random_streams import stream
 from ..rollouts.tree import Tree
+from ..rollouts.tree_sampler import TreeSampler
 from .journal import AnswerKey
 from .records import METRICS, EvalRecord, record_of_search
 
@@ -82,7 +82,7 @@ def answers(
     for part in parts:
         timed = _Timed(engine, client, asking.turns)
         tree_sampler = TreeSampler(timed, rewriter, timed, rollout, RewardConfig(metric=reward_metric), extra_metrics)
-        streams = None if asking.samples is None else [stream("eval", asking.seed, question.id) for question in part]
+        streams = () if asking.samples is None else [stream("eval", asking.seed, question.id) for question in part]
         trees = tree_sampler.grow(part, branching, asking.samples is None, streams)
         yield AnsweredBatch(trees, [seconds / (len(part) * asking.paths) for seconds in timed.seconds])
         give_back_freed_memory()

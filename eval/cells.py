@@ -19,7 +19,7 @@ from ..errors import EnvironmentUnavailableError, QuerylectError
 from ..llms.access import Llm
 from ..logs import progress_bar
 from ..rollouts.engines.base import Engine
-from ..rollouts.grow import ANSWERED_AT_ONCE
+from ..rollouts.tree_sampler import ANSWERED_AT_ONCE
 from .environments import EvalEnvironment
 from .identity import answering_versions
 from .journal import RERUN, Journal, finished

@@ -11,8 +11,8 @@ from ..data.types import Question
 from ..envs.plan import Probe, SearchPlan
 from ..envs.schemas import HitBody
 from ..errors import ConfigError
-from ..rollouts.conversation import Branch
 from ..rollouts.tree import Node
+from ..rollouts.tree_sampler import Branch
 from .endpoint import ChatSoFar
 
 

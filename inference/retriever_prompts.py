@@ -10,8 +10,8 @@ from ..errors import ConfigError
 from ..rewriters.base import RewritingStrategy
 from ..rewriters.registry import make_rewriter
 from ..rewriters.retriever_info import RetrieverInfo
-from ..rollouts.conversation import Conversation
 from ..rollouts.engines.base import Engine
+from ..rollouts.tree_sampler import Conversation
 from .endpoint import EndpointConversation, EndpointModel
 from .load import Member, Trained, with_retrievers
 

@@ -21,7 +21,7 @@ from ..data.types import Question
 from ..errors import RequestError
 from ..rewriters.retriever_info import RetrieverInfo
 from ..rollouts.engines.base import Engine
-from ..rollouts.grow import ANSWERED_AT_ONCE
+from ..rollouts.tree_sampler import ANSWERED_AT_ONCE
 from ..sources import optional_packages
 from .batching import DynamicBatcher
 from .endpoint import EndpointModel, endpoint_of

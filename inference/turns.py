@@ -1,4 +1,4 @@
-"""Runs one turn for a batch of questions: first stages, prompts, answers, as in rollouts/conversation.py."""
+"""Runs one turn for a batch of questions: first stages, prompts, answers, as in rollouts/tree_sampler.py."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -10,9 +10,9 @@ from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..envs.schemas import HitBody
 from ..rewriters.base import Rewrite
-from ..rollouts.conversation import Branch, Conversation
 from ..rollouts.first_stage import StageModels, learn_first_stage
 from ..rollouts.memory import give_back_freed_memory
+from ..rollouts.tree_sampler import Branch, Conversation
 from .endpoint import ChatSoFar, EndpointConversation
 from .results import Continuation, RewriteResult, SearchResult, TurnOutcome
 from .retriever_prompts import RetrieverRewriter
@@ -241,8 +241,7 @@ def _ask_policy(
             answers[request.id] = _lost(reason)
         else:
             branches[request.id] = branch
-    sampling = conversation.sampling(greedy=True)
-    generated = conversation.generate(list(branches.values()), turn, 1, sampling) if branches else []
+    generated = conversation.generate(list(branches.values()), turn, 1, greedy=True) if branches else []
     for name, (branch, node) in zip(branches, generated, strict=True):
         answers[name] = (node.rewrite, node.text, Continuation(branch, node))
     return answers

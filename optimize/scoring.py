@@ -22,8 +22,8 @@ from ..rewriters.small import FewShotPrompt, SmallRewriter
 from ..rollouts.build import rewriter_for
 from ..rollouts.chat import Chat
 from ..rollouts.engines.base import Engine
-from ..rollouts.grow import ANSWERED_AT_ONCE
 from ..rollouts.llms import open_llm
+from ..rollouts.tree_sampler import ANSWERED_AT_ONCE
 from ..rollouts.turns import metric_key
 from ..train.grading import grader_of
 from .prompts import digest_of

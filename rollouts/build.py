@@ -8,8 +8,8 @@ from ..rewriters.mixed import MixedRewriter
 from ..rewriters.registry import make_rewriter
 from ..rewriters.retriever_info import RetrieverInfo
 from .engines.base import Engine
-from .grow import TreeSampler
 from .streaming import StreamingTreeSampler
+from .tree_sampler import TreeSampler
 
 
 def make_tree_sampler(

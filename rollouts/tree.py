@@ -5,7 +5,7 @@ Invariant: concatenating `prompt_ids` and `completion_ids` of a node gives exact
 """
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import prod
@@ -53,7 +53,7 @@ class Node:
 
     @property
     def searched(self) -> bool:
-        """Whether it has a plan of its own; a turn below an outage is not searched even so."""
+        """Whether it has a plan of its own; below a failed search that is not searched."""
         return self.rewrite.plan is not None and not self.reused
 
     @property
@@ -66,6 +66,12 @@ class Node:
         yield self
         for child in self.children:
             yield from child.walk()
+
+    @property
+    def searches(self) -> int:
+        """Searches of this turn and those under it."""
+        below = sum(child.searches for child in self.children) if self.reward is not None else 0
+        return self.searched + below
 
 
 @dataclass(slots=True)
@@ -88,13 +94,8 @@ class Tree:
 
     @property
     def searches(self) -> int:
-        """Turns that were searched: those with a plan of their own, except below a turn without an answer of the
-        environment."""
-
-        def below(nodes: Iterable[Node]) -> int:
-            return sum(node.searched + (below(node.children) if node.reward is not None else 0) for node in nodes)
-
-        return below(self.roots)
+        """Searches of all turns."""
+        return sum(root.searches for root in self.roots)
 
     @property
     def tokens(self) -> int:

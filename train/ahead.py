@@ -17,10 +17,9 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any, NamedTuple
 
-from ..rollouts.conversation import Clock
 from ..rollouts.engines.base import Engine, WeightSync
-from ..rollouts.grow import TreeSampler
 from ..rollouts.tree import Tree
+from ..rollouts.tree_sampler import Clock, TreeSampler
 from .distributed.processes import Processes
 
 log = logging.getLogger(__name__)
@@ -188,7 +187,7 @@ class TreesAhead:
                 assert self._next is not None
                 step, version, self._busy = self._next, self._version, True
             failure, trees = None, list[Tree]()
-            self._tree_sampler.clock, self._tree_sampler.searched = Clock(), Clock()
+            self._tree_sampler.clock = Clock()
             try:
                 trees = self._grow(self._tree_sampler, step)
             except _Closed:

@@ -19,9 +19,9 @@ from ..configs.schema import RunConfig
 from ..data.sampling import in_batches
 from ..data.types import Question
 from ..rollouts.engines.base import WeightSync
-from ..rollouts.grow import TreeSampler
 from ..rollouts.random_streams import stream
 from ..rollouts.tree import Node, Tree
+from ..rollouts.tree_sampler import TreeSampler
 from .imitation import Demonstration, Round
 from .mix import refuse_outage
 

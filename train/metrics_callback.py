@@ -49,13 +49,12 @@ class MetricsCallback(TrainerCallback):
         """The figures of the step that has just ended, with those of its loss."""
         trainer, now = self.trainer, time.perf_counter()
         seconds = {**trainer.step_trees.seconds, **trainer.tree_sampler.clock.read()}
-        searched = trainer.tree_sampler.searched.read()
         record: dict[str, float] = {**trainer.last_metrics, **losses, **self.changes.read()}
         for activity in ("generate", "retrieve", "score"):
             record[f"seconds/{activity}"] = seconds.get(activity, 0.0)
         if "wait" in seconds:
             record["seconds/wait"] = seconds["wait"]
-        record |= {f"seconds/retrieve/{turn}": spent for turn, spent in searched.items()}
+        record |= {f"seconds/{name}": spent for name, spent in seconds.items() if name.startswith("retrieve/")}
         record["seconds/update"] = trainer.update_seconds
         record["seconds/step"] = now - self._started
         record["tokens/packed"], record["tokens/flat"] = trainer.packed_tokens, trainer.flat_tokens

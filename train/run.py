@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel, TrainerCallback
 
-    from ..rollouts.grow import TreeSampler
+    from ..rollouts.tree_sampler import TreeSampler
     from .distributed.stopping import StopOnSignal
     from .guard import CollapseGuard
     from .staged import StagedQuestions

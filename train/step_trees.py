@@ -16,9 +16,9 @@ import torch
 from ..configs.schema import RunConfig
 from ..data.types import Question
 from ..rollouts.engines.base import WeightSync
-from ..rollouts.grow import TreeSampler
 from ..rollouts.random_streams import stream
 from ..rollouts.tree import Tree
+from ..rollouts.tree_sampler import TreeSampler
 from .ahead import TreesAhead
 from .distributed.processes import Processes
 from .resampling import resample

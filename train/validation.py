@@ -23,8 +23,8 @@ from ..data.types import Question
 from ..envs.client.base import EnvironmentApi
 from ..errors import ConfigError, DataError
 from ..rollouts.engines.base import WeightSync
-from ..rollouts.grow import Clock, TreeSampler
 from ..rollouts.tree import Tree
+from ..rollouts.tree_sampler import Clock, TreeSampler
 from ..rollouts.turns import ValidationRecord, best_value, winning_turn
 from ..storage import parse_json
 from .answers import reader_metrics
@@ -103,8 +103,8 @@ class Validator(TrainerCallback):
 
     def _measure(self, step: int) -> dict[str, float | None]:
         started = time.perf_counter()
-        restore, clock, searched = random_streams(), self.tree_sampler.clock, self.tree_sampler.searched
-        self.tree_sampler.clock, self.tree_sampler.searched = Clock(), Clock()
+        restore, clock = random_streams(), self.tree_sampler.clock
+        self.tree_sampler.clock = Clock()
         rank, count = self.processes.rank, self.processes.count
         local_questions, max_count = self.questions[rank::count], len(self.questions[::count])
         turns = len(self.tree_sampler.rollout.branching)
@@ -115,7 +115,7 @@ class Validator(TrainerCallback):
             self.weight_sync.sleep()
         finally:
             restore()
-            self.tree_sampler.clock, self.tree_sampler.searched = clock, searched
+            self.tree_sampler.clock = clock
         record: dict[str, float | None] = {
             "step": step,
             **validation_metrics(trees),

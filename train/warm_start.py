@@ -29,7 +29,7 @@ from ..rewriters.base import RewritingStrategy
 from ..rewriters.parse import render
 from ..rewriters.stop import STOP, StoppableRewriter
 from ..rollouts.engines.base import WeightSync
-from ..rollouts.grow import TreeSampler
+from ..rollouts.tree_sampler import TreeSampler
 from .expert_iteration import MARGIN, ROUNDS, expert_rounds
 from .grading import Grader, grader_of
 from .imitation import Demonstration, Round, imitate

@@ -5,9 +5,8 @@ from types import SimpleNamespace
 import pytest
 from querylect.configs.schema import RewardConfig, RolloutConfig, RunConfig, TrainConfig
 from querylect.data.types import Question
-from querylect.rollouts.conversation import Clock
-from querylect.rollouts.grow import ANSWERED_AT_ONCE, TreeSampler
 from querylect.rollouts.tree import Tree
+from querylect.rollouts.tree_sampler import ANSWERED_AT_ONCE, Clock, TreeSampler
 from querylect.train.distributed.processes import Processes
 from querylect.train.resampling import resample
 from querylect.train.step_trees import StepTrees
@@ -87,7 +86,7 @@ def test_a_question_that_a_step_asks_twice_is_sampled_anew():
 
 def test_processes_that_share_an_engine_call_it_equally_often(monkeypatch):
     """Three questions for two processes, and one more than is answered at once for each of them."""
-    monkeypatch.setattr("querylect.rollouts.grow.ANSWERED_AT_ONCE", 2)
+    monkeypatch.setattr("querylect.rollouts.tree_sampler.ANSWERED_AT_ONCE", 2)
     assert ANSWERED_AT_ONCE > 2
 
     def act(processes):

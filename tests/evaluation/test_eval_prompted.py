@@ -166,7 +166,9 @@ def test_below_a_failed_search_nothing_is_asked_or_scored(values, endpoint, monk
     def step(client, steps, **options):
         results = searched(client, steps, **options)
         lost = RIGHT["my head hurts"]
-        return [None if list(step.plan.texts) == [lost] else result for step, result in zip(steps, results, strict=True)]
+        return [
+            None if list(step.plan.texts) == [lost] else result for step, result in zip(steps, results, strict=True)
+        ]
 
     with monkeypatch.context() as failing:
         failing.setattr(EnvironmentClient, "step", step)

@@ -20,7 +20,7 @@ from querylect.rewriters.parse import render
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.engines.base import Completion
-from querylect.rollouts.grow import TreeSampler
+from querylect.rollouts.tree_sampler import TreeSampler
 
 from ..raising import refused
 from ..tiny import tiny_tokenizer

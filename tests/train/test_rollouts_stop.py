@@ -10,8 +10,8 @@ from querylect.eval.records import records_of_trees
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.chat import Chat
-from querylect.rollouts.grow import TreeSampler
 from querylect.rollouts.streaming import StreamingTreeSampler
+from querylect.rollouts.tree_sampler import TreeSampler
 from querylect.train.credit import assign_credit
 from querylect.train.metrics import step_metrics
 from querylect.train.mix import refuse_outage

@@ -13,9 +13,9 @@ from querylect.rewriters.parse import render
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.engines.base import Completion, Sampling
-from querylect.rollouts.grow import TreeSampler
 from querylect.rollouts.random_streams import stream
 from querylect.rollouts.streaming import SEARCHES_AT_ONCE, StreamingTreeSampler
+from querylect.rollouts.tree_sampler import TreeSampler
 
 from ..lessons import change
 from ..tiny import tiny_tokenizer

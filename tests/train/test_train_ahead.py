@@ -15,9 +15,9 @@ from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, EnvironmentUnavailableError, ModelError, StoppedError
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.engines.base import Completion
-from querylect.rollouts.grow import TreeSampler
 from querylect.rollouts.policy import add_lora, load_policy
 from querylect.rollouts.tree import Node, Tree
+from querylect.rollouts.tree_sampler import TreeSampler
 from querylect.train.ahead import TreesAhead
 from querylect.train.arguments import check_combinations
 from querylect.train.batch import sampled_tokens, turn_batch
@@ -171,7 +171,7 @@ class Scripted:
 
     def __init__(self, failing=None):
         self.refreshed, self.calls, self.failing = 0, [], failing
-        self.tokenizer, self.stop_ids, self.clock, self.searched = None, {0}, None, None
+        self.tokenizer, self.stop_ids, self.clock = None, {0}, None
         self.generating = threading.Event()
         self.engine = self
         """That of the tree_sampler, which this is too."""

@@ -150,7 +150,7 @@ def terminal():
     signal.signal(signal.SIGINT, handler)
 
 
-PHASES = {"rollout": ("querylect.rollouts.grow.TreeSampler.grow", 2),
+PHASES = {"rollout": ("querylect.rollouts.tree_sampler.TreeSampler.grow", 2),
           "update": ("querylect.train.trainer.TreeTrainer._compute_loss", 3),
           "record": ("querylect.train.metrics_callback.MetricsCallback.record", 2)}  # fmt: skip
 """A function of the second step, and which call of it that is: each step has two micro-batches."""

@@ -147,9 +147,7 @@ def shared_environment(config: RunConfig, processes: Processes) -> AbstractConte
 
 
 @contextmanager
-def _shared_client(
-    processes: Processes, env: EnvironmentConfig, settings: ClientConfig
-) -> Iterator[EnvironmentClient]:
+def _shared_client(processes: Processes, env: EnvironmentConfig, settings: ClientConfig) -> Iterator[EnvironmentClient]:
     if known_services(env, settings) is not None:
         with open_environment(env, settings) as client:
             yield client
