@@ -315,14 +315,12 @@ def serve(
     if rewriter is None and (checkpoint is not None or revision is not None or turn is not None or trust):
         message = "--checkpoint, --revision, --turn and --trust are for a rewriter; there is no --rewriter."
         raise ConfigError(message)
-    from .envs.client.discovery import PRIVATE, write_url
+    from .envs.client.services import PRIVATE, source_address_for, write_url
     from .envs.credentials import token_of
 
     token = token_of(settings.client.token_env) or None
     served = settings.env if tell is None else settings.env.model_copy(update=PRIVATE)
     if facing is not None:
-        from .envs.client.source_address import source_address_for
-
         served = served.model_copy(update={"host": source_address_for(facing)})
     extend = None
     if rewriter is not None:

@@ -1,28 +1,35 @@
-"""One environment: retriever × corpus × questions × qrels. It ranks plans and scores rankings.
+"""An opened environment: retriever × corpus × questions × qrels. It ranks plans and scores rankings.
 
-Qrels stay inside: a trainer's call gets questions, documents, rankings and metric values, never a judgement.
+It is `EnvironmentApi` (client/base.py) in this process; server/ puts it behind HTTP. Qrels stay inside: a trainer's
+call gets questions, documents, rankings and metric values, never a judgement.
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence, Set
+import threading
+from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from ..configs.schema import EnvironmentConfig
 from ..data.corpus import LoadedQuestions, open_corpus
 from ..data.history import lines_of
-from ..data.types import Dataset, Document, Question
+from ..data.sampling import in_batches
+from ..data.types import Dataset, Question
 from ..errors import RequestError
 from ..rewards.metrics import measure
 from ..storage import data_sha256
 from .index.open import Index, open_index
-from .plan import PlanWithout, Probe, SearchPlan, Term
+from .plan import Probe, SearchPlan, Term
 from .retrievers import bm25
 from .retrievers.base import Retriever, depth_limit_of, truncation_of
 from .retrievers.fusion import Scored, fuse
 from .retrievers.open import check_corpus, open_retriever
 from .retrievers.rerank import Reranked, Reranker
+from .schemas import PRIMARY_METRIC, EnvironmentInfo, PlanResult, Step, StepResult
 
 _measure = lru_cache(maxsize=256)(measure)
+
+PLANS_AT_ONCE = 128
+"""Plans that `search` and `step` rank together, as many as the HTTP client sends in one request."""
 
 
 class RankedHit(NamedTuple):
@@ -32,19 +39,21 @@ class RankedHit(NamedTuple):
     score: float
 
 
-Ranking = list[RankedHit]
-"""Best first, no document twice."""
+class Ranking(list[RankedHit]):
+    """What a plan found, best first, no document twice; the attributes are those of `PlanResult`."""
 
-
-class PlanRanking(Ranking):
-    """The ranking of a plan."""
-
+    hits: int | None = None
+    error: str | None = None
     truncated: int = 0
-    """Texts of the plan that are longer than a query of the retriever may be, and were read only in part."""
 
 
 class Environment:
-    """An opened environment. Not thread-safe: one thread at a time may call `search`."""
+    """An opened environment; thread-safe, one thread at a time searches.
+
+    A search that fails raises at once: there is no connection to retry.
+    """
+
+    last_failure: object = None
 
     def __init__(
         self,
@@ -55,39 +64,35 @@ class Environment:
         reranker: Reranker | None = None,
     ) -> None:
         """Use `Environment.open`, which checks that dataset, index and retriever belong together."""
-        manifest = index.manifest
-        self.name = config.name or f"{dataset.name}/{manifest.recipe.name}"
-        self.dataset = dataset.name
-        self.retriever: dict[str, object] = _info(config, index)
-        """How the retriever works, for prompts and clients: name, kind, trained, query_template, …"""
-        self.corpus_size = manifest.documents
-        self.corpus_hash = manifest.corpus_hash
-        self.index_hash = manifest.index_hash
-        self.relevance_level = dataset.relevance_level
-        """The least grade that binary metrics count as relevant in a split that has it."""
-        self.splits: Mapping[str, int] = {name: len(split.questions) for name, split in dataset.splits.items()}
-        """Number of questions by split."""
-        self.judged = any(split.relevant for split in dataset.splits.values()) or not dataset.splits
-        """Whether its questions have relevant documents."""
-        self._dataset = dataset
-        self._retriever = retriever
+        manifest, description = index.manifest, _description(config, index)
+        index_hash = manifest.index_hash
         if (frequent := getattr(retriever, "frequent_terms", None)) is not None:
-            self.retriever |= {"frequent_terms": frequent}
+            description |= {"frequent_terms": frequent}
         if reranker is not None:
-            self.retriever = reranker.describe(self.retriever)
-            self.index_hash = reranker.hash_over(self.index_hash)
-            self._retriever = Reranked(retriever, reranker, index.documents)
-        self._documents = index.documents
+            description, index_hash = reranker.describe(description), reranker.hash_over(index_hash)
+            retriever = Reranked(retriever, reranker, index.documents)
+        self.dataset = dataset.name
+        self._dataset, self._retriever, self._documents = dataset, retriever, index.documents
         self._qrels = _all_qrels(dataset)
         self._levels = _all_levels(dataset)
-        self._left_out = _left_out(dataset, self._documents)
-        """The documents that are left out of the rankings of a question, by its id."""
-        self.settings_hash = settings_hash(dataset, self._documents, config)
-        """Hash of what a score depends on besides the index."""
+        self._left_out = _left_out(dataset, index.documents)
+        self._lock = threading.Lock()
+        self._info = EnvironmentInfo(
+            name=config.name or f"{dataset.name}/{manifest.recipe.name}",
+            retriever=description,
+            corpus_size=manifest.documents,
+            corpus_hash=manifest.corpus_hash,
+            index_hash=index_hash,
+            settings_hash=settings_hash(dataset, index.documents, config),
+            relevance_level=dataset.relevance_level,
+            splits={name: len(split.questions) for name, split in dataset.splits.items()},
+            judged=any(split.relevant for split in dataset.splits.values()) or not dataset.splits,
+        )
 
     def __repr__(self) -> str:
-        splits = ", ".join(f"{count} {name} questions" for name, count in self.splits.items())
-        return f"Environment({self.name!r}, {self.retriever['name']}, {self.corpus_size} documents, {splits})"
+        info = self._info
+        splits = ", ".join(f"{count} {name} questions" for name, count in info.splits.items())
+        return f"Environment({info.name!r}, {info.retriever['name']}, {info.corpus_size} documents, {splits})"
 
     @classmethod
     def open(cls, config: EnvironmentConfig, loaded: LoadedQuestions | None = None) -> "Environment":
@@ -107,55 +112,72 @@ class Environment:
         reranker = Reranker.open(config.rerank) if config.rerank else None
         return cls(config, dataset, index, open_retriever(index, config, dataset), reranker)
 
-    def questions(self, split: str, offset: int = 0, limit: int | None = None) -> list[Question]:
-        """Questions of a split in their fixed order, from `offset` on, at most `limit`. RequestError for an unknown
-        split."""
-        if split not in self.splits:
-            message = f"unknown split {split!r}; this environment has {', '.join(self.splits)}."
+    def info(self) -> EnvironmentInfo:
+        """What is searched, by which retriever, and which questions there are."""
+        return self._info
+
+    def questions(self, split: str) -> list[Question]:
+        """All questions of a split, in their fixed order. Raises RequestError for an unknown split."""
+        if split not in self._dataset.splits:
+            message = f"unknown split {split!r}; this environment has {', '.join(self._dataset.splits)}."
             raise RequestError(message)
-        return list(self._dataset.splits[split].questions[offset : None if limit is None else offset + limit])
+        return list(self._dataset.splits[split].questions)
 
-    @property
-    def question_ids(self) -> Set[str]:
-        """The ids of the questions of all splits."""
-        return self._qrels.keys()
+    def search(self, plans: Sequence[SearchPlan], *, with_text: bool = True) -> list[PlanResult]:
+        """One result for each plan. Raises as `rank`."""
+        rankings = [ranking for part in in_batches(plans, PLANS_AT_ONCE) for ranking in self.rank(part)]
+        return [self.result(ranking, with_text) for ranking in rankings]
 
-    def document(self, doc_id: str) -> Document:
-        """The document of that id. KeyError where the corpus has none."""
-        return self._documents.at(self._documents.position(doc_id))
+    def step(self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()) -> list[StepResult]:
+        """Rank and score every step.
 
-    def plan_for(self, question_id: str, plan: SearchPlan) -> SearchPlan:
-        """The plan to search for a question. It leaves out the documents that the question excludes, and the one with
-        the question's id where the dataset says so (`ignore_identical_ids`)."""
-        return _without(plan, self._left_out.get(question_id, ()))
+        Raises RequestError for an unknown question, ConfigError for an unknown metric, and as `rank`.
+        """
+        plans = list(map(self.plan_of, steps))
+        rankings = [ranking for part in in_batches(plans, PLANS_AT_ONCE) for ranking in self.rank(part)]
+        return [
+            StepResult.model_validate(self.step_fields(step, ranking, with_text, metrics))
+            for step, ranking in zip(steps, rankings, strict=True)
+        ]
 
-    def plans_without(self, plans: Sequence[SearchPlan], ids: Iterable[str]) -> list[SearchPlan]:
-        """The plans to search without these documents; ids that the corpus does not have change nothing."""
-        left_out = sorted({name for name in ids if name in self._documents})
-        return [_without(plan, left_out) for plan in plans]
+    def plan_of(self, step: Step) -> SearchPlan:
+        """The plan to rank for a step. It leaves out the documents that the question excludes, and the one with the
+        question's id where the dataset says so (`ignore_identical_ids`). Raises RequestError for an unknown question.
+        """
+        if step.question_id not in self._qrels:
+            raise RequestError(f"unknown question id {step.question_id!r}; take ids from the environment's questions.")
+        left_out = self._left_out.get(step.question_id)
+        plan = step.plan
+        return plan.model_copy(update={"without": (*plan.without, *left_out)}) if left_out else plan
 
-    def search(self, plans: Sequence[SearchPlan]) -> list[PlanRanking]:
+    def rank(self, plans: Sequence[SearchPlan]) -> list[Ranking]:
         """Rank every plan, at most `plan.k` documents each; all plans go to the retriever as one batch.
 
         A probe that stands in several plans is ranked once. Each probe contributes its best `probe.k` documents
         (`plan.k` where None) to the fusion. A plan that matches nothing has an empty ranking.
 
-        Raises RequestError for a probe with a `source`: this environment holds one knowledge base, without a name.
+        Raises RequestError for a native plan, and for a probe with a `source`.
         """
         depths: dict[tuple[Term, ...], int] = {}
-        for plan in plans:
+        left_out = [
+            [self._documents.position(name) for name in plan.without if name in self._documents] for plan in plans
+        ]
+        for plan, excluded in zip(plans, left_out, strict=True):
+            if plan.mode == "native":
+                raise RequestError(f"mode is native, and {self._info.name} has no query language. Set mode to text.")
             for probe in plan.probes:
                 if probe.source is not None:
                     raise RequestError(
-                        f"unknown source {probe.source!r}: {self.name} holds one knowledge base. Leave source out."
+                        f"unknown source {probe.source!r}: the environment holds one knowledge base. Leave it out."
                     )
-                depth = self._depth(probe.k or plan.k, len(plan.without) if isinstance(plan, PlanWithout) else 0)
-                depths[probe.terms] = max(depths.get(probe.terms, 0), min(depth, self.corpus_size))
+                depth = min(self._depth(probe.k or plan.k, len(excluded)), self._info.corpus_size)
+                depths[probe.terms] = max(depths.get(probe.terms, 0), depth)
         probes = [Probe(terms=terms) for terms in depths]
-        ranked = self._retriever.rank(probes, list(depths.values())) if probes else []
-        truncated = map(truncation_of(self._retriever), probes)
+        with self._lock:
+            ranked = self._retriever.rank(probes, list(depths.values())) if probes else []
+            truncated = list(map(truncation_of(self._retriever), probes))
         by_terms = dict(zip(depths, zip(ranked, truncated, strict=True), strict=True))
-        return [self._ranking(plan, by_terms) for plan in plans]
+        return [self._fused(plan, by_terms, excluded) for plan, excluded in zip(plans, left_out, strict=True)]
 
     def _depth(self, asked: int, left_out: int) -> int:
         """How many documents a probe has to rank so that `asked` remain after `left_out` are removed. Fewer may remain
@@ -163,7 +185,20 @@ class Environment:
         limit = depth_limit_of(self._retriever)
         return asked + left_out if limit is None else max(asked, min(asked + left_out, limit))
 
-    def score(self, question_id: str, ranking: Ranking, metrics: Sequence[str]) -> dict[str, float]:
+    def _fused(
+        self, plan: SearchPlan, by_terms: Mapping[tuple[Term, ...], tuple[Scored, int]], left_out: Sequence[int]
+    ) -> Ranking:
+        rankings = [by_terms[probe.terms][0] for probe in plan.probes]
+        if left_out:
+            rankings = [ranking.without(left_out) for ranking in rankings]
+        parts = [ranking.cut(probe.k or plan.k) for ranking, probe in zip(rankings, plan.probes, strict=True)]
+        fused = fuse(parts, plan.fuse, plan.k)
+        ids = map(self._documents.id, fused.documents.tolist())
+        ranking = Ranking(map(RankedHit, ids, fused.scores.tolist()))
+        ranking.truncated = sum(by_terms[probe.terms][1] for probe in plan.probes)
+        return ranking
+
+    def score(self, question_id: str, ranking: Sequence[RankedHit], metrics: Sequence[str]) -> dict[str, float]:
         """Value of each metric, in [0, 1], for a question's ranking; a document that is ignored there is passed over.
 
         Raises KeyError for an unknown question, ConfigError for an unknown metric.
@@ -174,28 +209,35 @@ class Environment:
             ids = [name for name in ids if name not in left_out]
         return {name: _measure(name, level)(ids, qrels) for name in metrics}
 
-    def _ranking(self, plan: SearchPlan, by_terms: Mapping[tuple[Term, ...], tuple[Scored, int]]) -> PlanRanking:
-        rankings = [by_terms[probe.terms][0] for probe in plan.probes]
-        if isinstance(plan, PlanWithout):
-            left_out = [self._documents.position(name) for name in plan.without]
-            rankings = [ranking.without(left_out) for ranking in rankings]
-        parts = [ranking.cut(probe.k or plan.k) for ranking, probe in zip(rankings, plan.probes, strict=True)]
-        fused = fuse(parts, plan.fuse, plan.k)
-        ids = map(self._documents.id, fused.documents.tolist())
-        ranking = PlanRanking(map(RankedHit, ids, fused.scores.tolist()))
-        ranking.truncated = sum(by_terms[probe.terms][1] for probe in plan.probes)
-        return ranking
+    def result(self, ranking: Ranking, with_text: bool = True) -> PlanResult:
+        """What a plan's ranking is to a client."""
+        return PlanResult.model_validate(self.result_fields(ranking, with_text))
+
+    def result_fields(self, ranking: Ranking, with_text: bool) -> dict[str, object]:
+        """The fields of a ranking's `PlanResult`."""
+        hits: list[dict[str, object]] = [{"id": name, "score": score} for name, score in ranking]
+        if with_text:
+            for hit, (name, _) in zip(hits, ranking, strict=True):
+                document = self._documents.at(self._documents.position(name))
+                hit |= {"title": document.title, "text": document.text}
+        return {"ranking": hits, "hits": ranking.hits, "error": ranking.error, "truncated": ranking.truncated}
+
+    def step_fields(self, step: Step, ranking: Ranking, with_text: bool, metrics: Sequence[str]) -> dict[str, object]:
+        """The fields of a step's `StepResult`. Raises as `score`."""
+        values = self.score(step.question_id, ranking, [PRIMARY_METRIC, *metrics])
+        scored = {"question_id": step.question_id, "reward": values[PRIMARY_METRIC], "metrics": values}
+        return {**scored, **self.result_fields(ranking, with_text)}
 
 
-def _info(config: EnvironmentConfig, index: Index) -> dict[str, object]:
+def _description(config: EnvironmentConfig, index: Index) -> dict[str, object]:
     manifest = index.manifest
-    retriever = manifest.recipe.model_dump(mode="json", exclude_none=True)
+    description = manifest.recipe.model_dump(mode="json", exclude_none=True)
     engine = {"engine": manifest.engine} if manifest.engine is not None else {}
     if manifest.recipe.kind == "bm25" and not config.remote:
-        return {**retriever, **engine, "k1": bm25.K1, "b": bm25.B}
+        return {**description, **engine, "k1": bm25.K1, "b": bm25.B}
     model = {"model": config.model or manifest.recipe.model} if manifest.recipe.model else {}
     remote = {"remote": config.remote.index} if config.remote else {}
-    return {**retriever, **engine, **model, **remote, "model_fingerprint": manifest.model_fingerprint}
+    return {**description, **engine, **model, **remote, "model_fingerprint": manifest.model_fingerprint}
 
 
 def settings_hash(dataset: Dataset, documents: Container[str], config: EnvironmentConfig) -> str:
@@ -212,10 +254,6 @@ def settings_hash(dataset: Dataset, documents: Container[str], config: Environme
     qrels = {name: sorted(judged.items()) for name, judged in sorted(_all_qrels(dataset).items())}
     left_out = sorted(_left_out(dataset, documents).items())
     return data_sha256([questions, qrels, left_out, dataset.relevance_level, config.vectors.device])
-
-
-def _without(plan: SearchPlan, ids: Sequence[str]) -> SearchPlan:
-    return PlanWithout(probes=plan.probes, fuse=plan.fuse, k=plan.k, without=tuple(ids)) if ids else plan
 
 
 def _left_out(dataset: Dataset, documents: Container[str]) -> dict[str, tuple[str, ...]]:

@@ -13,6 +13,8 @@ from ..configs.section import Strict, Weight
 Fusion = Literal["max", "rrf", "interleave", "sum"]
 RRF_CONSTANT = 60
 """Reciprocal rank fusion adds 1 / (60 + rank), rank from 1 (Cormack, Clarke and Büttcher, SIGIR 2009)."""
+TEXT_WORK, DOCUMENT_WORK = 256, 8
+"""Work of a text besides its characters, and of a document asked for, in characters."""
 
 
 def is_unicode(text: str) -> bool:
@@ -58,11 +60,21 @@ class SearchPlan(Strict):
     probes: tuple[Probe, ...] = Field(min_length=1, fail_fast=True)
     fuse: Fusion = "max"
     k: int = Field(default=10, ge=1)
+    mode: Literal["text", "native"] = "text"
+    """`native`: the texts are written in the retriever's query language, and go to it as they are."""
+    without: tuple[str, ...] = Field(default=(), fail_fast=True)
+    """Ids of documents that are left out, as if the corpus did not hold them; unknown ids change nothing."""
 
     @property
     def texts(self) -> list[str]:
         """The texts of all its terms."""
         return [term.text for probe in self.probes for term in probe.terms]
+
+    @property
+    def work(self) -> int:
+        """How much a search of it costs, in characters to read: the measure of the limits of a service."""
+        depth = max(self.k, *(probe.k or 0 for probe in self.probes)) + len(self.without)
+        return sum(TEXT_WORK + len(text) for text in self.texts) + DOCUMENT_WORK * depth
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({' | '.join(map(_summary, self.probes))}, fuse={self.fuse!r}, k={self.k})"
@@ -74,11 +86,3 @@ class SearchPlan(Strict):
     def of(cls, text: str, k: int = 10) -> "SearchPlan":
         """The plan of one plain query."""
         return cls(probes=(Probe(terms=(Term(text=text),)),), k=k)
-
-
-class PlanWithout(SearchPlan):
-    """A plan whose rankings leave some documents out, as if the corpus did not contain them. It exists only in the
-    service: a search request sends the ids beside the plan, and for a step they follow from its question."""
-
-    without: tuple[str, ...]
-    """The ids of these documents."""

@@ -1,11 +1,11 @@
-"""The messages between the environment service and its client: one model per request and response.
+"""What an environment is asked and answers: one model per request and response, over HTTP and in this process.
 
 A response never holds a qrel. Both sides validate: an answer that does not fit these models is a failure of the
 service, not a reward.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal, Self
+from collections.abc import Sequence
+from typing import Annotated, Generic, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -23,18 +23,10 @@ from .plan import SearchPlan
 
 PRIMARY_METRIC = "ndcg@10"
 """The metric that `reward` holds."""
-MAX_PLANS = 4096
-"""Most plans (or steps) of one request."""
+MAX_WORK = 2**21
+"""Most work of the plans of one request (`SearchPlan.work`): 128 plans with 16,384 characters each."""
 MAX_K = 1000
-"""Longest ranking that one plan may ask for."""
-MAX_HITS = 2**18
-"""Most documents that the plans of one request may ask for together."""
-MAX_TEXTS = 2**13
-"""Most texts in the plans of one request, 64 for each of 128."""
-MAX_CHARACTERS = 2**21
-"""Most characters in the texts of one request, 16,384 for each of 128 plans."""
-MAX_WITHOUT = 1000
-"""Most documents that one search may leave out."""
+"""Longest ranking that a rewriter is asked for."""
 MAX_PAGE = 1000
 """Most questions on one page."""
 MAX_ERRORS = 100
@@ -49,8 +41,6 @@ MAX_HISTORY = 64
 """Most utterances before such a question."""
 MAX_UTTERANCE = 16_000
 """Most characters of each of them."""
-MAX_METRICS = 32
-"""Most metrics that one request may ask for besides nDCG@10."""
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 UnitInterval = Annotated[float, Field(ge=0.0, le=1.0 + 1e-9, allow_inf_nan=False)]
@@ -92,8 +82,6 @@ class SearchRequest(RequestBody):
     plans: list[SearchPlan] = Field(min_length=1, fail_fast=True)
     with_text: StrictBool = True
     """Whether hits carry title and text besides id and score."""
-    without: list[str] = Field(default=[], max_length=MAX_WITHOUT)
-    """Ids of documents that no ranking holds, as if the corpus did not have them; unknown ids change nothing."""
 
 
 class StepRequest(RequestBody):
@@ -101,7 +89,7 @@ class StepRequest(RequestBody):
 
     steps: list[Step] = Field(min_length=1, fail_fast=True)
     with_text: StrictBool = False
-    metrics: list[str] = Field(default=[], max_length=MAX_METRICS)
+    metrics: list[str] = Field(default=[], max_length=32)
     """Metrics wanted besides nDCG@10, by name: "recall@100", "mrr@10"."""
 
 
@@ -121,18 +109,33 @@ class HitBody(Wire):
         return Document(id=self.id, title=self.title, text=self.text)
 
 
-class Hits(list[HitBody]):
-    """A ranking as a client gets it, best first."""
+class PlanResult(Wire):
+    """What one plan found."""
 
+    ranking: list[HitBody]
+    """Best first."""
+    hits: int | None = Field(default=None, ge=0)
+    """Documents of the corpus that match the plan; None where the retriever does not know."""
+    error: str | None = None
+    """Why the retriever refused the text of a native plan, in its own words."""
     truncated: int = 0
-    """Texts of the plan that were read only in part (`SearchResponse.truncated`)."""
+    """Texts of the plan that were longer than a query of the retriever may be, and were read only in part."""
+
+
+class StepResult(PlanResult):
+    """What a step's plan found, and its reward."""
+
+    question_id: str
+    reward: UnitInterval
+    """nDCG@10 in [0, 1]."""
+    metrics: dict[str, UnitInterval]
+    """nDCG@10 and every metric asked for, by name."""
 
     @classmethod
-    def of(cls, ranking: Iterable[HitBody], truncated: int) -> Self:
-        """A ranking and its number of texts read only in part."""
-        hits = cls(ranking)
-        hits.truncated = truncated
-        return hits
+    def without_search(cls, question_id: str, metrics: Sequence[str]) -> Self:
+        """The result of a question for which nothing was searched: no ranking, and nDCG@10 and `metrics` are 0."""
+        values = dict.fromkeys((PRIMARY_METRIC, *metrics), 0.0)
+        return cls(question_id=question_id, ranking=[], reward=0.0, metrics=values)
 
 
 class Identified(Wire):
@@ -144,38 +147,21 @@ class Identified(Wire):
     vectors are searched."""
 
 
-class SearchResponse(Identified):
-    """One ranking, best first, for each plan, in the order of the plans."""
-
-    rankings: list[list[HitBody]]
-    truncated: list[int]
-    """For each ranking, how many texts of its plan were longer than a query of the retriever may be, and were read only
-    in part."""
+Result = TypeVar("Result", bound=PlanResult)
 
 
-class StepResult(Wire):
-    """The ranking of one step and its reward."""
+class Results(Identified, Generic[Result]):
+    """One result for each plan or step, in their order."""
 
-    question_id: str
-    ranking: list[HitBody]
-    reward: UnitInterval
-    """nDCG@10 in [0, 1]."""
-    metrics: dict[str, UnitInterval]
-    """nDCG@10 and every metric asked for, by name."""
-    truncated: int = 0
-    """Texts of the plan that were longer than a query of the retriever may be, and were read only in part."""
-
-    @classmethod
-    def without_search(cls, question_id: str, metrics: Sequence[str]) -> Self:
-        """The result of a question for which nothing was searched: no ranking, and nDCG@10 and `metrics` are 0."""
-        values = dict.fromkeys((PRIMARY_METRIC, *metrics), 0.0)
-        return cls(question_id=question_id, ranking=[], reward=0.0, metrics=values)
+    results: list[Result]
 
 
-class StepResponse(Identified):
-    """One result for each step, in the order of the steps."""
+class SearchResponse(Results[PlanResult]):
+    """Answer of `POST /v1/search`."""
 
-    results: list[StepResult]
+
+class StepResponse(Results[StepResult]):
+    """Answer of `POST /v1/step`."""
 
 
 class EnvironmentInfo(Identified):
@@ -183,7 +169,7 @@ class EnvironmentInfo(Identified):
 
     name: str
     retriever: dict[str, object]
-    """The retriever's description: kind, how it was trained, its query template."""
+    """How the retriever works, for prompts and clients: name, kind, trained, query_template, …"""
     corpus_size: int = Field(ge=0)
     corpus_hash: str
     relevance_level: int = Field(ge=1, default=1)
@@ -225,9 +211,6 @@ class Problem(Wire):
     title: str
     status: int
     detail: str
-    request_id: str = ""
-    invalid: dict[str, str] = {}
-    """What is wrong with each field that did not validate, for status 422."""
 
 
 class Health(Wire):

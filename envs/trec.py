@@ -19,9 +19,9 @@ import numpy as np
 from ..data.types import Split
 from ..errors import DataError
 from ..storage import new_folder, write_lines
-from .environment import RankedHit, Ranking
+from .environment import RankedHit
 
-Run = Mapping[str, Ranking]
+Run = Mapping[str, Sequence[RankedHit]]
 """Ranking by question id."""
 
 NOTHING = "NOTHING-FOUND"

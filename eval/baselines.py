@@ -10,6 +10,7 @@ from ..data.references import METRIC, Measured
 from ..data.sampling import in_batches
 from ..envs.environment import Environment
 from ..envs.plan import SearchPlan
+from ..envs.schemas import Step
 from ..errors import ConfigError, EnvironmentUnavailableError
 from ..logs import progress_bar
 from .answering import run_raw
@@ -25,18 +26,20 @@ def measure_raw(env: EnvironmentConfig, split: str) -> list[Measured]:
     Raises ConfigError for an unknown split, and whatever opening the environment raises.
     """
     environment = Environment.open(env)
-    if split not in environment.splits:
-        message = f"--split {split!r} is unknown; {environment.name} has {', '.join(environment.splits)}."
+    info = environment.info()
+    if split not in info.splits:
+        message = f"--split {split!r} is unknown; {info.name} has {', '.join(info.splits)}."
         raise ConfigError(message)
     questions = environment.questions(split)
     values: dict[str, float] = {}
     with progress_bar("searching") as progress:
         for part in in_batches(questions, _AT_ONCE):
-            plans = [environment.plan_for(question.id, SearchPlan.of(question.text)) for question in part]
-            for question, hits in zip(part, environment.search(plans), strict=True):
-                values[question.id] = environment.score(question.id, hits, [METRIC])[METRIC]
+            steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in part]
+            values |= {
+                result.question_id: result.metrics[METRIC] for result in environment.step(steps, metrics=[METRIC])
+            }
             progress(len(values), len(questions))
-    return figures(environment.name, environment.dataset, retriever_name(environment.retriever), split, values)
+    return figures(info.name, environment.dataset, retriever_name(info.retriever), split, values)
 
 
 def measure_spec(spec: SpecConfig) -> Iterator[Measured]:

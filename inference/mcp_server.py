@@ -11,7 +11,7 @@ from mcp.server.mcpserver import MCPServer
 from pydantic import BaseModel, Field
 
 from ..configs.schema import ClientConfig
-from ..envs.client.client import AsyncEnvironmentClient
+from ..envs.client.client import EnvironmentClient
 from ..envs.schemas import MAX_QUESTION, AskedHistory, utterances
 from ..version import __version__
 from .results import SearchResult
@@ -52,7 +52,7 @@ class ToolAnswer(BaseModel):
         )
 
 
-def search_server(rewriter: Rewriter, client: AsyncEnvironmentClient) -> MCPServer:
+def search_server(rewriter: Rewriter, client: EnvironmentClient) -> MCPServer:
     """The server whose tool searches the client's environment with the rewriter.
 
     An error of the rewriter or of the search is the tool's answer, marked as an error.
@@ -78,12 +78,8 @@ def serve_search(rewriter: Rewriter, url: str) -> None:
     """Serve the tool on standard input and output until the client closes them.
 
     `url` is that of the environment, whose token is in QUERYLECT_TOKEN. Raises ConfigError if the rewriter does not fit
-    its retriever, and as `AsyncEnvironmentClient.info`.
+    its retriever, and as `EnvironmentClient.info`.
     """
-    asyncio.run(_serve(rewriter, url))
-
-
-async def _serve(rewriter: Rewriter, url: str) -> None:
-    async with AsyncEnvironmentClient(ClientConfig(urls=[url])) as client:
-        rewriter.prepare((await client.info()).retriever)
-        await search_server(rewriter, client).run_stdio_async()
+    with EnvironmentClient(ClientConfig(urls=[url])) as client:
+        rewriter.prepare(client.info().retriever)
+        asyncio.run(search_server(rewriter, client).run_stdio_async())

@@ -29,7 +29,7 @@ from .load import Trained, open_trained
 from .requests import History, QuestionLike, is_single, parse_questions
 from .results import RewriteResult, SearchResult, TurnOutcome
 from .retriever_prompts import Retriever, RewriterPool
-from .searching import AsyncSearcher, DefaultSearch, Rankings, Searcher
+from .searching import AsyncSearcher, DefaultSearch, SearchedPlans, Searcher
 from .turns import RewriteRequest, TurnLoop, answer
 
 log = logging.getLogger(__name__)
@@ -260,16 +260,16 @@ class Rewriter:
 
     @overload
     async def asearch(  # type: ignore[overload-overlap]
-        self, questions: QuestionLike, client: AsyncSearcher, **options: Unpack[_SearchOptions]
+        self, questions: QuestionLike, client: Searcher | AsyncSearcher, **options: Unpack[_SearchOptions]
     ) -> SearchResult: ...
     @overload
     async def asearch(
-        self, questions: Sequence[QuestionLike], client: AsyncSearcher, **options: Unpack[_SearchOptions]
+        self, questions: Sequence[QuestionLike], client: Searcher | AsyncSearcher, **options: Unpack[_SearchOptions]
     ) -> list[SearchResult]: ...
     async def asearch(
         self,
         questions: QuestionLike | Sequence[QuestionLike],
-        client: AsyncSearcher,
+        client: Searcher | AsyncSearcher,
         *,
         turns: int | None = None,
         retriever: Retriever | None = None,
@@ -279,7 +279,7 @@ class Rewriter:
         """`search` for an event loop."""
         batch = parse_questions(questions, history)
         if retriever is None and hasattr(client, "info"):
-            retriever = (await client.info()).retriever
+            retriever = (await asyncio.to_thread(client.info)).retriever
         await self._load_retrievers(retriever)
         results = await self._arun(self._turn_loop(batch, retriever, turns, k), client)
         return results[0] if is_single(questions) else results
@@ -288,17 +288,19 @@ class Rewriter:
         """Alternate between answers and searches; `client` is None where there is nothing to search."""
         while not loop.over:
             plans = loop.plans(self._batcher.ask(loop.requests()))
-            loop.add(client.search(plans) if client is not None and plans else [])
+            results = client.search(plans) if client is not None and plans else []
+            loop.add([result.ranking for result in results])
         return loop.results()
 
     async def _arun(self, loop: TurnLoop, client: Searcher | AsyncSearcher | None) -> list[SearchResult]:
         """`_run` for an event loop; the client is called in a thread, since it may be synchronous."""
         while not loop.over:
             plans = loop.plans(await self._batcher.ask_soon(loop.requests()))
-            rankings: Rankings | Awaitable[Rankings] = []
+            searched: SearchedPlans | Awaitable[SearchedPlans] = []
             if client is not None and plans:
-                rankings = await asyncio.to_thread(client.search, plans)
-            loop.add(await rankings if isinstance(rankings, Awaitable) else rankings)
+                searched = await asyncio.to_thread(client.search, plans)
+            results = await searched if isinstance(searched, Awaitable) else searched
+            loop.add([result.ranking for result in results])
         return loop.results()
 
     async def _load_retrievers(self, retriever: Retriever | None) -> None:

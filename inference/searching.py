@@ -12,27 +12,27 @@ from typing import Protocol
 from ..configs.mix import environments
 from ..configs.schema import ClientConfig, EnvironmentConfig
 from ..envs.plan import SearchPlan
-from ..envs.schemas import HitBody
+from ..envs.schemas import PlanResult
 from ..errors import ConfigError
 from ..sources import optional_packages
 from .load import Trained
 
-Rankings = Sequence[Sequence[HitBody]]
+SearchedPlans = Sequence[PlanResult]
 
 
 class Searcher(Protocol):
     """A synchronous search client of a rewriter, such as `EnvironmentClient`."""
 
-    def search(self, plans: Sequence[SearchPlan]) -> Rankings:
-        """One ranking with texts for each plan."""
+    def search(self, plans: Sequence[SearchPlan]) -> SearchedPlans:
+        """One result with texts for each plan."""
         ...
 
 
 class AsyncSearcher(Protocol):
-    """A search client for `asearch` and `arewrite`, such as `AsyncEnvironmentClient`."""
+    """A search client for `asearch` and `arewrite`, such as that of a service."""
 
-    def search(self, plans: Sequence[SearchPlan]) -> Awaitable[Rankings]:
-        """One ranking with texts for each plan."""
+    def search(self, plans: Sequence[SearchPlan]) -> Awaitable[SearchedPlans]:
+        """One result with texts for each plan."""
         ...
 
 
@@ -80,6 +80,6 @@ def _open(env: EnvironmentConfig, client: ClientConfig, clients: ExitStack) -> S
     if urls is not None:
         return clients.enter_context(EnvironmentClient(client, urls=urls))
     with optional_packages("serve"):
-        from ..envs.client.in_process import InProcessClient
+        from ..envs.environment import Environment
 
-        return InProcessClient(env)
+        return Environment.open(env)

@@ -6,6 +6,7 @@ runs in one thread and batches the questions of concurrent requests; the event l
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, TypeVar
 
@@ -13,11 +14,21 @@ from fastapi import APIRouter, FastAPI, HTTPException
 from pydantic import Field
 
 from ..data.types import Question
+from ..envs.environment import Environment
 from ..envs.plan import SearchPlan
-from ..envs.schemas import MAX_K, MAX_OPTIONS, MAX_QUESTION, AskedHistory, HitBody, RequestBody, Wire, utterances
-from ..envs.server.batching import GOING_DOWN, OverloadedError
-from ..envs.server.service import ServiceState, check_plans
-from ..envs.wire import read_hits
+from ..envs.schemas import (
+    MAX_K,
+    MAX_OPTIONS,
+    MAX_QUESTION,
+    AskedHistory,
+    HitBody,
+    PlanResult,
+    RequestBody,
+    Wire,
+    utterances,
+)
+from ..envs.server.app import Extend
+from ..envs.server.batching import Batcher, OverloadedError
 from ..errors import EnvironmentUnavailableError, QuerylectError, RequestError
 from .batching import ClosedError
 from .load import Trained, only_member
@@ -120,7 +131,7 @@ class AskAnswer(Wire):
     answers: list[FoundBody]
 
 
-def open_rewriter(trained: Trained, env: str | None, turn: int | None = None) -> Callable[[FastAPI], None]:
+def open_rewriter(trained: Trained, env: str | None, turn: int | None = None) -> Extend:
     """Load a rewriter for a service; return the function that mounts its routes.
 
     `env` selects the environment of a policy trained for several, `turn` overrides the one selected on validation.
@@ -129,26 +140,25 @@ def open_rewriter(trained: Trained, env: str | None, turn: int | None = None) ->
     return partial(mount, rewriter=Rewriter(only_member(trained, env if env in trained.members else None), turn=turn))
 
 
-def mount(app: FastAPI, rewriter: Rewriter) -> None:
-    """Add the routes to a service (envs/server/app.py), which closes the rewriter when it ends.
+def mount(app: FastAPI, rewriter: Rewriter) -> Callable[[], None]:
+    """Add the routes to a service (envs/server/app.py); returns what closes the rewriter.
 
     Raises ConfigError if the service's retriever does not fit.
     """
-    service: ServiceState = app.state.service
-    rewriter.prepare(service.environment.retriever)
-    service.closers.append(rewriter.close)
-    app.include_router(_router(service, rewriter))
+    environment: Environment = app.state.environment
+    rewriter.prepare(environment.info().retriever)
+    app.include_router(_router(environment, app.state.batcher, rewriter))
+    return rewriter.close
 
 
-def _router(service: ServiceState, rewriter: Rewriter) -> APIRouter:
-    router, environment, searcher = APIRouter(), service.environment, _ServiceSearcher(service)
-    retriever = environment.retriever
+def _router(environment: Environment, batcher: Batcher, rewriter: Rewriter) -> APIRouter:
+    router, info, searcher = APIRouter(), environment.info(), _ServiceSearcher(environment, batcher)
 
     @router.post("/v1/rewrite", response_model=RewriteAnswer)
     async def rewrite(body: RewriteRequestBody) -> RewriteAnswer:
         """Rewrite every question; the served index is searched where a later turn is shown documents."""
         questions = _admitted(body, rewriter)
-        work = rewriter.arewrite(questions, retriever=retriever, turn=body.turn, client=searcher)
+        work = rewriter.arewrite(questions, retriever=info.retriever, turn=body.turn, client=searcher)
         return RewriteAnswer(
             rewriter=rewriter.name, rewrites=[RewriteBody.of(result) for result in await _finished(work)]
         )
@@ -157,26 +167,27 @@ def _router(service: ServiceState, rewriter: Rewriter) -> APIRouter:
     async def ask(body: AskRequest) -> AskAnswer:
         """Rewrite every question and search, turn after turn, each shown what the one before it found."""
         questions = _admitted(body, rewriter)
-        work = rewriter.asearch(questions, searcher, turns=body.turns, retriever=retriever, k=body.k)
+        work = rewriter.asearch(questions, searcher, turns=body.turns, retriever=info.retriever, k=body.k)
         answers = []
         for result in await _finished(work):
             ranking = None if result.ranking is None else list(result.ranking)
             turns = [RewriteBody.of(turn.rewrite) for turn in result.turns]
             answers.append(FoundBody(turns=turns, ranking=ranking, failure=result.failure))
-        return AskAnswer(index_hash=environment.index_hash, rewriter=rewriter.name, answers=answers)
+        return AskAnswer(index_hash=info.index_hash, rewriter=rewriter.name, answers=answers)
 
     return router
 
 
+@dataclass(frozen=True, slots=True)
 class _ServiceSearcher:
     """The service's own batched search, with texts."""
 
-    def __init__(self, service: ServiceState) -> None:
-        self._service = service
+    environment: Environment
+    batcher: Batcher
 
-    async def search(self, plans: Sequence[SearchPlan]) -> list[list[HitBody]]:
-        check_plans(plans)
-        return await asyncio.to_thread(read_hits, self._service.environment, await self._service.rank(plans))
+    async def search(self, plans: Sequence[SearchPlan]) -> list[PlanResult]:
+        rankings = await self.batcher.rank(plans)
+        return await asyncio.to_thread(lambda: [self.environment.result(ranking) for ranking in rankings])
 
 
 def _admitted(body: RewriteRequestBody | AskRequest, rewriter: Rewriter) -> list[Question]:
@@ -199,7 +210,7 @@ async def _finished(work: Awaitable[Value]) -> Value:
     try:
         return await work
     except ClosedError as error:
-        raise OverloadedError(GOING_DOWN) from error
+        raise OverloadedError("the service is going down; ask another replica") from error
     except (RequestError, EnvironmentUnavailableError):
         raise
     except QuerylectError as error:

@@ -20,7 +20,7 @@ import openai
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from ..configs.llm import LlmConfig
-from ..envs.credentials import secret_in
+from ..envs.credentials import token_of
 from ..errors import ConfigError, EngineUnavailableError
 from .base import (
     THINK_CLOSE,
@@ -187,7 +187,7 @@ class Endpoint:
                     raise self._unavailable_error(reason)
 
         http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [count_retry], "response": [check]})
-        key = secret_in(KEY) or "none"
+        key = token_of(KEY) or "none"
         async with openai.AsyncOpenAI(
             base_url=config.base_url, api_key=key, timeout=config.deadline, http_client=http
         ) as client:
@@ -278,7 +278,7 @@ class Endpoint:
         return {"model": sent.pop("model"), "messages": sent.pop("messages"), "extra_body": sent}
 
     def _config_error(self, error: openai.APIStatusError) -> ConfigError:
-        key = "is set" if secret_in(KEY) else "is not set"
+        key = "is set" if token_of(KEY) else "is not set"
         return ConfigError(
             f"{self._config.base_url} answers HTTP {error.status_code} for the model {self._config.model!r}: "
             f"{error.message}. Check base_url, model and the key ({KEY} {key})."

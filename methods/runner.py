@@ -12,8 +12,8 @@ from typing import Protocol, TypeVar
 
 from ..configs.llm import AnswerForm
 from ..data.types import Question
-from ..envs.client.base import SearchClient
-from ..envs.schemas import HitBody
+from ..envs.client.base import EnvironmentApi
+from ..envs.schemas import PlanResult
 from ..errors import ConfigError, EnvironmentUnavailableError
 from ..llms.access import Llm
 from ..llms.base import LlmResponse, Prompt, SamplingParams, complete_sum
@@ -65,7 +65,7 @@ class Runner:
     """The models and searchers that methods run with."""
 
     llm: Llm | None
-    searchers: Mapping[str, SearchClient]
+    searchers: Mapping[str, EnvironmentApi]
     """By source; "" (no source named) is the first one."""
     cross_encoder: CrossEncoder | None = None
     reader: Llm | None = None
@@ -116,17 +116,17 @@ class Runner:
     def _search(self, requests: Sequence["_PendingStep"]) -> None:
         for source, group in _groups(requests, SearchStep, lambda step: step.source):
             _refuse_exclusions([request.run.question for request, _ in group])
-            rankings: Sequence[Sequence[HitBody] | None]
+            results: Sequence[PlanResult | None]
             try:
-                rankings = self._searcher(source).search([step.plan for _, step in group], with_text=True)
+                results = self._searcher(source).search([step.plan for _, step in group], with_text=True)
             except EnvironmentUnavailableError as error:
                 log.warning("%s%d plans got no ranking: %s", f"{source}: " if source else "", len(group), error)
-                rankings = [None] * len(group)
-            for (request, step), ranking in zip(group, rankings, strict=True):
+                results = [None] * len(group)
+            for (request, step), result in zip(group, results, strict=True):
                 request.run.spent.searches += len(step.plan.probes)
-                if ranking is not None:
-                    request.run.spent.truncated += getattr(ranking, "truncated", 0)
-                    documents, scores = (hit.document for hit in ranking), (hit.score for hit in ranking)
+                if result is not None:
+                    request.run.spent.truncated += result.truncated
+                    documents, scores = (hit.document for hit in result.ranking), (hit.score for hit in result.ranking)
                     request.answer = SearchResults(step.plan, tuple(documents), tuple(scores))
 
     def _score(self, requests: Sequence["_PendingStep"]) -> None:
@@ -160,7 +160,7 @@ class Runner:
             raise ConfigError("the method asks a language model, and none is given")
         return model
 
-    def _searcher(self, source: str) -> SearchClient:
+    def _searcher(self, source: str) -> EnvironmentApi:
         if not self.searchers:
             raise ConfigError("the method searches, and no environment is given")
         if not source:

@@ -215,7 +215,7 @@ class _Titles:
 
     def step(
         self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
-    ) -> list[StepResult | None]:
+    ) -> Sequence[StepResult | None]:
         """As the client's `step`, always with texts."""
         results = self._client.step(steps, with_text=True, metrics=metrics)
         for step, result in zip(steps, results, strict=True):

@@ -362,7 +362,7 @@ start_vllm() {
         read -ra more <<<"${VLLM_ARGS:-}"
         host="$(address_of "${servers[0]}")"
         # shellcheck disable=SC2016  # the address is known where the server runs
-        start_on vllm "${servers[0]}" bash -c 'host="$("$1" -m querylect.envs.client.source_address "$2")" && shift 2 && exec "$@" --host "$host"' \
+        start_on vllm "${servers[0]}" bash -c 'host="$("$1" -m querylect.envs.client.services "$2")" && shift 2 && exec "$@" --host "$host"' \
             vllm "$bin/python" "$(address_of "${trainers[0]}")" "${command[@]}" "${more[@]}"
     fi
     arguments+=(rollout.server.base_url="http://$host:$port"

@@ -1,6 +1,6 @@
 """Waits until the services of a job answer: `python -m querylect.slurm.ready FOLDER COUNT SECONDS`.
 
-A service is known once it has written its address into the folder (envs/client/discovery.py), and ready once /readyz
+A service is known once it has written its address into the folder (envs/client/services.py), and ready once /readyz
 answers 200 from here, so that a firewall between two nodes is found before a trainer is loaded. Standard library only.
 """
 

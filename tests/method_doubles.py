@@ -4,7 +4,7 @@ import json
 from functools import partial
 
 from querylect.data.types import Document, Question
-from querylect.envs.schemas import HitBody
+from querylect.envs.schemas import HitBody, PlanResult
 from querylect.errors import EnvironmentUnavailableError
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, MissingResponse, Text
@@ -52,10 +52,11 @@ class Shelf:
         depth = max(map(len, columns))
         turns = [column[rank] for rank in range(depth) for column in columns if rank < len(column)]
         documents = list({document.id: document for document in turns}.values())[: plan.k]
-        return [
+        hits = [
             HitBody(id=document.id, score=-number, title=document.title, text=document.text)
             for number, document in enumerate(documents)
         ]
+        return PlanResult(ranking=hits)
 
     @property
     def queries(self):

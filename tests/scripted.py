@@ -1,7 +1,7 @@
 """A model with a script, and a collection that finds what it is told to: hand-worked cases need neither a model nor an
 index."""
 
-from querylect.envs.schemas import HitBody
+from querylect.envs.schemas import HitBody, PlanResult
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, MissingResponse, Text
 from querylect.methods.methods import make_method
@@ -41,7 +41,8 @@ class Collection:
 
     def search(self, plans, with_text=True):
         self.plans += plans
-        return [[self.hit(name, rank) for rank, name in enumerate(self.ranked(plan))] for plan in plans]
+        rankings = [[self.hit(name, rank) for rank, name in enumerate(self.ranked(plan))] for plan in plans]
+        return [PlanResult(ranking=ranking) for ranking in rankings]
 
     def ranked(self, plan):
         texts = [term.text for probe in plan.probes for term in probe.terms]

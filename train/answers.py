@@ -23,7 +23,7 @@ from ..configs.section import RewardMetric
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi, StepClient
 from ..envs.plan import SearchPlan
-from ..envs.schemas import EnvironmentInfo, Step, StepResult
+from ..envs.schemas import EnvironmentInfo, PlanResult, Step, StepResult
 from ..errors import ConfigError, DataError
 from ..eval.tasks.gold import Gold, GoldSet, gold_answers
 from ..eval.tasks.reader import ANSWERS_VERSION, reader_prompt
@@ -81,6 +81,9 @@ class AnswerClient:
         """Held while a step is searched and read."""
         self._figures, self._figures_lock = ReaderFigures(), threading.Lock()
         """Since the last `take_figures`, which does not wait for a step that another thread samples ahead."""
+
+    def search(self, plans: Sequence[SearchPlan], *, with_text: bool = True) -> list[PlanResult]:
+        return self._client.search(plans, with_text=with_text)
 
     @property
     def environment_client(self) -> EnvironmentApi:

@@ -52,7 +52,7 @@ class Grader:
         return self._in_parts(question_ids, label, lambda part: reading.step_and_read([], part, metrics=[self.metric]))
 
     def _in_parts(
-        self, items: Sequence[_Item], label: str, score: Callable[[Sequence[_Item]], list[StepResult | None]]
+        self, items: Sequence[_Item], label: str, score: Callable[[Sequence[_Item]], Sequence[StepResult | None]]
     ) -> list[StepResult]:
         answered: list[StepResult] = []
         for start in range(0, len(items), STEPS_PER_CALL):

@@ -7,6 +7,7 @@ service does not answer, or refuses, the episode fails with that error and has n
     vf-eval querylect --env.taskset.urls '["http://127.0.0.1:8765"]'
 """
 
+import asyncio
 from collections.abc import Iterator
 
 import verifiers.v1 as vf
@@ -17,7 +18,7 @@ from ...configs.schema import ClientConfig
 from ...data.history import lines_of
 from ...data.types import Utterance
 from ...errors import EnvironmentUnavailableError
-from ..client.client import AsyncEnvironmentClient, EnvironmentClient
+from ..client.client import EnvironmentClient
 from ..plan import SearchPlan
 from ..schemas import PRIMARY_METRIC, Step, StepResult
 from .text import plan_of_reply, show
@@ -88,11 +89,11 @@ class RetrievalEnv(vf.Env[RetrievalEnvConfig]):
 
     async def start(self) -> None:
         """Open the connection that all episodes share."""
-        self._client = AsyncEnvironmentClient(self.taskset.config.client)
+        self._client = EnvironmentClient(self.taskset.config.client)
 
     async def stop(self) -> None:
         if hasattr(self, "_client"):
-            await self._client.close()
+            self._client.close()
 
     def plan(self, reply: str) -> SearchPlan | None:
         """The search that a reply asks for; None where it asks for none."""
@@ -117,7 +118,8 @@ class RetrievalEnv(vf.Env[RetrievalEnvConfig]):
             trace.record_reward(PRIMARY_METRIC, values[-1])
 
     async def _search(self, question_id: str, plan: SearchPlan) -> StepResult:
-        (result,) = await self._client.step([Step(question_id=question_id, plan=plan)], with_text=True)
+        step = Step(question_id=question_id, plan=plan)
+        (result,) = await asyncio.to_thread(self._client.step, [step], with_text=True)
         if result is None:
             raise EnvironmentUnavailableError(
                 f"the search of question {question_id!r} failed: no service answered in "

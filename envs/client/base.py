@@ -1,7 +1,7 @@
-"""The protocols of an environment client, which callers can also implement themselves, and the address of a service.
-No HTTP library is imported here.
+"""The protocol of an environment, which callers can also implement themselves, and the address of a service. No HTTP
+library is imported here.
 
-`EnvironmentClient` is all of them. `MixedClient` has no `search`: only a question says which environment is meant.
+`Environment` is the protocol in this process, `EnvironmentClient` over HTTP, `MixedClient` for several at once.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from ...data.types import Question
 from ..plan import SearchPlan
-from ..schemas import EnvironmentInfo, HitBody, Step, StepResult
+from ..schemas import EnvironmentInfo, PlanResult, Step, StepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class StepClient(Protocol):
 
     def step(
         self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
-    ) -> list[StepResult | None]:
-        """Rank and score every step; None = no answer before the deadline."""
+    ) -> Sequence[StepResult | None]:
+        """Rank and score every step; None = no answer before the deadline: a failed search, which has no reward."""
 
 
 @runtime_checkable
@@ -48,21 +48,17 @@ class ReadingClient(StepClient, Protocol):
 
 
 class EnvironmentApi(StepClient, Protocol):
-    """Also says what it serves, and gives the questions of a split."""
+    """An environment: what it is, its questions, searches and scored searches."""
 
     @property
     def last_failure(self) -> object:
         """The last attempt that failed, to be shown in a message; None without one."""
 
     def info(self) -> EnvironmentInfo:
-        """What the service serves."""
+        """What is searched, by which retriever, and which questions there are."""
 
     def questions(self, split: str) -> list[Question]:
         """All questions of a split, in their fixed order."""
 
-
-class SearchClient(Protocol):
-    """Ranks plans that belong to no question of the environment."""
-
-    def search(self, plans: Sequence[SearchPlan], with_text: bool = True) -> Sequence[Sequence[HitBody]]:
-        """A ranking for each plan; `Hits` where the service says how many texts it read only in part."""
+    def search(self, plans: Sequence[SearchPlan], *, with_text: bool = True) -> list[PlanResult]:
+        """One result for each plan, which belongs to no question of the environment."""

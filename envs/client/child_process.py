@@ -9,11 +9,8 @@ of its own, so that Ctrl-C in a terminal reaches the parent alone.
 import logging
 import os
 import secrets
-import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
@@ -22,14 +19,12 @@ from multiprocessing.connection import Connection
 from ...configs.schema import EnvironmentConfig
 from ...errors import EnvironmentUnavailableError, QuerylectError
 from .base import ServiceAddress
-from .discovery import PRIVATE
+from .services import PRIVATE
 
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 8.0
-"""How long the child may take to finish what is under way before it is killed, also after its parent has ended."""
-PARENT_SECONDS = 1.0
-"""How often the child looks for its parent."""
+"""How long the child may take to finish what is under way before it is killed."""
 
 
 @contextmanager
@@ -64,18 +59,13 @@ def local_service(config: EnvironmentConfig) -> Iterator[ServiceAddress]:
         if child.poll() is not None:
             log.error("the local environment service had ended by itself (exit code %d)", child.returncode)
     finally:
-        _stop(child)
-
-
-def _stop(child: subprocess.Popen[bytes]) -> None:
-    """End the child, by SIGTERM and then SIGKILL. It has ended when this returns, also after Ctrl-C meanwhile."""
-    try:
-        child.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(STOP_SECONDS)
-    finally:
-        child.kill()
-        child.wait()
+        try:
+            child.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(STOP_SECONDS)
+        finally:  # also after Ctrl-C meanwhile
+            child.kill()
+            child.wait()
 
 
 def _serve() -> None:
@@ -84,29 +74,20 @@ def _serve() -> None:
     settings, token = sys.stdin.buffer.readline(), sys.stdin.buffer.readline().decode().strip()
     if not token:
         return
-    threading.Thread(target=_stop_without_parent, args=(int(sys.argv[2]),), daemon=True).start()
+    from ..server.serve import end_with_parent, serve
+
+    end_with_parent(int(sys.argv[2]))
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
 
     def send(outcome: str | QuerylectError) -> None:
         with report:
             report.send(outcome)
 
-    from ..server.serve import serve
-
     try:
         serve(EnvironmentConfig.model_validate_json(settings), token=token, ready=send)
     except QuerylectError as error:
         send(error)
         sys.exit(error.exit_code)
-
-
-def _stop_without_parent(parent: int) -> None:
-    """Wait until the parent has ended; then end, gracefully if there is time."""
-    while os.getppid() == parent:
-        time.sleep(PARENT_SECONDS)
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(STOP_SECONDS)
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The client of the environment service, asynchronous and synchronous.
+"""The client of the environment service.
 
-A failed search is never a reward: a step without an answer at the deadline has the result None. A request goes to the
-replicas in turn, with growing pauses between rounds, until one gives a usable answer. Anything but a 200 that
-validates is a failed attempt, save a 4xx other than 408 and 429: the service calls the request itself wrong, and that
-is an error at once, and so are answers from two different indexes or by two sets of judgements.
+An outage is never a reward: a step without an answer at the deadline has the result None, a failed search. A request
+goes to the replicas in turn, with growing pauses between rounds, until one gives a usable answer. Anything but a 200
+that validates is a failed attempt, save a 4xx other than 408 and 429: the service calls the request itself wrong, and
+that is an error at once, and so are answers from two different indexes or by two sets of judgements.
 """
 
 import asyncio
@@ -11,10 +11,9 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Self, TypeVar
 
 import httpx
@@ -23,19 +22,19 @@ from pydantic_core import PydanticSerializationError
 
 from ...configs.schema import ClientConfig
 from ...data.types import Question
-from ...errors import ConfigError, EnvironmentUnavailableError, RequestError, TokenError
+from ...errors import ConfigError, EnvironmentUnavailableError, RequestError, TokenError, in_one_line
 from ..credentials import token_of
 from ..plan import SearchPlan
 from ..schemas import (
-    MAX_CHARACTERS,
     MAX_PAGE,
-    MAX_TEXTS,
-    MAX_WITHOUT,
+    MAX_WORK,
     EnvironmentInfo,
-    Hits,
     Identified,
+    PlanResult,
     Problem,
     QuestionPage,
+    Result,
+    Results,
     SearchRequest,
     SearchResponse,
     Step,
@@ -45,13 +44,11 @@ from ..schemas import (
 )
 from .base import ServiceAddress
 
-__all__ = ["AsyncEnvironmentClient", "EnvironmentClient", "RetryClock", "Step", "StepResult"]
+__all__ = ["EnvironmentClient", "RetryClock", "Step", "StepResult"]
 
 log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer", bound=BaseModel)
-Item = TypeVar("Item")
-Part = TypeVar("Part")
 Value = TypeVar("Value")
 
 MAX_PLANS_PER_REQUEST = 128
@@ -60,7 +57,7 @@ CONNECT_SECONDS = 5.0
 ATTEMPTS = 4
 """An attempt takes at most this part of the deadline."""
 FIRST_CONTACT_SECONDS = 20.0
-"""Maximum seconds for which `environment()` tries to reach a service, so that a wrong URL fails early."""
+"""Maximum seconds for which `info()` tries to reach a service, so that a wrong URL fails early."""
 BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.25, 10.0
 """Longest pause before the second round of attempts, which doubles with each round, and its limit."""
 
@@ -73,10 +70,6 @@ class RetryClock:
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 
 
-class OutageError(Exception):
-    """No usable answer from any replica before the deadline."""
-
-
 class FailedAttemptError(Exception):
     """One attempt without a usable answer, with the seconds that the service asked to wait."""
 
@@ -85,8 +78,8 @@ class FailedAttemptError(Exception):
         self.retry_after = retry_after
 
 
-class AsyncEnvironmentClient:
-    """Asks the environment; use it inside one event loop and close it there (`async with`)."""
+class EnvironmentClient:
+    """Asks the service from an event loop in a thread of its own; thread-safe. Close it (`with`)."""
 
     def __init__(
         self, config: ClientConfig, urls: Sequence[str | ServiceAddress] | None = None, clock: RetryClock | None = None
@@ -98,7 +91,7 @@ class AsyncEnvironmentClient:
         if not (urls := config.urls if urls is None else urls) or urls == "local":
             raise ConfigError(f"client.urls is {urls!r}; give at least one URL such as http://127.0.0.1:8080.")
         self._replicas = [_replica(url, config.token_env) for url in urls]
-        self._config = config
+        self._deadline = config.deadline
         self._clock = clock or RetryClock()
         self._turn = 0
         self._slots = asyncio.Semaphore(CONCURRENT_REQUESTS)
@@ -111,220 +104,16 @@ class AsyncEnvironmentClient:
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=CONCURRENT_REQUESTS),
             trust_env=not (loopback or config.urls == "local"),  # a service of this run: no proxy in between
         )
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.urls})"
-
-    @property
-    def urls(self) -> str:
-        """All URLs, for messages."""
-        return ", ".join(url for url, _ in self._replicas)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._http.aclose()
-
-    async def info(self) -> EnvironmentInfo:
-        """What the service serves.
-
-        Raises EnvironmentUnavailableError where no replica answers, RequestError where the service refuses (a wrong
-        token).
-        """
-        deadline = self._clock.now() + min(self._config.deadline, FIRST_CONTACT_SECONDS)
-        try:
-            return await self._ask("GET", "/v1/environment", EnvironmentInfo, deadline)
-        except OutageError as outage:
-            raise self._unavailable() from outage
-
-    async def questions(self, split: str) -> list[Question]:
-        """All questions of a split, in their fixed order.
-
-        Raises RequestError for an unknown split and EnvironmentUnavailableError where no replica answers in time.
-        """
-        deadline = self._clock.now() + self._config.deadline
-        received: list[Question] = []
-        while True:
-            query = httpx.QueryParams({"split": split, "offset": len(received), "limit": MAX_PAGE})
-            try:
-                page = await self._ask("GET", f"/v1/questions?{query}", QuestionPage, deadline)
-            except OutageError as outage:
-                raise self._unavailable() from outage
-            received += page.questions
-            if len(received) >= page.total or not page.questions:
-                return received
-
-    async def search(
-        self, plans: Sequence[SearchPlan], with_text: bool = True, without: Sequence[str] = ()
-    ) -> list[Hits]:
-        """Rank every plan, without the documents of the ids `without`.
-
-        Raises EnvironmentUnavailableError where any of them has no ranking at the deadline, and RequestError for a plan
-        that the service refuses.
-        """
-        left_out = sorted(set(without))
-        if len(left_out) > MAX_WITHOUT:
-            raise RequestError(f"without holds {len(left_out)} ids; a search leaves out at most {MAX_WITHOUT}.")
-
-        async def send(part: Sequence[SearchPlan], deadline: float) -> list[Hits]:
-            body = _json(SearchRequest(plans=list(part), with_text=with_text, without=left_out))
-            answer = await self._ask("POST", "/v1/search", SearchResponse, deadline, body)
-            return [
-                Hits.of(ranking, truncated)
-                for ranking, truncated in zip(answer.rankings, answer.truncated, strict=True)
-            ]
-
-        outcomes = await self._in_parts(plans, plans, send)
-        rankings = [outcome for outcome in outcomes if outcome is not None]
-        if len(rankings) < len(plans):
-            raise self._unavailable()
-        return rankings
-
-    async def step(
-        self, steps: Sequence[Step], with_text: bool = False, metrics: Sequence[str] = ()
-    ) -> list[StepResult | None]:
-        """Rank and score every step; None for a step without an answer at the deadline: a failed search, not worth 0.
-
-        Raises RequestError for a step that the service refuses (unknown question, malformed plan, wrong token).
-        """
-
-        async def send(part: Sequence[Step], deadline: float) -> list[StepResult]:
-            body = _json(StepRequest(steps=list(part), with_text=with_text, metrics=list(metrics)))
-            return (await self._ask("POST", "/v1/step", StepResponse, deadline, body)).results
-
-        results = await self._in_parts(steps, [step.plan for step in steps], send)
-        if missing := results.count(None):
-            log.warning("%d of %d searches failed; last failure: %s", missing, len(results), self.last_failure)
-        return results
-
-    async def _in_parts(
-        self,
-        items: Sequence[Item],
-        plans: Sequence[SearchPlan],
-        send: Callable[[Sequence[Item], float], Awaitable[list[Part]]],
-    ) -> list[Part | None]:
-        """Send items, of one plan each, in concurrent requests within the service's limits; the outcome of an item
-        without an answer in time is None."""
-        deadline = self._clock.now() + self._config.deadline
-
-        async def deliver(part: Sequence[Item]) -> Sequence[Part | None]:
-            try:
-                async with self._slots:
-                    outcomes = await send(part, deadline)
-            except OutageError:
-                return [None] * len(part)
-            if len(outcomes) != len(part):
-                raise EnvironmentUnavailableError(f"{self.urls} sent {len(outcomes)} results for {len(part)} plans.")
-            return outcomes
-
-        tasks = [asyncio.create_task(deliver(items[start:end])) for start, end in _parts(plans)]
-        try:
-            return [outcome for part in await asyncio.gather(*tasks) for outcome in part]
-        finally:
-            for task in tasks:
-                task.cancel()
-
-    async def _ask(
-        self,
-        method: str,
-        path: str,
-        kind: type[Answer],
-        deadline: float,
-        body: str | None = None,
-    ) -> Answer:
-        """The first usable answer. `deadline` is a time of the clock.
-
-        Raises OutageError at the deadline, RequestError where a replica refuses the request, TokenError where one wants
-        another token, ConfigError where the answer is from another index.
-        """
-        self._turn += 1
-        start = self._turn % len(self._replicas)
-        replicas = [*self._replicas[start:], *self._replicas[:start]]
-        backoff, failures = BACKOFF_SECONDS, ["the deadline passed before the first attempt"]
-        while True:
-            pauses = []
-            for url, token in replicas:
-                if (seconds := min(self._config.deadline / ATTEMPTS, deadline - self._clock.now())) <= 0:
-                    raise OutageError(failures[-1])
-                try:
-                    answer = await self._attempt(method, url + path, token, kind, seconds, body)
-                except FailedAttemptError as failure:
-                    self.last_failure = f"{url}: {failure}"
-                    failures.append(self.last_failure)
-                    pauses.append(failure.retry_after)
-                else:
-                    if isinstance(answer, Identified):
-                        self._check_identity(answer)
-                    return answer
-            pause = min(pauses) + random.uniform(0, backoff)
-            if self._clock.now() + pause >= deadline:
-                raise OutageError(failures[-1])
-            await self._clock.sleep(pause)
-            backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
-
-    async def _attempt(
-        self, method: str, url: str, token: str, kind: type[Answer], seconds: float, body: str | None = None
-    ) -> Answer:
-        """Ask one replica once, for at most `seconds`. Raises FailedAttemptError, RequestError and TokenError."""
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-        try:
-            async with asyncio.timeout(seconds):
-                response = await self._http.request(method, url, content=body, headers=headers)
-            status = response.status_code
-            if status == 200:
-                return kind.model_validate_json(response.content, strict=True)
-        except TimeoutError:
-            raise FailedAttemptError(f"no answer within {seconds:.3g} s") from None
-        except httpx.HTTPError as error:
-            raise FailedAttemptError(f"{type(error).__name__}: {error}".rstrip(": ")) from error
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"])) or "body"
-            raise FailedAttemptError(f"not the environment's answer: {where}: {first['msg']}") from error
-        if 400 <= status < 500 and status not in (408, 429):
-            refusal = TokenError if status in (401, 403) else RequestError
-            raise refusal(f"{method} {url} was refused with {status}: {_detail(response)}")
-        header = response.headers.get("retry-after", "")
-        raise FailedAttemptError(f"HTTP {status}: {_detail(response)}", float(header) if header.isdecimal() else 0.0)
-
-    def _check_identity(self, answer: Identified) -> None:
-        """Raise ConfigError where two answers differ in what every ranking and reward depends on."""
-        first = self._identity = self._identity or answer
-        for field in ("index_hash", "settings_hash"):
-            expected, actual = getattr(first, field), getattr(answer, field)
-            if actual != expected:
-                raise ConfigError(
-                    f"the answers of {self.urls} differ in {field} ({expected} and {actual}), so rewards would not be "
-                    "comparable. Start every replica with the same index, questions, and judgements, and do "
-                    "not change them during a run."
-                )
-
-    def _unavailable(self) -> EnvironmentUnavailableError:
-        return EnvironmentUnavailableError(
-            f"no environment service answers at {self.urls}; the last error was {self.last_failure}. "
-            "Start it with `querylect serve`, correct client.urls, or set client.urls to local."
-        )
-
-
-class EnvironmentClient:
-    """The same client for synchronous callers: an event loop in a separate thread. Close it (`with`)."""
-
-    def __init__(
-        self, config: ClientConfig, urls: Sequence[str | ServiceAddress] | None = None, clock: RetryClock | None = None
-    ) -> None:
-        """As AsyncEnvironmentClient."""
-        self._client = AsyncEnvironmentClient(config, urls, clock)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="querylect-client", daemon=True)
         self._thread.start()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._client.urls})"
+        return f"{type(self).__name__}({self._urls})"
+
+    @property
+    def _urls(self) -> str:
+        return ", ".join(url for url, _ in self._replicas)
 
     def __enter__(self) -> Self:
         return self
@@ -335,60 +124,184 @@ class EnvironmentClient:
     def close(self) -> None:
         """Close all connections and end the thread; a second call does nothing."""
         if self._thread.is_alive():
-            self._wait(self._client.close())
+            self._wait(self._http.aclose())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
 
-    @property
-    def last_failure(self) -> str | None:
-        """The last attempt that failed: which URL and why."""
-        return self._client.last_failure
-
     def info(self) -> EnvironmentInfo:
-        """As AsyncEnvironmentClient.info."""
-        return self._wait(self._client.info())
+        """What the service serves.
+
+        Raises EnvironmentUnavailableError where no replica answers, RequestError where the service refuses (a wrong
+        token).
+        """
+        deadline = self._clock.now() + min(self._deadline, FIRST_CONTACT_SECONDS)
+        return self._wait(self._ask("GET", "/v1/environment", EnvironmentInfo, deadline))
 
     def questions(self, split: str) -> list[Question]:
-        """As AsyncEnvironmentClient.questions."""
-        return self._wait(self._client.questions(split))
+        """All questions of a split, in their fixed order. Raises as `info`, RequestError also for an unknown split."""
+        deadline = self._clock.now() + self._deadline
+        received: list[Question] = []
+        while True:
+            query = httpx.QueryParams({"split": split, "offset": len(received), "limit": MAX_PAGE})
+            page = self._wait(self._ask("GET", f"/v1/questions?{query}", QuestionPage, deadline))
+            received += page.questions
+            if len(received) >= page.total or not page.questions:
+                return received
 
-    def search(self, plans: Sequence[SearchPlan], with_text: bool = True, without: Sequence[str] = ()) -> list[Hits]:
-        """As AsyncEnvironmentClient.search."""
-        return self._wait(self._client.search(plans, with_text, without))
+    def search(self, plans: Sequence[SearchPlan], *, with_text: bool = True) -> list[PlanResult]:
+        """One result for each plan.
+
+        Raises EnvironmentUnavailableError where any of them has none at the deadline, and RequestError for a plan that
+        the service refuses.
+        """
+        requests = [(b - a, SearchRequest(plans=list(plans[a:b]), with_text=with_text)) for a, b in _parts(plans)]
+        found = self._wait(self._send("/v1/search", requests, SearchResponse))
+        results = [result for result in found if result is not None]
+        if len(results) < len(plans):
+            raise self._unavailable()
+        return results
 
     def step(
-        self, steps: Sequence[Step], with_text: bool = False, metrics: Sequence[str] = ()
+        self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
     ) -> list[StepResult | None]:
-        """As AsyncEnvironmentClient.step."""
-        return self._wait(self._client.step(steps, with_text, metrics))
+        """Rank and score every step; None for a step without an answer at the deadline: a failed search, not worth 0.
 
-    def step_soon(
-        self, steps: Sequence[Step], with_text: bool = False, metrics: Sequence[str] = ()
+        Raises RequestError for a step that the service refuses (unknown question, malformed plan, wrong token).
+        """
+        return _result(self.start_step(steps, with_text=with_text, metrics=metrics))
+
+    def start_step(
+        self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
     ) -> Future[list[StepResult | None]]:
         """`step` without waiting for it: take the future's result, or cancel it."""
-        return asyncio.run_coroutine_threadsafe(self._client.step(steps, with_text, metrics), self._loop)
+        requests = [
+            (b - a, StepRequest(steps=list(steps[a:b]), with_text=with_text, metrics=list(metrics)))
+            for a, b in _parts([step.plan for step in steps])
+        ]
+        return asyncio.run_coroutine_threadsafe(self._send("/v1/step", requests, StepResponse), self._loop)
 
     def _wait(self, call: Coroutine[Any, Any, Value]) -> Value:
-        future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        return _result(asyncio.run_coroutine_threadsafe(call, self._loop))
+
+    async def _send(
+        self, path: str, requests: Sequence[tuple[int, BaseModel]], kind: type[Results[Result]]
+    ) -> list[Result | None]:
+        """The results of requests of so many items each, side by side; None for items without an answer in time."""
+        deadline = self._clock.now() + self._deadline
+
+        async def deliver(count: int, request: BaseModel) -> Sequence[Result | None]:
+            try:
+                async with self._slots:
+                    results = (await self._ask("POST", path, kind, deadline, _json(request))).results
+            except EnvironmentUnavailableError:
+                log.warning("%d searches failed; last failure: %s", count, self.last_failure)
+                return [None] * count
+            if len(results) != count:
+                raise EnvironmentUnavailableError(f"{self._urls} sent {len(results)} results for {count} plans.")
+            return results
+
+        tasks = [asyncio.create_task(deliver(*request)) for request in requests]
         try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+            return [result for part in await asyncio.gather(*tasks) for result in part]
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _ask(
+        self, method: str, path: str, kind: type[Answer], deadline: float, body: str | None = None
+    ) -> Answer:
+        """The first usable answer. `deadline` is a time of the clock.
+
+        Raises EnvironmentUnavailableError at the deadline, RequestError where a replica refuses the request, TokenError
+        where one wants another token, ConfigError where the answer is from another index.
+        """
+        self._turn += 1
+        first, backoff = self._turn % len(self._replicas), BACKOFF_SECONDS
+        while True:
+            pauses = []
+            for url, token in [*self._replicas[first:], *self._replicas[:first]]:
+                if (seconds := min(self._deadline / ATTEMPTS, deadline - self._clock.now())) <= 0:
+                    raise self._unavailable()
+                try:
+                    answer = await self._attempt(method, url + path, token, kind, seconds, body)
+                except FailedAttemptError as failure:
+                    self.last_failure = f"{url}: {failure}"
+                    pauses.append(failure.retry_after)
+                else:
+                    if isinstance(answer, Identified):
+                        self._check_identity(answer)
+                    return answer
+            pause = min(pauses) + random.uniform(0, backoff)
+            if self._clock.now() + pause >= deadline:
+                raise self._unavailable()
+            await self._clock.sleep(pause)
+            backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
+
+    async def _attempt(
+        self, method: str, url: str, token: str, kind: type[Answer], seconds: float, body: str | None
+    ) -> Answer:
+        """Ask one replica once, for at most `seconds`. Raises FailedAttemptError, RequestError and TokenError."""
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self._http.request(method, url, content=body, headers=headers)
+            if response.status_code == 200:
+                return kind.model_validate_json(response.content, strict=True)
+        except TimeoutError:
+            raise FailedAttemptError(f"no answer within {seconds:.3g} s") from None
+        except httpx.HTTPError as error:
+            raise FailedAttemptError(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+        except ValidationError as error:
+            raise FailedAttemptError(f"not the environment's answer: {in_one_line(error)}") from error
+        status = response.status_code
+        try:
+            detail = Problem.model_validate_json(response.content).detail
+        except ValidationError:  # no answer of the service, such as a proxy's
+            detail = " ".join(response.text.split())[:300] or response.reason_phrase
+        if 400 <= status < 500 and status not in (408, 429):
+            refusal = TokenError if status in (401, 403) else RequestError
+            raise refusal(f"{method} {url} was refused with {status}: {detail}")
+        pause = response.headers.get("retry-after", "")
+        raise FailedAttemptError(f"HTTP {status}: {detail}", float(pause) if pause.isdecimal() else 0.0)
+
+    def _check_identity(self, answer: Identified) -> None:
+        """Raise ConfigError where two answers differ in what every ranking and reward depends on."""
+        first = self._identity = self._identity or answer
+        for field in ("index_hash", "settings_hash"):
+            expected, actual = getattr(first, field), getattr(answer, field)
+            if actual != expected:
+                raise ConfigError(
+                    f"the answers of {self._urls} differ in {field} ({expected} and {actual}), so rewards would not be "
+                    "comparable. Start every replica with the same index, questions, and judgements, and do "
+                    "not change them during a run."
+                )
+
+    def _unavailable(self) -> EnvironmentUnavailableError:
+        return EnvironmentUnavailableError(
+            f"no environment service answers at {self._urls}; the last error was {self.last_failure}. "
+            "Start it with `querylect serve`, correct client.urls, or set client.urls to local."
+        )
 
 
-def _parts(plans: Sequence[SearchPlan]) -> list[tuple[int, int]]:
+def _result(future: Future[Value]) -> Value:
+    """The future's result; it is cancelled where this thread is interrupted."""
+    try:
+        return future.result()
+    finally:
+        future.cancel()
+
+
+def _parts(plans: Sequence[SearchPlan]) -> Iterator[tuple[int, int]]:
     """Start and end of each request's plans."""
-    at_most = (MAX_PLANS_PER_REQUEST, MAX_TEXTS, MAX_CHARACTERS)
-    starts, totals = [0], (0, 0, 0)
+    start = work = 0
     for i, plan in enumerate(plans):
-        size = (1, len(plan.texts), sum(map(len, plan.texts)))
-        totals = (totals[0] + size[0], totals[1] + size[1], totals[2] + size[2])
-        if i > starts[-1] and any(total > limit for total, limit in zip(totals, at_most, strict=True)):
-            starts.append(i)
-            totals = size
-    return list(pairwise([*starts, len(plans)])) if plans else []
+        work += plan.work
+        if i > start and (i - start == MAX_PLANS_PER_REQUEST or work > MAX_WORK):
+            yield start, i
+            start, work = i, plan.work
+    if plans:
+        yield start, len(plans)
 
 
 def _json(request: BaseModel) -> str:
@@ -404,12 +317,3 @@ def _replica(service: str | ServiceAddress, token_env: str) -> tuple[str, str]:
     if not address.url.startswith(("http://", "https://")):
         raise ConfigError(f"client.urls: {address.url!r} is no URL; expected http://HOST:PORT or https://HOST.")
     return address.url.rstrip("/"), token_of(token_env) if address.token is None else address.token
-
-
-def _detail(response: httpx.Response) -> str:
-    """What an error answer says, in one line."""
-    try:
-        problem = Problem.model_validate_json(response.content)
-    except ValidationError:
-        return " ".join(response.text.split())[:300] or response.reason_phrase
-    return " ".join([problem.detail, *(f"{where}: {what}." for where, what in problem.invalid.items())])

@@ -1,4 +1,4 @@
-"""Opens the client that a run's settings describe, for training, evaluation and rewriting."""
+"""Opens the environment that a run's settings describe, for training, evaluation and rewriting."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -9,8 +9,8 @@ from ...configs.schema import ClientConfig, EnvironmentConfig, RunConfig
 from .base import EnvironmentApi, ServiceAddress
 from .child_process import local_service
 from .client import EnvironmentClient
-from .discovery import service_urls
 from .multi import MixedClient
+from .services import service_urls
 
 if TYPE_CHECKING:
     from ...data.corpus import LoadedQuestions
@@ -23,13 +23,11 @@ AnyClient = EnvironmentClient | MixedClient
 def open_environment(env: EnvironmentConfig, settings: ClientConfig) -> Iterator[EnvironmentClient]:
     """A client of one environment. For `local`, the service runs as a child process until the end of the block, unless
     a running one is known (`service_urls`)."""
-    urls = known_services(env, settings)
-    if urls is None:
-        with local_service(env) as service, EnvironmentClient(settings, urls=[service]) as client:
-            yield client
-    else:
-        with EnvironmentClient(settings, urls=urls) as client:
-            yield client
+    with ExitStack() as stack:
+        urls = known_services(env, settings)
+        if urls is None:
+            urls = [stack.enter_context(local_service(env))]
+        yield stack.enter_context(EnvironmentClient(settings, urls))
 
 
 @contextmanager
@@ -44,9 +42,9 @@ def open_unserved(
     deadline.
     """
     if known_services(env, settings) is None and only_reads_index(env):
-        from .in_process import InProcessClient
+        from ..environment import Environment
 
-        yield InProcessClient(env, loaded)
+        yield Environment.open(env, loaded)
     else:
         with open_environment(env, settings) as client:
             yield client
@@ -57,9 +55,9 @@ def only_reads_index(env: EnvironmentConfig) -> bool:
     from ..recipes import PYTHON
     from ..retrievers.registry import required_indexes
 
-    searched = [env, *required_indexes(env)]
     return not any(
-        required.remote or required.engine == "milvus" or required.retriever.startswith(PYTHON) for required in searched
+        required.remote or required.engine == "milvus" or required.retriever.startswith(PYTHON)
+        for required in [env, *required_indexes(env)]
     )
 
 

@@ -1,20 +1,21 @@
 """Several environments behind one client; a question's id names the one that ranks and scores it (data/mixed_ids.py).
 
-Every environment has its own client, replicas and deadline. A search that one of them fails to answer has no result;
-those of the others are returned.
+Every environment has its own client, replicas and deadline. A search that one of them fails to answer is a failed
+search; the results of the others are returned.
 """
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 
 from ...data.mixed_ids import join_id, joined, split_id
 from ...data.types import Question
-from ..schemas import EnvironmentInfo, Step, StepResult
+from ...errors import ConfigError
+from ..plan import SearchPlan
+from ..schemas import EnvironmentInfo, PlanResult, Step, StepResult
 from .client import EnvironmentClient
 
 
 class MixedClient:
-    """Asks the environments by name; the caller closes the clients."""
+    """Asks the environments by name; the caller closes the clients. Raises as they do."""
 
     def __init__(self, clients: Mapping[str, EnvironmentClient]) -> None:
         self.clients = dict(clients)
@@ -26,14 +27,11 @@ class MixedClient:
         return "; ".join(failures) or None
 
     def infos(self) -> dict[str, EnvironmentInfo]:
-        """What each of them serves. Raises as EnvironmentClient.info."""
+        """What each of them serves."""
         return {name: client.info() for name, client in self.clients.items()}
 
     def info(self) -> EnvironmentInfo:
-        """All environments as one: sizes summed up, retrievers by name, hashes joined.
-
-        Raises as EnvironmentClient.info.
-        """
+        """All environments as one: sizes summed up, retrievers by name, hashes joined."""
         infos = self.infos()
 
         def combined(field: str) -> str:
@@ -52,30 +50,32 @@ class MixedClient:
         )
 
     def questions(self, split: str) -> list[Question]:
-        """The questions of that split in all environments, one after the other, under mixed ids.
-
-        Raises as EnvironmentClient.questions.
-        """
+        """The questions of that split in all environments, one after the other, under mixed ids."""
         return [question for name, client in self.clients.items() for question in joined(name, client.questions(split))]
+
+    def search(self, plans: Sequence[SearchPlan], *, with_text: bool = True) -> list[PlanResult]:
+        """Refused: only a question says which environment is meant."""
+        raise ConfigError(f"a plan without a question names none of {', '.join(self.clients)}. Search one of them.")
 
     def step(
         self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
     ) -> list[StepResult | None]:
         """Rank and score every step where it belongs, all environments side by side; results in the order of `steps`.
 
-        Raises as EnvironmentClient.step, and then cancels the searches of the other environments.
+        Where one of them raises, the searches of the others are cancelled.
         """
-        indices_by_name: dict[str, list[int]] = {}
+        parts: dict[str, dict[int, Step]] = {}
         for index, step in enumerate(steps):
-            indices_by_name.setdefault(split_id(step.question_id)[0], []).append(index)
-        futures: dict[str, Future[list[StepResult | None]]] = {}
+            name, question_id = split_id(step.question_id)
+            parts.setdefault(name, {})[index] = step.model_copy(update={"question_id": question_id})
+        futures = {
+            name: self.clients[name].start_step(list(part.values()), with_text=with_text, metrics=metrics)
+            for name, part in parts.items()
+        }
         results: list[StepResult | None] = [None] * len(steps)
         try:
-            for name, indices in indices_by_name.items():
-                part = [Step(question_id=split_id(steps[i].question_id)[1], plan=steps[i].plan) for i in indices]
-                futures[name] = self.clients[name].step_soon(part, with_text, metrics)
-            for name, indices in indices_by_name.items():
-                for index, result in zip(indices, futures[name].result(), strict=True):
+            for name, part in parts.items():
+                for index, result in zip(part, futures[name].result(), strict=True):
                     if result is not None:
                         mixed_id = join_id(name, result.question_id)
                         results[index] = result.model_copy(update={"question_id": mixed_id})

@@ -1,25 +1,28 @@
 """The environment as an HTTP service: questions, rankings and rewards over FastAPI, and never a qrel.
 
-`serve` listens only when the index is open and has answered a first search.
+Plans of concurrent requests are searched together (batching.py); scores and texts are read in threads, so that the
+event loop stays free.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import base64
+import hashlib
+import re
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Response
+from fastapi import APIRouter, Depends, FastAPI, Query, Response
 from fastapi.responses import PlainTextResponse
 from fastapi.security import HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic_core import to_json
 
 from ...version import __version__
 from ..environment import Environment
-from ..page.router import page_router
-from ..plan import SearchPlan
 from ..schemas import (
     MAX_PAGE,
-    PRIMARY_METRIC,
     EnvironmentInfo,
     Health,
     QuestionPage,
@@ -28,33 +31,30 @@ from ..schemas import (
     StepRequest,
     StepResponse,
 )
-from ..wire import hit_fields, info_of, result_fields
-from .batching import OverloadedError
-from .middleware import RequestMiddleware
-from .problems import RESPONSES, add_problem_handlers
-from .service import ServiceState, check_plans
+from .batching import Batcher, OverloadedError
+from .limits import RESPONSES, RequestMiddleware, add_problem_handlers
+from .metrics import Metrics
+
+PAGE = (Path(__file__).parent / "page.html").read_bytes()
+"""The playground: one static page that asks the routes of every client, and loads nothing else."""
+Extend = Callable[[FastAPI], Callable[[], object]]
+"""Adds routes to a service, whose environment and batcher are in `app.state`; returns what is called at its end."""
 
 
-def create_app(
-    environment: Environment,
-    token: str | None = None,
-    extend: Callable[[FastAPI], object] | None = None,
-) -> FastAPI:
-    """The service of an opened environment; with a token, every call but the health checks and the page asks for it.
-
-    `extend` adds routes, which find the service in `app.state.service`.
-    """
-    service = ServiceState(environment)
+def create_app(environment: Environment, token: str | None = None, extend: Extend | None = None) -> FastAPI:
+    """The service of an opened environment; with a token, every call but the health checks and the page asks for it."""
+    metrics = Metrics()
+    batcher = Batcher(environment, metrics)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await service.batcher.start()
+        await batcher.start()
         try:
             yield
         finally:
-            for close in service.closers:
+            if close is not None:
                 close()
-            await service.batcher.stop()
+            await batcher.stop()
 
     app = FastAPI(
         title="querylect environment",
@@ -66,20 +66,18 @@ def create_app(
         responses=RESPONSES,
         dependencies=[Depends(HTTPBearer(auto_error=False))] if token else [],  # declares the token that is checked
     )
-    app.state.service = service
-    app.add_middleware(RequestMiddleware, token=token or None, metrics=service.metrics)
+    app.state.environment, app.state.batcher = environment, batcher
+    app.add_middleware(RequestMiddleware, token=token or None, metrics=metrics)
     add_problem_handlers(app)
-    app.include_router(page_router())
-    for routes in (_status_routes, _question_routes, _search_routes):
-        app.include_router(routes(service))
-    if extend is not None:
-        extend(app)
+    app.include_router(_status_routes(batcher, metrics))
+    app.include_router(_environment_routes(environment, batcher))
+    close = extend(app) if extend is not None else None
     return app
 
 
-def _status_routes(service: ServiceState) -> APIRouter:
-    """Routes for operators and load balancers."""
-    router = APIRouter()
+def _status_routes(batcher: Batcher, metrics: Metrics) -> APIRouter:
+    """Routes for operators and load balancers, and the page."""
+    router, page_headers = APIRouter(), {"Content-Security-Policy": _page_policy()}
 
     @router.get("/healthz")
     async def healthz() -> Health:
@@ -89,29 +87,36 @@ def _status_routes(service: ServiceState) -> APIRouter:
     @router.get("/readyz")
     async def readyz() -> Health:
         """Plans are taken."""
-        if not service.ready:
-            raise OverloadedError(
-                "the service starts up or goes down, too much work waits, or its index was damaged; ask again later or "
-                "ask another replica"
-            )
+        if not batcher.ready:
+            raise OverloadedError("the service starts or ends, or too much work waits; ask later, or another replica")
         return Health(status="ready")
 
     @router.get("/metrics", response_class=PlainTextResponse)
-    async def metrics() -> Response:
+    async def figures() -> Response:
         """Figures for Prometheus."""
-        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    @router.get("/", include_in_schema=False)
+    async def page() -> Response:
+        """It holds no data: what it shows, it asks for with the token."""
+        return Response(PAGE, media_type="text/html; charset=utf-8", headers=page_headers)
 
     return router
 
 
-def _question_routes(service: ServiceState) -> APIRouter:
-    """What the environment is, and its questions."""
-    router, environment = APIRouter(), service.environment
+def _environment_routes(environment: Environment, batcher: Batcher) -> APIRouter:
+    """The calls of `EnvironmentApi`."""
+    router, info = APIRouter(), environment.info()
+    identity = {"index_hash": info.index_hash, "settings_hash": info.settings_hash}
+
+    async def answer(results: Callable[[], list[dict[str, object]]]) -> Response:
+        content = await asyncio.to_thread(lambda: to_json({**identity, "results": results()}))
+        return Response(content, media_type="application/json")
 
     @router.get("/v1/environment")
     async def describe() -> EnvironmentInfo:
         """What is searched, by which retriever, and which questions there are."""
-        return info_of(environment)
+        return info
 
     @router.get("/v1/questions")
     async def questions(
@@ -120,50 +125,38 @@ def _question_routes(service: ServiceState) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
     ) -> QuestionPage:
         """One page of a split's questions, in their fixed order."""
-        page = environment.questions(split, offset, limit)
-        return QuestionPage(split=split, total=environment.splits[split], offset=offset, questions=page)
-
-    return router
-
-
-def _search_routes(service: ServiceState) -> APIRouter:
-    """Rankings and their rewards."""
-    router, environment = APIRouter(), service.environment
+        all_questions = environment.questions(split)
+        page = all_questions[offset : offset + limit]
+        return QuestionPage(split=split, total=len(all_questions), offset=offset, questions=page)
 
     @router.post("/v1/search", response_model=SearchResponse)
     async def search(body: SearchRequest) -> Response:
-        """Rank every plan, without the documents of `without`."""
-        check_plans(body.plans)
-        plans: Sequence[SearchPlan] = body.plans
-        if body.without:
-            plans = await asyncio.to_thread(environment.plans_without, plans, body.without)
-        ranked = await service.rank(plans)
-        return await service.answer(
-            lambda: {
-                "rankings": [hit_fields(environment, hits, body.with_text) for hits in ranked],
-                "truncated": [hits.truncated for hits in ranked],
-            }
-        )
+        """Rank every plan."""
+        ranked = await batcher.rank(body.plans)
+        return await answer(lambda: [environment.result_fields(ranking, body.with_text) for ranking in ranked])
 
     @router.post("/v1/step", response_model=StepResponse)
     async def step(body: StepRequest) -> Response:
         """Rank every step's plan and score the ranking for its question."""
-        unknown = sorted({step.question_id for step in body.steps} - environment.question_ids)
-        if unknown:
-            raise HTTPException(
-                404,
-                f"{len(unknown)} unknown question ids, {unknown[0]!r} among them; take ids from GET /v1/questions.",
-            )
-        metric_names = list(dict.fromkeys([PRIMARY_METRIC, *body.metrics]))
-        check_plans([step.plan for step in body.steps])
-        ranked = await service.rank([environment.plan_for(step.question_id, step.plan) for step in body.steps])
-        return await service.answer(
-            lambda: {
-                "results": [
-                    result_fields(environment, step.question_id, hits, body.with_text, metric_names)
-                    for step, hits in zip(body.steps, ranked, strict=True)
-                ]
-            }
+        ranked = await batcher.rank(list(map(environment.plan_of, body.steps)))
+        return await answer(
+            lambda: [
+                environment.step_fields(step, ranking, body.with_text, body.metrics)
+                for step, ranking in zip(body.steps, ranked, strict=True)
+            ]
         )
 
     return router
+
+
+def _page_policy() -> str:
+    """A content security policy by which the page runs its own script alone, and asks this service alone."""
+
+    def source(tag: str) -> str:
+        (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>".encode(), PAGE, re.DOTALL)
+        return f"'sha256-{base64.b64encode(hashlib.sha256(content).digest()).decode()}'"
+
+    return (
+        f"default-src 'none'; style-src {source('style')}; script-src {source('script')}; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )

@@ -10,67 +10,61 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import blake2b
 
 from cachetools import LRUCache
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json
 
-from ...errors import EnvironmentUnavailableError
-from ..environment import Environment, PlanRanking
+from ...errors import EnvironmentUnavailableError, RequestError
+from ..environment import Environment, Ranking
 from ..plan import SearchPlan
+from ..schemas import MAX_WORK
 from .metrics import Metrics
 
 MAX_BATCH = 256
 """Most plans that are searched together."""
-MAX_PENDING = 4096
-"""While so many plans wait or are searched, requests with new ones are refused, whatever their size: if only those that
-fit were taken, small ones would keep the queue full, and a large one would never fit."""
+MAX_PENDING = MAX_WORK
+"""While plans of so much work wait or are searched, requests with new ones are refused, whatever their size: if only
+those that fit were taken, small ones would keep the queue full, and a large one would never fit."""
 CACHE_BYTES = 256 * 2**20
 RANKING_BYTES, HIT_BYTES = 300, 104
 """What a cached ranking and each of its hits take; the document ids are the corpus' own."""
-GOING_DOWN = "the service is going down; ask another replica, or again after its restart"
 
 
 class OverloadedError(Exception):
-    """Too many plans wait, or the service is going down."""
+    """Too much work waits, or the service is going down."""
 
 
-@dataclass(slots=True, eq=False)
-class _Pending:
-    plan: SearchPlan
-    ranking: asyncio.Future[PlanRanking]
+class TooLargeError(RequestError):
+    """The plans of a request are too much work for one."""
 
 
 class Batcher:
-    """Collects the plans of concurrent requests and searches them together."""
+    """Ranks the plans of concurrent requests together."""
 
     def __init__(self, environment: Environment, metrics: Metrics) -> None:
         self._environment = environment
         self._metrics = metrics
-        self._cache: LRUCache[bytes, PlanRanking] = LRUCache(
+        self._cache: LRUCache[bytes, Ranking] = LRUCache(
             CACHE_BYTES, lambda ranking: RANKING_BYTES + HIT_BYTES * len(ranking)
         )
-        self._pending: dict[bytes, _Pending] = {}
-        """Plans without a ranking, by the digest of the plan."""
-        self._queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self._pending: dict[bytes, asyncio.Future[Ranking]] = {}
+        """The rankings of plans that wait or are searched, by the digest of the plan."""
+        self._queue: asyncio.Queue[tuple[bytes, SearchPlan]] = asyncio.Queue()
         """Those of them that no batch has taken yet."""
+        self._work = 0
+        """Of all that are pending."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="querylect-search")
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def running(self) -> bool:
-        """Whether it was started and not stopped."""
-        return self._task is not None and not self._task.done()
-
-    @property
     def ready(self) -> bool:
         """Whether new plans are taken."""
-        return self.running and len(self._pending) < MAX_PENDING
+        return self._task is not None and not self._task.done() and self._work < MAX_PENDING
 
     async def start(self) -> None:
         """Begin to take plans."""
-        self._task = asyncio.create_task(self._work(), name="querylect-batcher")
+        self._task = asyncio.create_task(self._run(), name="querylect-batcher")
 
     async def stop(self) -> None:
         """Stop taking plans and fail those that still wait."""
@@ -79,77 +73,82 @@ class Batcher:
             with suppress(asyncio.CancelledError):
                 await self._task
         self._thread.shutdown(wait=False, cancel_futures=True)
-        self._fail(list(self._pending), OverloadedError(GOING_DOWN))
+        while self._pending:
+            _, future = self._pending.popitem()
+            _fail(future, OverloadedError("the service is going down; ask another replica, or again after its restart"))
 
-    async def search(self, plans: Sequence[SearchPlan]) -> list[PlanRanking]:
+    async def rank(self, plans: Sequence[SearchPlan]) -> list[Ranking]:
         """Rank every plan, in order; one that is cached or already waits is not searched again.
 
-        Raises OverloadedError where MAX_PENDING plans wait already (none of these is taken then), and what the search
-        raised where one of these plans made it fail.
+        Raises TooLargeError for more than MAX_WORK, RequestError for a text that is no Unicode, OverloadedError where
+        MAX_PENDING waits already (none of these is taken then), and what the search raised where one of these plans
+        made it fail.
         """
-        if not self.running:
-            raise OverloadedError(GOING_DOWN)
-        keys = list(map(_key, plans))
-        by_key = dict(zip(keys, plans, strict=True))
-        rankings = {key: self._cache[key] for key in by_key if key in self._cache}
-        fresh = [key for key in by_key if key not in rankings and key not in self._pending]
-        if fresh and len(self._pending) >= MAX_PENDING:
-            self._metrics.plans.labels("refused").inc(len(plans))
-            raise OverloadedError(
-                f"{len(self._pending)} plans already wait, and more are taken while fewer than {MAX_PENDING} do; "
-                "ask again later, or start another replica"
+        if (work := sum(plan.work for plan in plans)) > MAX_WORK:
+            raise TooLargeError(
+                f"the work of this request is {work} and at most {MAX_WORK} is taken: a text counts as its characters "
+                "and 256, a document asked for as 8. Send the plans in several requests."
             )
+        try:
+            keys = [blake2b(to_json(plan), digest_size=16).digest() for plan in plans]
+        except PydanticSerializationError as error:
+            raise RequestError(f"a plan is no valid Unicode ({error}).") from error
+        rankings = {key: self._cache[key] for key in keys if key in self._cache}
+        new = {
+            key: plan for key, plan in zip(keys, plans, strict=True) if key not in rankings and key not in self._pending
+        }
+        if new and not self.ready:
+            self._metrics.plans.labels("refused").inc(len(plans))
+            raise OverloadedError("too much work waits, or the service starts or ends; ask later, or another replica")
         cached = sum(key in rankings for key in keys)
         self._metrics.plans.labels("cached").inc(cached)
-        self._metrics.plans.labels("joined").inc(len(keys) - cached - len(fresh))
-        for key in fresh:
-            self._pending[key] = _Pending(by_key[key], asyncio.get_running_loop().create_future())
-            self._queue.put_nowait(key)
+        self._metrics.plans.labels("joined").inc(len(keys) - cached - len(new))
+        for key, plan in new.items():
+            self._pending[key] = asyncio.get_running_loop().create_future()
+            self._queue.put_nowait((key, plan))
+            self._work += plan.work
         self._metrics.queue.set(len(self._pending))
-        waiting = {key: self._pending[key].ranking for key in by_key if key not in rankings}
-        if waiting:
+        if waiting := {key: self._pending[key] for key in keys if key not in rankings}:
             await asyncio.wait(waiting.values())  # unlike gather, it cancels none that others wait for
-        rankings |= {key: future.result() for key, future in waiting.items()}
+            rankings |= {key: future.result() for key, future in waiting.items()}
+        self._metrics.truncated.inc(sum(rankings[key].truncated for key in keys))
         return [rankings[key] for key in keys]
 
-    async def _work(self) -> None:
+    async def _run(self) -> None:
         while True:
             batch = [await self._queue.get()]
             while len(batch) < MAX_BATCH and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
             await self._search(batch)
 
-    async def _search(self, keys: Sequence[bytes]) -> None:
+    async def _search(self, batch: Sequence[tuple[bytes, SearchPlan]]) -> None:
         """Search plans together; where that fails, each by itself, so that none fails for another."""
-        started = time.perf_counter()
-        plans = [self._pending[key].plan for key in keys]
+        started, plans = time.perf_counter(), [plan for _, plan in batch]
         try:
-            rankings = await asyncio.get_running_loop().run_in_executor(self._thread, self._environment.search, plans)
-            if len(rankings) != len(plans):
-                raise RuntimeError(f"search returned {len(rankings)} rankings for {len(plans)} plans")
+            found = await asyncio.get_running_loop().run_in_executor(self._thread, self._environment.rank, plans)
+            rankings = list(zip(batch, found, strict=True))
         except Exception as error:  # noqa: BLE001 - whatever it is, the requests that hold the plan report it
             # a service behind the retriever may be down: then no plan is at fault
-            if len(keys) == 1 or isinstance(error, EnvironmentUnavailableError):
-                self._fail(keys, error)
-                return
-            for key in keys:
-                await self._search([key])
+            if len(batch) == 1 or isinstance(error, EnvironmentUnavailableError):
+                for key, plan in batch:
+                    _fail(self._take(key, plan), error)
+            else:
+                for entry in batch:
+                    await self._search([entry])
             return
         self._metrics.plans.labels("searched").inc(len(plans))
         self._metrics.batches.observe(len(plans))
         self._metrics.search_seconds.observe(time.perf_counter() - started)
-        for key, ranking in zip(keys, rankings, strict=True):
+        for (key, plan), ranking in rankings:
             self._cache[key] = ranking
-            self._pending.pop(key).ranking.set_result(ranking)
+            self._take(key, plan).set_result(ranking)
         self._metrics.queue.set(len(self._pending))
 
-    def _fail(self, keys: Sequence[bytes], error: Exception) -> None:
-        for key in keys:
-            future = self._pending.pop(key).ranking
-            future.set_exception(error)
-            future.exception()  # whoever has asked for it may have left
-        self._metrics.queue.set(len(self._pending))
+    def _take(self, key: bytes, plan: SearchPlan) -> asyncio.Future[Ranking]:
+        self._work -= plan.work
+        return self._pending.pop(key)
 
 
-def _key(plan: SearchPlan) -> bytes:
-    return blake2b(to_json(plan), digest_size=16).digest()
+def _fail(future: asyncio.Future[Ranking], error: Exception) -> None:
+    future.set_exception(error)
+    future.exception()  # whoever has asked for it may have left

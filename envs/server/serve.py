@@ -6,12 +6,13 @@ the port closes and requests in flight are finished.
 
 import gc
 import logging
-import multiprocessing
 import os
+import signal
 import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
@@ -19,23 +20,21 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.config import STARTUP_FAILURE
-from uvicorn.supervisors.multiprocess import Multiprocess, Process
+from uvicorn.supervisors.multiprocess import Multiprocess
 
 from ...configs.schema import EnvironmentConfig
 from ...errors import EnvironmentUnavailableError, QuerylectError, UserError
 from ...logs import set_up_logging
 from ..environment import Environment
 from ..plan import SearchPlan
-from .app import create_app
+from .app import Extend, create_app
+from .limits import is_loopback
 from .metrics import SHARED_FOLDER
-from .middleware import is_loopback
 
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 30
 """How long a connection without a request stays open; longer than clients keep theirs, so that they close first."""
-STALLED_SECONDS = 60
-"""How long a client may take none of an answer that waits for it; then its connection, and the answer, are let go."""
 SHUTDOWN_SECONDS = 5
 """How long requests in flight may take once the port is closed."""
 
@@ -44,7 +43,7 @@ def serve(
     config: EnvironmentConfig,
     token: str | None = None,
     ready: Callable[[str], object] = lambda url: None,
-    extend: Callable[[FastAPI], object] | None = None,
+    extend: Extend | None = None,
 ) -> None:
     """Open the environment and serve it until SIGTERM or SIGINT, then finish what is under way and return.
 
@@ -60,36 +59,43 @@ def serve(
     if extend is not None and config.workers > 1:
         message = f"env.workers is {config.workers}; a rewriter is held by one. Set it to 1."
         raise UserError(message)
-    with bound(config.host, config.port) as listener:
-        started = partial(ready, url_of(config.host, listener.getsockname()[1]))
+    with _bound(config.host, config.port) as listener:
+        report = partial(ready, _url(config.host, listener.getsockname()[1]))
         if config.workers == 1:
-            app = open_app(config, token, extend)
-            Server(uvicorn_config(app), started).run(sockets=[listener])
+            _Server(_uvicorn(open_app(config, token, extend)), report).run(sockets=[listener])
             return
         with tempfile.TemporaryDirectory(prefix="querylect-figures-", ignore_cleanup_errors=True) as figures:
             os.environ[SHARED_FOLDER] = figures  # which workers inherit
             try:
-                workers = uvicorn_config(partial(_open_worker, config, token), factory=True, workers=config.workers)
-                _Workers(workers, [listener], started).run()
+                worker = partial(_open_worker, config, token, os.getpid())
+                _Workers(_uvicorn(worker, factory=True, workers=config.workers), listener, report).run()
             finally:
                 del os.environ[SHARED_FOLDER]
 
 
-def open_app(
-    config: EnvironmentConfig,
-    token: str | None,
-    extend: Callable[[FastAPI], object] | None = None,
-) -> FastAPI:
+def open_app(config: EnvironmentConfig, token: str | None, extend: Extend | None = None) -> FastAPI:
     """The app of an environment that is opened here and has answered a first search."""
     environment = Environment.open(config)
-    environment.search([SearchPlan.of("warm up")])
+    environment.rank([SearchPlan.of("warm up")])
     app = create_app(environment, token, extend)
     gc.freeze()  # what is open now stays open: the collector need not walk it again
     return app
 
 
-def uvicorn_config(app: Callable[..., object], **more: object) -> uvicorn.Config:
-    """How uvicorn runs the app of a service."""
+def end_with_parent(parent: int) -> None:
+    """End this process, gracefully if there is time, as soon as its parent of that id is gone."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(SHUTDOWN_SECONDS + 3)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _uvicorn(app: Callable[..., object], **more: int) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         ws="none",
@@ -101,17 +107,17 @@ def uvicorn_config(app: Callable[..., object], **more: object) -> uvicorn.Config
     )
 
 
-class Server(uvicorn.Server):
+class _Server(uvicorn.Server):
     """uvicorn's server, which reports when it takes requests and returns after a signal."""
 
-    def __init__(self, config: uvicorn.Config, started: Callable[[], object]) -> None:
+    def __init__(self, config: uvicorn.Config, report: Callable[[], object]) -> None:
         super().__init__(config)
-        self._report_started = started
+        self._report = report
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then report."""
         await super().startup(sockets)
-        self._report_started()
+        self._report()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """End; at the second signal without waiting for requests. uvicorn's own would raise the signal again."""
@@ -119,33 +125,29 @@ class Server(uvicorn.Server):
 
 
 class _Workers(Multiprocess):
-    """uvicorn's supervisor, which reports when all workers take requests."""
+    """uvicorn's supervisor, which reports when all workers take requests. It replaces those that die.
 
-    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket], started: Callable[[], object]) -> None:
-        super().__init__(config, sockets)
-        self._report_started: Callable[[], object] | None = started
+    `run` raises EnvironmentUnavailableError where a worker cannot open the environment.
+    """
+
+    def __init__(self, config: uvicorn.Config, listener: socket.socket, report: Callable[[], object]) -> None:
+        super().__init__(config, [listener])
+        self._report: Callable[[], object] | None = report
 
     def keep_subprocess_alive(self) -> None:
-        """Replace dead workers. Raises EnvironmentUnavailableError where one could not open the environment.
-
-        uvicorn's own would also ask each worker whether it is alive, and wait for one that dies while it is asked.
-        """
-        for index, process in enumerate(self.processes):
-            if process.exitcode == STARTUP_FAILURE:
-                self.terminate_all()
-                raise EnvironmentUnavailableError("a worker could not open the environment; its log says why.")
-            if process.exitcode is not None and not self.should_exit.is_set():
-                log.error("worker %s ended (exit code %s); starting another", process.pid, process.exitcode)
-                self.processes[index] = Process(self.config, self.sockets)
-                self.processes[index].start()
-        if self._report_started is not None and all(process.is_ready() for process in self.processes):
-            self._report_started()
-            self._report_started = None
+        """Replace dead workers."""
+        super().keep_subprocess_alive()
+        if any(process.exitcode == STARTUP_FAILURE for process in self.processes):
+            self.terminate_all()
+            raise EnvironmentUnavailableError("a worker could not open the environment; its log says why.")
+        if self._report is not None and all(process.is_ready() for process in self.processes):
+            self._report()
+            self._report = None
 
 
-def _open_worker(config: EnvironmentConfig, token: str | None) -> FastAPI:
-    """The app of a worker process, which never outlives its parent."""
-    _end_with_parent()
+def _open_worker(config: EnvironmentConfig, token: str | None, parent: int) -> FastAPI:
+    """The app of a worker process."""
+    end_with_parent(parent)
     set_up_logging()
     try:
         return open_app(config, token)
@@ -154,41 +156,23 @@ def _open_worker(config: EnvironmentConfig, token: str | None) -> FastAPI:
         sys.exit(STARTUP_FAILURE)
 
 
-def _end_with_parent() -> None:
-    """End this process, one of `multiprocessing`, as soon as its parent is gone."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def bound(host: str, port: int) -> socket.socket:
+def _bound(host: str, port: int) -> socket.socket:
     """A socket bound to the address, to be closed by the caller (`with`). It does not listen yet: until it does,
-    connections are refused, not kept.
-
-    Raises UserError where the port is in use or the host is not one of this machine.
-    """
+    connections are refused, not kept."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if sys.platform == "linux":  # connections inherit it
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * STALLED_SECONDS)
-        listener.bind(address)
-        return listener
+        listener.bind((host, port))
     except OSError as error:
+        listener.close()
         raise UserError(
             f"cannot serve on host {host!r}, port {port}: {error.strerror or error}. Set env.host to a name or address "
             "of this machine, and env.port to a free port that this user may take (0 takes one)."
         ) from error
+    return listener
 
 
-def url_of(host: str, port: int) -> str:
-    """The URL of a service on this machine."""
+def _url(host: str, port: int) -> str:
     if host in ("0.0.0.0", "::"):
         host = socket.gethostname()
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -5,12 +5,11 @@ A recorded search plan is sent to the environment again, with texts and deep eno
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from pydantic import ValidationError
 
 from ...data.types import Document, Question
-from ...envs.client.base import EnvironmentApi, SearchClient, StepClient
+from ...envs.client.base import EnvironmentApi
 from ...envs.plan import SearchPlan
 from ...envs.schemas import HitBody, Step
 from ...errors import DataError, EnvironmentUnavailableError, in_one_line
@@ -79,14 +78,10 @@ def known_questions(client: EnvironmentApi, split: str, searched: Collection[str
     return ids
 
 
-class ContextClient(SearchClient, StepClient, Protocol):
-    """Searches plans, alone or for a question."""
-
-
 class Contexts:
     """The documents of searches, from the environment."""
 
-    def __init__(self, deepest: int, client: ContextClient, known: Collection[str]) -> None:
+    def __init__(self, deepest: int, client: EnvironmentApi, known: Collection[str]) -> None:
         """`deepest`: the largest of `answers.top`; `known`: the ids that are those of the environment's questions
         (`known_questions`)."""
         self._deepest, self._client, self._known = deepest, client, known
@@ -117,5 +112,6 @@ class Contexts:
                 "a search got no answer before client.deadline. Check the service and run the command again."
             )
         of_steps = iter([result.ranking for result in results if result is not None])
-        of_others = iter(self._client.search(without_steps, with_text=True) if without_steps else [])
+        found = self._client.search(without_steps, with_text=True) if without_steps else []
+        of_others = iter([result.ranking for result in found])
         return [next(of_steps if name in self._known else of_others) for name, _ in plans]

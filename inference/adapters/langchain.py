@@ -25,7 +25,7 @@ from pydantic import ConfigDict
 from ...data.types import Question, Utterance
 from ...envs.client.client import EnvironmentClient
 from ...envs.plan import SearchPlan
-from ...envs.schemas import HitBody
+from ...envs.schemas import HitBody, PlanResult
 from ..results import plain_queries
 from ..rewriter import Rewriter
 from .common import merged, queries_of, utterances
@@ -89,9 +89,11 @@ class _TurnSearcher:
     retriever: BaseRetriever
     config: RunnableConfig
 
-    def search(self, plans: Sequence[SearchPlan]) -> list[list[HitBody]]:
-        """One ranking for each plan. Raises ConfigError for a plan that no text can say."""
-        return [_hits(self.retriever.batch(plain_queries(plan), self.config), plan.k) for plan in plans]
+    def search(self, plans: Sequence[SearchPlan]) -> list[PlanResult]:
+        """One result for each plan. Raises ConfigError for a plan that no text can say."""
+        return [
+            PlanResult(ranking=_hits(self.retriever.batch(plain_queries(plan), self.config), plan.k)) for plan in plans
+        ]
 
 
 def _hits(rankings: Sequence[Sequence[Document]], k: int) -> list[HitBody]:
@@ -132,7 +134,7 @@ class EnvironmentRetriever(_ChatRetriever):
                 queries_of(result.rewrite)
             ranking = () if result.rewrite.unsearched else result.ranking
         if ranking is None:
-            ranking = self.client.search([SearchPlan.of(query, self.k)])[0]
+            ranking = self.client.search([SearchPlan.of(query, self.k)])[0].ranking
         return [
             Document(
                 page_content=hit.text or "", id=hit.id, metadata={"id": hit.id, "title": hit.title, "score": hit.score}

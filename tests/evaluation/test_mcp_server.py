@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from querylect.configs.schema import ClientConfig
-from querylect.envs.client.client import AsyncEnvironmentClient, EnvironmentClient
+from querylect.envs.client.client import EnvironmentClient
 from querylect.inference.rewriter import Rewriter
 
 from ..chat_server import ChatServer, serving
@@ -68,11 +68,9 @@ def test_a_client_starts_the_server_and_searches_with_its_tool(settings, lesson_
 def test_a_failed_answer_and_a_failed_search_are_told_to_the_agent(export, lesson_url):
     async def ask(url, **settings):
         rewriter = Rewriter.from_pretrained(export, settings=settings.get("settings", ()))
-        async with (
-            AsyncEnvironmentClient(ClientConfig(deadline=0.3), [url]) as client,  # own clock
-            Client(mcp_server.search_server(rewriter, client)) as agent,
-        ):
-            return await agent.call_tool("search", {"question": QUESTION})
+        with EnvironmentClient(ClientConfig(deadline=0.3), [url]) as client:  # own clock
+            async with Client(mcp_server.search_server(rewriter, client)) as agent:
+                return await agent.call_tool("search", {"question": QUESTION})
 
     unfinished = asyncio.run(ask(lesson_url, settings=["rollout.max_new_tokens=1"])).structured_content
     assert (unfinished["rewrite"], unfinished["failure"]) == (QUESTION, "unclosed rewrite")

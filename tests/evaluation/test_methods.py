@@ -3,7 +3,7 @@
 from pydantic import BaseModel
 from querylect.data.types import Question
 from querylect.envs.plan import SearchPlan
-from querylect.envs.schemas import HitBody
+from querylect.envs.schemas import HitBody, PlanResult
 from querylect.errors import ConfigError, EnvironmentUnavailableError
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, MissingResponse, Prompt, SamplingParams, Text
@@ -43,7 +43,8 @@ class Shelf:
         self.batches.append([plan.probes[0].terms[0].text for plan in plans])
         if self.down:
             raise EnvironmentUnavailableError("nobody is there")
-        return [[hit(f"{self.name}-{rank}", 1 / (1 + rank)) for rank in range(plan.k)] for plan in plans]
+        rankings = [[hit(f"{self.name}-{rank}", 1 / (1 + rank)) for rank in range(plan.k)] for plan in plans]
+        return [PlanResult(ranking=ranking) for ranking in rankings]
 
 
 def hit(name, score):

@@ -40,11 +40,11 @@ class OneWord:
     """Finds three contents for every plan: one of a single word, one of another script, one without a title."""
 
     def search(self, plans, with_text=True):
-        from querylect.envs.schemas import HitBody
+        from querylect.envs.schemas import HitBody, PlanResult
 
         documents = [doc("word", "statin"), doc("zh", "维生素D", "标题"), doc("empty", "")]
         hits = [HitBody(id=document.id, score=1, title=document.title, text=document.text) for document in documents]
-        return [hits for _ in plans]
+        return [PlanResult(ranking=hits) for _ in plans]
 
 
 class Even:

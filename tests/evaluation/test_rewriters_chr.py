@@ -139,7 +139,7 @@ def test_bm25_ranks_by_the_contrast_over_the_whole_corpus(tmp_path, penalty):
         plus, minus = (" ".join(draw.choices(words, k=8)) for _ in range(2))
         target, mimic = brute_bm25(counts, plus), brute_bm25(counts, minus)
         scores = target - penalty * mimic
-        (ranking,) = environment.search([contrast(plus, minus, penalty, 200)])
+        (ranking,) = environment.rank([contrast(plus, minus, penalty, 200)])
         same_ranking(ranking, scores, names, int((scores > 0).sum()))
         ids = {hit.id for hit in ranking}
         assert not any(name in ids for name, score in zip(names, target, strict=True) if score == 0)
@@ -167,11 +167,11 @@ def test_minilm_ranks_by_the_contrast_over_the_whole_corpus(tmp_path):
     negative = 0
     for penalty in (0.0, 0.6, 1.0, 1.4):
         scores = vectors[:-2] @ (vectors[-2] - penalty * vectors[-1])
-        (ranking,) = environment.search([contrast(plus, minus, penalty, len(texts))])
+        (ranking,) = environment.rank([contrast(plus, minus, penalty, len(texts))])
         same_ranking(ranking, scores, names, len(texts))
         negative += sum(hit.score < 0 for hit in ranking)
     assert negative > 0
-    (nothing,) = environment.search([contrast(plus, plus, 1.0, 5)])
+    (nothing,) = environment.rank([contrast(plus, plus, 1.0, 5)])
     assert nothing == [], "the target minus itself says nothing"
 
 
@@ -188,5 +188,5 @@ def test_the_contrast_on_real_texts(realdata, tmp_path):
     texts = [question.text for question in environment.questions("test")]
     for plus, minus in zip(texts[:8], texts[8:16], strict=True):
         scores = brute_bm25(counts, plus) - brute_bm25(counts, minus)
-        (ranking,) = environment.search([contrast(plus, minus, 1.0, 1000)])
+        (ranking,) = environment.rank([contrast(plus, minus, 1.0, 1000)])
         same_ranking(ranking, scores, names, min(1000, int((scores > 0).sum())))

@@ -8,7 +8,7 @@ import pytest
 from querylect.data.types import Question
 from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.plan import Probe, SearchPlan, Term
-from querylect.envs.schemas import HitBody
+from querylect.envs.schemas import HitBody, PlanResult
 from querylect.errors import ConfigError, RequestError
 from querylect.inference.adapters.common import merged, queries_of
 from querylect.inference.results import RewriteResult, plain_queries
@@ -149,7 +149,8 @@ def test_langchain_searches_its_own_retriever_between_the_turns(second, searched
 
     class Between:
         def search(self, plans):
-            return [[HitBody(id=name, score=1, title=f"About {name}", text=TEXTS[name]) for name in between]]
+            hits = [HitBody(id=name, score=1, title=f"About {name}", text=TEXTS[name]) for name in between]
+            return [PlanResult(ranking=hits)]
 
     last = rewriter.rewrite(QUESTION, turn=2, client=Between())
     retriever = RewritingRetriever(rewriter=rewriter, retriever=langchain_retriever(queries))

@@ -14,9 +14,9 @@ from huggingface_hub import constants
 from querylect.benchmarks.greedy import greedy_trees
 from querylect.configs.load import dump_config
 from querylect.data.types import Question
-from querylect.envs.client.client import AsyncEnvironmentClient, EnvironmentClient
+from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.plan import SearchPlan
-from querylect.envs.schemas import HitBody
+from querylect.envs.schemas import HitBody, PlanResult
 from querylect.errors import (
     CheckpointError,
     ConfigError,
@@ -77,7 +77,7 @@ class Finding:
 
     def search(self, plans):
         assert all(isinstance(plan, SearchPlan) for plan in plans)
-        return [self.documents for _ in plans]
+        return [PlanResult(ranking=list(self.documents)) for _ in plans]
 
 
 def test_the_next_turn_is_shown_what_any_client_found(rewriter):
@@ -208,7 +208,7 @@ def test_concurrent_calls_stand_in_one_batch_and_cancelled_ones_in_none(trained_
     assert sizes == [1, 8]
 
     async def search():
-        async with AsyncEnvironmentClient(trained_run[0].client) as client:
+        with EnvironmentClient(trained_run[0].client) as client:
             return await asyncio.gather(*(rewriter.asearch(f"question {n}", client, turns=2, k=2) for n in range(4)))
 
     results = asyncio.run(search())

@@ -180,7 +180,7 @@ def test_a_search_that_fails_answers_as_the_services_own(service, monkeypatch):
             (RequestError("no such probe"), 422),
         ):
             rank = AsyncMock(side_effect=error)
-            monkeypatch.setattr("querylect.envs.server.service.ServiceState.rank", rank)
+            monkeypatch.setattr("querylect.envs.server.batching.Batcher.rank", rank)
             search_response = http.post("/v1/search", json=plans)
             ask_response = http.post("/v1/ask", json={"questions": ["one"]})
             assert (search_response.status_code, search_response.json()["detail"]) == (status, str(error))

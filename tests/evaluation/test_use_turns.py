@@ -6,7 +6,7 @@ import logging
 import pytest
 from querylect.configs.load import dump_config
 from querylect.data.types import Question
-from querylect.envs.client.client import AsyncEnvironmentClient, EnvironmentClient
+from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError, RequestError
 from querylect.export.export import ExportOptions, export_to_folder
@@ -55,7 +55,7 @@ def test_a_rewriter_of_two_turns_searches_and_asks_twice(second, rewriter, lesso
         assert asyncio.run(rewriter.arewrite(ASKED)) == expected
 
     async def ask(rewriter):
-        async with AsyncEnvironmentClient(config.client) as client:
+        with EnvironmentClient(config.client) as client:
             return await rewriter.arewrite(ASKED[0], client=client)
 
     assert asyncio.run(ask(Rewriter.from_pretrained(folder))) == expected[0]

@@ -43,7 +43,7 @@ def test_the_file_of_the_guide_ranks_signed_probes_as_computed_by_hand(config, s
     build_index(config)
     environment = Environment.open(config)
     terms = (Term(text="headache", weight=1.0), Term(text="migraine", weight=-0.5))
-    (ranking,) = environment.search([SearchPlan(probes=(Probe(terms=terms),), k=10)])
+    (ranking,) = environment.rank([SearchPlan(probes=(Probe(terms=terms),), k=10)])
     expected = {}
     for name in NAMES:
         contents = trigrams(environment.document(name).contents)
@@ -53,8 +53,8 @@ def test_the_file_of_the_guide_ranks_signed_probes_as_computed_by_hand(config, s
     assert {hit.id: hit.score for hit in ranking} == pytest.approx(expected)
     assert [hit.score for hit in ranking] == sorted(expected.values(), reverse=True)
     assert ranking[0].id == "aspirin"
-    assert (environment.retriever["kind"], environment.retriever["name"]) == ("custom", "trigrams")
-    assert environment.retriever["trained"].startswith("Trigram overlap")
+    assert (environment.info().retriever["kind"], environment.info().retriever["name"]) == ("custom", "trigrams")
+    assert environment.info().retriever["trained"].startswith("Trigram overlap")
 
 
 def test_the_splade_of_the_guide_ranks_signed_probes_as_computed_by_hand(config, tmp_path):
@@ -70,7 +70,7 @@ def test_the_splade_of_the_guide_ranks_signed_probes_as_computed_by_hand(config,
     build_index(config)
     environment = Environment.open(config)
     terms = (Term(text="headache", weight=1.0), Term(text="blood sugar", weight=-0.5))
-    (ranking,) = environment.search([SearchPlan(probes=(Probe(terms=terms),), k=10)])
+    (ranking,) = environment.rank([SearchPlan(probes=(Probe(terms=terms),), k=10)])
     query = weights("headache") - 0.5 * weights("blood sugar")
     scores = {name: weights(environment.document(name).contents) @ query for name in NAMES}
     expected = {name: score for name, score in scores.items() if score > 0}

@@ -53,11 +53,11 @@ def environment(tmp_path_factory):
 
 
 def test_it_says_what_it_is_and_shows_no_judgement(environment):
-    assert dict(environment.splits) == {"train": 1, "test": 3}
-    assert environment.corpus_size == 4
-    assert len(environment.corpus_hash) == len(environment.index_hash) == 64
-    assert environment.name.endswith("/bm25")
-    retriever = environment.retriever
+    assert dict(environment.info().splits) == {"train": 1, "test": 3}
+    assert environment.info().corpus_size == 4
+    assert len(environment.info().corpus_hash) == len(environment.info().index_hash) == 64
+    assert environment.info().name.endswith("/bm25")
+    retriever = environment.info().retriever
     assert (retriever["name"], retriever["kind"], retriever["engine"], retriever["query_template"]) == (
         "bm25",
         "bm25",
@@ -67,16 +67,14 @@ def test_it_says_what_it_is_and_shows_no_judgement(environment):
     assert "exact word" in retriever["trained"]
 
 
-def test_questions_of_a_split_by_offset_and_limit(environment):
+def test_questions_of_a_split(environment):
     assert environment.questions("test") == list(TEST.questions)
-    assert environment.questions("test", offset=1, limit=1) == [TEST.questions[1]]
-    assert environment.questions("test", offset=9) == environment.questions("test", limit=0) == []
     with pytest.raises(RequestError):
         environment.questions("dev")
 
 
 def test_probes_contribute_their_own_k_before_fusion(environment):
-    wing, heat, short = environment.search(
+    wing, heat, short = environment.rank(
         [
             plan(("wing", None)),
             plan(("heat", None)),
@@ -89,15 +87,15 @@ def test_probes_contribute_their_own_k_before_fusion(environment):
 
 
 def test_the_plan_k_cuts_the_fused_ranking_and_probe_k_may_exceed_it(environment):
-    (rrf,) = environment.search([plan(("wing", 9), ("heat", 9), fuse="rrf", k=1)])
+    (rrf,) = environment.rank([plan(("wing", 9), ("heat", 9), fuse="rrf", k=1)])
     assert rrf == [RankedHit("c", pytest.approx(2 / 62))]
-    (narrow,) = environment.search([plan(("wing", None), ("heat", None), fuse="rrf", k=1)])
+    (narrow,) = environment.rank([plan(("wing", None), ("heat", None), fuse="rrf", k=1)])
     assert narrow == [RankedHit("a", pytest.approx(1 / 61))]
 
 
 def test_a_plan_that_matches_nothing_has_an_empty_ranking(environment):
-    assert environment.search([SearchPlan.of("zebra"), SearchPlan.of("")]) == [[], []]
-    assert environment.search([]) == []
+    assert environment.rank([SearchPlan.of("zebra"), SearchPlan.of("")]) == [[], []]
+    assert environment.rank([]) == []
 
 
 def test_a_batch_equals_one_by_one_and_ranks_equal_probes_once(environment, monkeypatch):
@@ -107,7 +105,7 @@ def test_a_batch_equals_one_by_one_and_ranks_equal_probes_once(environment, monk
         plan(("heat", None), k=1),
         plan(("wing", None), ("heat", 1), fuse="sum", k=2),
     ]
-    alone = [environment.search([single])[0] for single in plans]
+    alone = [environment.rank([single])[0] for single in plans]
     ranked = []
     rank = environment._retriever.rank
 
@@ -116,7 +114,7 @@ def test_a_batch_equals_one_by_one_and_ranks_equal_probes_once(environment, monk
         return rank(probes, limits)
 
     monkeypatch.setattr(environment._retriever, "rank", counted)
-    assert environment.search(plans) == alone
+    assert environment.rank(plans) == alone
     assert sorted(ranked) == [("heat", 1), ("wing", 2)]
 
 

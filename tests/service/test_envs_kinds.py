@@ -22,7 +22,7 @@ from querylect.envs.builder.build import build_index, build_shard, merge_index
 from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.index.open import open_index
-from querylect.envs.plan import PlanWithout, Probe, SearchPlan, Term
+from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.retrievers.bm25 import tokenise
 from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, IndexFolderError, RequestError
@@ -188,8 +188,8 @@ def opened(config):
 
 def check(environment, expected, k=ALL):
     """Rankings of all probes, alone and together, against scores by position."""
-    together = environment.search(plans(k))
-    assert together == [environment.search([plan])[0] for plan in plans(k)]
+    together = environment.rank(plans(k))
+    assert together == [environment.rank([plan])[0] for plan in plans(k)]
     for ranking, scores in zip(together, expected, strict=True):
         assert [hit.id for hit in ranking] == [f"d{position}" for position in order(scores)][:k]
         np.testing.assert_allclose(
@@ -207,7 +207,7 @@ def test_signed_probes_score_as_computed_by_hand_in_an_index_of_two_shards(kind,
     assert open_index(cut.index).manifest == manifest
     assert json.loads((tmp_path / "cut" / "manifest.json").read_text())["documents"] == ALL
     environment = opened(configs[kind])
-    assert manifest.index_hash == environment.index_hash
+    assert manifest.index_hash == environment.info().index_hash
     check(Environment.open(cut), expected)
     check(environment, expected, k=3)
 
@@ -240,7 +240,7 @@ def test_the_hash_tells_every_second_stage_apart(configs, models):
     environments = [
         opened(config) for config in (configs["bm25"], *(reranked(configs, models, **stage) for stage in stages))
     ]
-    assert len({environment.index_hash for environment in environments}) == 1 + len(stages)
+    assert len({environment.info().index_hash for environment in environments}) == 1 + len(stages)
     retriever = environments[1].retriever
     assert (retriever["rerank"]["model"], retriever["rerank"]["depth"]) == (models["cross"], 4)
     assert "best 4 documents" in retriever["trained"]
@@ -251,8 +251,8 @@ def test_documents_that_are_left_out_are_no_request_beyond_the_depth(configs, mo
     for config in (reranked(configs, models, depth=3), hybrid(configs, folder, depth=3)):
         environment = opened(config)
         (plan, *_) = plans(3)
-        (ranking,) = environment.search([plan])
-        (filtered,) = environment.search([PlanWithout(probes=plan.probes, k=3, without=(ranking[0].id,))])
+        (ranking,) = environment.rank([plan])
+        (filtered,) = environment.rank([SearchPlan(probes=plan.probes, k=3, without=(ranking[0].id,))])
         assert len(ranking) == 3
         assert [hit.id for hit in filtered] == [hit.id for hit in ranking[1:]]
 
@@ -274,11 +274,11 @@ def test_queries_that_are_read_only_in_part_are_counted(configs, models, tmp_pat
         ),
     ]
     environment = opened(config)
-    assert [ranking.truncated for ranking in environment.search(plans)] == [0, 1, 2]
-    assert [ranking.truncated for ranking in opened(configs["medcpt"]).search(plans)] == [0, 0, 0]
+    assert [ranking.truncated for ranking in environment.rank(plans)] == [0, 1, 2]
+    assert [ranking.truncated for ranking in opened(configs["medcpt"]).rank(plans)] == [0, 0, 0]
     members = [member_of(configs["bm25"]), member_of(config)]
     both = hybrid(configs, tmp_path).model_copy(update={"hybrid": HybridConfig(members=members)})
-    assert [ranking.truncated for ranking in opened(both).search(plans)] == [0, 1, 2]
+    assert [ranking.truncated for ranking in opened(both).rank(plans)] == [0, 1, 2]
     with (
         run_app(create_app(environment)) as url,
         EnvironmentClient(ClientConfig(), [url]) as client,
@@ -319,14 +319,14 @@ def test_a_hybrid_adds_the_reciprocal_ranks_of_its_members_to_its_depth(configs,
         expected.append(scores)
     k = min(depth, len(CORPUS))
     environment = opened(hybrid(configs, folder, depth))
-    rankings = environment.search(plans(k))
-    assert environment.search(plans(1)) == [ranking[:1] for ranking in rankings], "members rank to their depth always"
+    rankings = environment.rank(plans(k))
+    assert environment.rank(plans(1)) == [ranking[:1] for ranking in rankings], "members rank to their depth always"
     for ranking, scores in zip(rankings, expected, strict=True):
         assert len(ranking) == min(k, len(scores))
         assert [hit.score for hit in ranking] == pytest.approx(sorted(scores.values(), reverse=True)[:k])
         assert all(hit.score == pytest.approx(scores[int(hit.id[1:])]) for hit in ranking)
     with refused(RequestError, " 7 ", " 3", "env.hybrid.depth"):
-        environment.search(plans())
+        environment.rank(plans())
     with refused(IndexFolderError, " 3 "):
         Environment.open(hybrid(configs, folder, depth=4).model_copy(update={"index": str(folder / "hybrid-3")}))
 
@@ -335,16 +335,16 @@ def test_a_hybrid_keeps_the_indexes_that_fit_and_notices_those_that_changed(conf
     config = hybrid(configs, tmp_path)
     environment = opened(config)
     built = {name: (tmp_path / name / "manifest.json").stat().st_ino for name in ("bm25", "medcpt", "bge")}
-    assert build_index(config, overwrite=True).index_hash == environment.index_hash
+    assert build_index(config, overwrite=True).index_hash == environment.info().index_hash
     assert built == {name: (tmp_path / name / "manifest.json").stat().st_ino for name in built}
-    assert "medcpt" not in environment.retriever
-    assert "(1) BM25" in environment.retriever["trained"]
+    assert "medcpt" not in environment.info().retriever
+    assert "(1) BM25" in environment.info().retriever["trained"]
     build_index(EnvironmentConfig(dataset=dataset, index=str(tmp_path / "bm25"), engine="rank_bm25"), overwrite=True)
     with refused(IndexFolderError, config.index):
         Environment.open(config)
     with refused(IndexFolderError, "engine 'rank_bm25'"):
         build_index(config.model_copy(update={"index": str(tmp_path / "other")}))
-    assert build_index(config, overwrite=True).index_hash == environment.index_hash
+    assert build_index(config, overwrite=True).index_hash == environment.info().index_hash
 
 
 def test_what_the_index_was_built_with_must_be_what_the_settings_say(configs, models):

@@ -87,9 +87,9 @@ def test_probes_score_as_with_the_local_index_also_from_shards(kind, dataset, re
         build_shard(config, shard, 2)
     merge_index(config)
     milvus = Environment.open(config)
-    rankings = milvus.search(plans(kind))
-    same_scores(rankings, local.search(plans(kind)))
-    same_scores([milvus.search([single])[0] for single in plans(kind)], rankings)
+    rankings = milvus.rank(plans(kind))
+    same_scores(rankings, local.rank(plans(kind)))
+    same_scores([milvus.rank([single])[0] for single in plans(kind)], rankings)
     assert milvus.retriever["engine"] == "milvus"
     assert milvus.retriever.get("frequent_terms") == local.retriever.get("frequent_terms")
     assert milvus.index_hash != local.index_hash
@@ -102,8 +102,8 @@ def test_a_collection_without_all_rows_is_refused_and_loaded_again(dataset, tmp_
     config = settings(dataset, tmp_path / "index", engine="milvus")
     environment = built(config)
     with refused(RequestError, "'wing'", "-0.5", "negative"):
-        environment.search([plan([("heat", 1.0), ("wing", -0.5)])])
-    expected = environment.search(plans("bm25"))
+        environment.rank([plan([("heat", 1.0), ("wing", -0.5)])])
+    expected = environment.rank(plans("bm25"))
     described = json.loads((tmp_path / "index" / "collection.json").read_text())
     client, name = MilvusClient(f"{tmp_path}/index.milvus.db"), described["collection"]
     client.delete(name, ids=[3])
@@ -113,7 +113,7 @@ def test_a_collection_without_all_rows_is_refused_and_loaded_again(dataset, tmp_
     client.drop_collection(name)
     with refused(IndexFolderError, name):
         Environment.open(config)
-    assert built(config).search(plans("bm25")) == expected
+    assert built(config).rank(plans("bm25")) == expected
 
 
 class Served:
@@ -156,9 +156,9 @@ def test_a_served_collection_ranks_alike_and_its_outage_is_no_ranking(dataset, t
     monkeypatch.setattr("querylect.envs.retrievers.milvus._SECONDS", 2)
     config = settings(dataset, tmp_path / "index", engine="milvus", milvus_uri=served.url)
     environment = built(config)
-    same_scores(environment.search(plans("bm25")), built(settings(dataset, tmp_path / "l")).search(plans("bm25")))
+    same_scores(environment.rank(plans("bm25")), built(settings(dataset, tmp_path / "l")).rank(plans("bm25")))
     served.stop()
     with refused(EnvironmentUnavailableError, served.url, "env.milvus_uri"):
-        environment.search(plans("bm25"))
+        environment.rank(plans("bm25"))
     with refused(EnvironmentUnavailableError, served.url):
         Environment.open(config)

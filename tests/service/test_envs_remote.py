@@ -161,16 +161,16 @@ def check(ranking, scores, k):
 def test_probes_score_as_computed_by_hand(config):
     environment = opened(config)
     for k in (5, 80):
-        rankings = environment.search([plan(terms, k) for terms in POSITIVE])
+        rankings = environment.rank([plan(terms, k) for terms in POSITIVE])
         for ranking, terms in zip(rankings, POSITIVE, strict=True):
             check(ranking, scores_by_hand(terms), k)
-        assert rankings == [environment.search([plan(terms, k)])[0] for terms in POSITIVE]
+        assert rankings == [environment.rank([plan(terms, k)])[0] for terms in POSITIVE]
 
 
 def test_a_negative_weight_is_refused_for_bm25(config, stand_in):
     environment = opened(config)
     with refused(RequestError, "'wing'", "-0.5", "negative"):
-        environment.search([plan(PROBES[1])])
+        environment.rank([plan(PROBES[1])])
     assert not stand_in.requests
 
 
@@ -196,7 +196,7 @@ def test_the_recorded_exchange_is_asked_and_read(small_environment, run_app, tmp
         remote = RemoteConfig(url=url, index="wards")
         config = small_environment.model_copy(update={"remote": remote, "index": str(tmp_path / "index")})
         environment = opened(config)
-        rankings = environment.search([plan([("headache", 1.0)], 3), plan([("blood", 2.0)], 3)])
+        rankings = environment.rank([plan([("headache", 1.0)], 3), plan([("blood", 2.0)], 3)])
     rounded = [[(hit.id, round(hit.score, 6)) for hit in ranking] for ranking in rankings]
     assert rounded == [
         [("aspirin", 1.386294), ("triptan", 1.150728)],
@@ -219,7 +219,7 @@ def test_dense_probes_are_one_vector_and_scores_are_inner_products(similarity, d
                 "recipe": RecipeConfig(pooling="cls", similarity=similarity),
             }
         )
-        rankings = opened(config).search([plan(terms, 80) for terms in PROBES])
+        rankings = opened(config).rank([plan(terms, 80) for terms in PROBES])
     for ranking, terms in zip(rankings, PROBES, strict=True):
         query = np.zeros(32)
         for text, weight in terms:
@@ -251,9 +251,9 @@ def garbled(responses):
 
 def test_a_busy_service_is_asked_again(config, stand_in):
     environment = opened(config)
-    (expected,) = environment.search([plan(POSITIVE[0])])
+    (expected,) = environment.rank([plan(POSITIVE[0])])
     stand_in.trouble = [busy, busy]
-    assert environment.search([plan(POSITIVE[0])]) == [expected]
+    assert environment.rank([plan(POSITIVE[0])]) == [expected]
 
 
 @pytest.mark.parametrize("trouble", [busy, half, rejected, garbled])
@@ -261,7 +261,7 @@ def test_an_incomplete_answer_is_an_outage_and_never_a_ranking(trouble, config, 
     environment = opened(config)
     stand_in.trouble = [trouble] * 9
     with refused(EnvironmentUnavailableError, stand_in.url):
-        environment.search([plan(POSITIVE[0])])
+        environment.rank([plan(POSITIVE[0])])
 
 
 def test_a_document_that_the_corpus_lacks_is_named(config, stand_in):
@@ -269,7 +269,7 @@ def test_a_document_that_the_corpus_lacks_is_named(config, stand_in):
     hits = {"hits": {"hits": [{"_id": "foreign", "_score": 1.0}]}, "timed_out": False, "_shards": {"failed": 0}}
     stand_in.trouble = [lambda _: JSONResponse({"responses": [hits]})]
     with refused(IndexFolderError, "'foreign'"):
-        environment.search([plan(POSITIVE[0])])
+        environment.rank([plan(POSITIVE[0])])
 
 
 def test_a_service_that_is_gone_is_an_outage_at_every_step(dataset, tmp_path, run_app):
@@ -279,7 +279,7 @@ def test_a_service_that_is_gone_is_an_outage_at_every_step(dataset, tmp_path, ru
         environment = opened(config)
         app = TestClient(create_app(environment), "http://localhost")
     with refused(EnvironmentUnavailableError, url, "env.remote"):
-        environment.search([plan(POSITIVE[0])])
+        environment.rank([plan(POSITIVE[0])])
     with pytest.raises(EnvironmentUnavailableError):
         Environment.open(config)
     with app:
@@ -293,11 +293,11 @@ def test_a_service_that_is_gone_is_an_outage_at_every_step(dataset, tmp_path, ru
 def test_an_index_that_is_missing_or_of_another_corpus_or_changed_is_refused(config, stand_in):
     with refused(EnvironmentUnavailableError, "'yours'", "index_not_found"):
         build_index(config.model_copy(update={"remote": config.remote.model_copy(update={"index": "yours"})}))
-    first = opened(config).index_hash
+    first = opened(config).info().index_hash
     stand_in.uuid = "second"
     with refused(IndexFolderError, config.index, "weights"):
         Environment.open(config)
-    assert opened(config).index_hash != first
+    assert opened(config).info().index_hash != first
     stand_in.count = 79
     build_index(config, overwrite=True)
     with refused(IndexFolderError, 79, 80):
@@ -311,8 +311,8 @@ def test_the_authorization_header_comes_from_the_environment_and_not_from_the_ur
     monkeypatch.setenv("QUERYLECT_REMOTE_AUTH", "Basic c2VjcmV0")
     environment = opened(config)
     assert {headers.get("authorization") for headers in stand_in.headers} == {"Basic c2VjcmV0"}
-    assert environment.retriever["remote"] == "mine"
-    assert "c2VjcmV0" not in json.dumps(environment.retriever)
+    assert environment.info().retriever["remote"] == "mine"
+    assert "c2VjcmV0" not in json.dumps(environment.info().retriever)
     with refused(ConfigError, "env.remote.url", "'localhost:9200'"):
         opened(config.model_copy(update={"remote": config.remote.model_copy(update={"url": "localhost:9200"})}))
 
@@ -323,7 +323,7 @@ def test_a_remote_member_of_a_hybrid_and_no_remote_for_others(config, stand_in, 
         MemberConfig(retriever="bm25", index=str(tmp_path / "there"), remote=config.remote),
     ]
     plain = {"remote": None, "retriever": "hybrid", "hybrid": HybridConfig(members=members)}
-    (ranking,) = opened(config.model_copy(update=plain)).search([plan(POSITIVE[0])])
+    (ranking,) = opened(config.model_copy(update=plain)).rank([plan(POSITIVE[0])])
     assert len(ranking) == 5
     with refused(ConfigError, "env.remote", "custom"):
         build_index(config.model_copy(update={"retriever": f"python:{__file__}", "index": str(tmp_path / "custom")}))

@@ -1,12 +1,11 @@
-"""The client of an environment in this process answers as the service does over HTTP."""
+"""The environment in this process answers as the service does over HTTP."""
 
 import pytest
 from querylect.configs.environment import HybridConfig, MemberConfig, RemoteConfig
 from querylect.configs.schema import ClientConfig
 from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.client.connect import only_reads_index, open_unserved
-from querylect.envs.client.in_process import PLANS_AT_ONCE, InProcessClient
-from querylect.envs.environment import Environment
+from querylect.envs.environment import PLANS_AT_ONCE, Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.schemas import Step
 from querylect.envs.server.app import create_app
@@ -23,31 +22,26 @@ STEPS = [
 
 
 def test_every_call_answers_as_over_http(small_environment, run_app):
-    in_process = InProcessClient(small_environment)
-    with (
-        run_app(create_app(Environment.open(small_environment))) as url,
-        EnvironmentClient(ClientConfig(urls=[url])) as over_http,
-    ):
-        assert in_process.info() == over_http.info()
-        assert in_process.questions("test") == over_http.questions("test")
-        for metrics in ((), ("recall@3", "mrr@10")):
-            assert in_process.step(STEPS, with_text=True, metrics=metrics) == over_http.step(
-                STEPS, with_text=True, metrics=metrics
-            )
-        assert in_process.step(STEPS) == over_http.step(STEPS)
+    environment = Environment.open(small_environment)
+    with run_app(create_app(environment)) as url, EnvironmentClient(ClientConfig(urls=[url])) as client:
+        assert environment.info() == client.info()
+        assert environment.questions("test") == client.questions("test")
+        for options in ({}, {"with_text": True, "metrics": ("recall@3", "mrr@10")}):
+            assert environment.step(STEPS, **options) == client.step(STEPS, **options)
         plans = [step.plan for step in STEPS]
-        assert in_process.search(plans) == over_http.search(plans)
-        assert in_process.search(plans, with_text=False) == over_http.search(plans, with_text=False)
+        assert environment.search(plans) == client.search(plans)
+        assert environment.search(plans, with_text=False) == client.search(plans, with_text=False)
 
 
-def test_what_cannot_be_answered_is_refused(small_environment):
-    client = InProcessClient(small_environment)
+def test_what_cannot_be_answered_is_refused(environment):
     with refused(RequestError, "q-none"):
-        client.step([Step(question_id="q-none", plan=WEIGHTED)])
+        environment.step([Step(question_id="q-none", plan=WEIGHTED)])
     with refused(RequestError, "validation"):
-        client.questions("validation")
+        environment.questions("validation")
+    with refused(RequestError, "native"):
+        environment.search([SearchPlan.of("title:x", k=1).model_copy(update={"mode": "native"})])
     with pytest.raises(ConfigError, match="ndgc@10"):
-        client.step(STEPS[:1], metrics=["ndgc@10"])
+        environment.step(STEPS[:1], metrics=["ndgc@10"])
 
 
 @pytest.mark.parametrize(
@@ -68,4 +62,4 @@ def test_only_what_searches_files_of_this_machine_is_opened_in_this_process(smal
 def test_no_service_is_started_for_an_index_of_this_machine(small_environment, monkeypatch):
     monkeypatch.setattr("querylect.envs.client.connect.local_service", None)
     with open_unserved(small_environment, ClientConfig()) as client:
-        assert isinstance(client, InProcessClient)
+        assert isinstance(client, Environment)

@@ -208,7 +208,7 @@ def test_a_judged_document_that_the_index_does_not_hold_is_named(config, tmp_pat
     build_index(config)
     with (tmp_path / "data" / "qrels" / "test.tsv").open("a") as file:
         file.write("q\td900\t1\n")
-    assert Environment.open(config).corpus_size == DOCUMENTS
+    assert Environment.open(config).info().corpus_size == DOCUMENTS
     with (tmp_path / "data" / "qrels" / "test.tsv").open("a") as file:
         file.write("".join(f"q\td{number}\t1\n" for number in range(901, 1200)))
     with refused(DataError, "'d1000'"):
@@ -219,7 +219,7 @@ def test_a_corpus_file_with_other_content_is_refused_and_a_copy_is_not(config, t
     build_index(config)
     copied = config.model_copy(update={"dataset": write_corpus(tmp_path / "copy")})
     os.utime(tmp_path / "copy" / "corpus.jsonl", ns=(1, 1))
-    assert Environment.open(copied).corpus_size == DOCUMENTS
+    assert Environment.open(copied).info().corpus_size == DOCUMENTS
     path = tmp_path / "copy" / "corpus.jsonl"
     path.write_text(path.read_text().replace("word44", "word45"))
     with refused(IndexFolderError, "corpus.jsonl", "content"):

@@ -120,17 +120,17 @@ def test_every_plan_is_ranked_as_by_brute_force(served, tmp_path, base):
             SearchPlan(probes=(Probe(terms=tuple(Term(text=text, weight=weight) for text, weight in terms)),), k=k)
             for terms in PROBES
         ]
-        for terms, ranking in zip(PROBES, environment.search(plans), strict=True):
+        for terms, ranking in zip(PROBES, environment.rank(plans), strict=True):
             expected = brute_force(env, terms, k)
             assert [hit.id for hit in ranking] == list(expected), terms
             assert [hit.score for hit in ranking] == pytest.approx(list(expected.values()))
     both = SearchPlan(probes=tuple(plan.probes[0] for plan in plans[:2]), fuse="interleave", k=4)
-    first, second = ([hit.id for hit in environment.search([plan])[0]] for plan in plans[:2])
+    first, second = ([hit.id for hit in environment.rank([plan])[0]] for plan in plans[:2])
     woven = list(dict.fromkeys(name for pair in zip(first, second, strict=False) for name in pair))[:4]
-    assert [hit.id for hit in environment.search([both])[0]][: len(woven)] == woven
-    (cut,) = environment.search([SearchPlan(probes=(plans[0].probes[0].model_copy(update={"k": 1}),), k=6)])
+    assert [hit.id for hit in environment.rank([both])[0]][: len(woven)] == woven
+    (cut,) = environment.rank([SearchPlan(probes=(plans[0].probes[0].model_copy(update={"k": 1}),), k=6)])
     assert [hit.id for hit in cut] == first[:1]
-    (nothing,) = environment.search([SearchPlan.of("statin", k=6)])
+    (nothing,) = environment.rank([SearchPlan.of("statin", k=6)])
     assert "word" not in [hit.id for hit in nothing], "a content without a question is never found"
 
 
@@ -143,7 +143,7 @@ def test_questions_that_changed_are_refused_until_the_index_is_built_again(serve
         Environment.open(served)
     build_index(served, overwrite=True)
     verify_indexes(served)
-    assert [hit.id for hit in Environment.open(served).search([SearchPlan.of("statin")])[0]] == ["word"]
+    assert [hit.id for hit in Environment.open(served).rank([SearchPlan.of("statin")])[0]] == ["word"]
     file = tmp_path / "of-questions" / "documents.bin"
     file.write_bytes(file.read_bytes()[:-1])
     with refused(IndexFolderError, "documents.bin"):
@@ -167,8 +167,8 @@ def test_a_hybrid_may_hold_it_and_reach_what_has_no_question(served, tmp_path):
     )
     build_index(env)
     environment = Environment.open(env)
-    assert [hit.id for hit in environment.search([SearchPlan.of("statin")])[0]] == ["word"]
-    assert environment.search([SearchPlan.of("gums")])[0][0].id == "citrus"
+    assert [hit.id for hit in environment.rank([SearchPlan.of("statin")])[0]] == ["word"]
+    assert environment.rank([SearchPlan.of("gums")])[0][0].id == "citrus"
     assert set(verify_indexes(env)) == {served.index, served.question_index.index, env.index, str(tmp_path / "plain")}
 
 

@@ -18,7 +18,7 @@ SERVICE = textwrap.dedent(
     from querylect.envs.environment import Environment
     from querylect.envs.server.serve import serve
 
-    left, real = int(sys.argv[2]), Environment.search
+    left, real = int(sys.argv[2]), Environment.rank
     def search(self, plans):
         global left
         left -= 1
@@ -26,7 +26,7 @@ SERVICE = textwrap.dedent(
             print("searching", flush=True)
             time.sleep(600)
         return real(self, plans)
-    Environment.search = search
+    Environment.rank = search
     serve(EnvironmentConfig.model_validate_json(sys.argv[1]), ready=lambda url: print(url, flush=True))
     """
 )
@@ -70,7 +70,7 @@ def test_a_killed_service_that_comes_back_changes_nothing_but_the_time(settings,
     for tree in records(run / "rollouts.jsonl"):
         for node in [*tree["turns"], *(child for turn in tree["turns"] for child in turn["children"])]:
             if not node["failure"]:
-                (ranking,) = environment.search([SearchPlan.of(node["rewrites"][0])])
+                (ranking,) = environment.rank([SearchPlan.of(node["rewrites"][0])])
                 assert node["ranking"] == [hit.id for hit in ranking]
                 assert (
                     node["metrics"]["ndcg@10"]

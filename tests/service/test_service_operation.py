@@ -1,24 +1,23 @@
 """What an operator relies on: figures, log lines, slow and absent clients, a graceful end, workers behind one port."""
 
 import asyncio
-import json
 import logging
 import os
 import signal
 import socket
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import httpx
 import psutil
 import pytest
 from querylect.configs.schema import ClientConfig
-from querylect.envs.client.client import AsyncEnvironmentClient, RetryClock, Step
+from querylect.envs.client.client import EnvironmentClient, RetryClock, Step
 from querylect.envs.plan import SearchPlan
-from querylect.envs.server import batching, middleware
+from querylect.envs.server import batching, limits
 from querylect.envs.server.app import create_app
-from querylect.envs.server.serve import STARTUP_FAILURE, _Workers, uvicorn_config
+from querylect.envs.server.serve import STARTUP_FAILURE, _uvicorn, _Workers
 from querylect.errors import EnvironmentUnavailableError
 
 from ..forked import Piped
@@ -45,9 +44,9 @@ def figures(url):
 
 
 def test_figures_count_requests_and_plans_and_a_line_tells_of_each(environment, run_app, caplog):
-    caplog.set_level(logging.INFO, "querylect.envs.requests")
+    caplog.set_level(logging.INFO, "querylect.envs.server.limits")
     with run_app(create_app(environment)) as url:
-        answer = search(url, "headache", "blood", "headache")
+        search(url, "headache", "blood", "headache")
         search(url, "headache", "scurvy")
         httpx.get(f"{url}/v1/nothing/secret-path")
         httpx.post(f"{url}/v1/search", json={"plans": []})
@@ -62,15 +61,14 @@ def test_figures_count_requests_and_plans_and_a_line_tells_of_each(environment, 
     assert (metrics["querylect_batch_plans_count"], metrics["querylect_batch_plans_sum"]) == (2, 3)
     assert metrics["querylect_queue_plans"] == 0
     assert not any("secret" in name or "headache" in name for name in metrics)
-    line = json.loads(next(record.message for record in caplog.records if record.name == "querylect.envs.requests"))
-    assert line["request_id"] == answer.headers["x-request-id"]
-    assert (line["method"], line["path"], line["status"]) == ("POST", "/v1/search", 200)
+    line = next(record for record in caplog.records if record.name == "querylect.envs.server.limits")
+    assert line.args[:3] == ("POST", "/v1/search", 200)
     assert "headache" not in caplog.text
 
 
 def test_bodies_that_never_end_are_refused_and_hold_nothing(environment, run_app, monkeypatch):
     """Each is cut off after READ_SECONDS; until then, all of them together hold at most MAX_OPEN_BYTES."""
-    monkeypatch.setattr(middleware, "READ_SECONDS", 0.0)  # own clock
+    monkeypatch.setattr(limits, "READ_SECONDS", 0.0)  # own clock
     head = (
         b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n"
     )
@@ -82,7 +80,7 @@ def test_bodies_that_never_end_are_refused_and_hold_nothing(environment, run_app
                 assert sender.recv(65536).startswith(b"HTTP/1.1 408 ")
         monkeypatch.undo()
         assert search(url, "headache").status_code == 200
-        monkeypatch.setattr(middleware, "MAX_OPEN_BYTES", 10)
+        monkeypatch.setattr(limits, "MAX_OPEN_BYTES", 10)
         refusal = search(url, "headache")
         assert (refusal.status_code, refusal.headers["retry-after"]) == (503, "1")
         assert httpx.get(f"{url}/healthz").status_code == 200
@@ -95,13 +93,13 @@ SERVICE = textwrap.dedent(
     from querylect.envs.environment import Environment
     from querylect.envs.server.serve import serve
 
-    real = Environment.search
+    real = Environment.rank
     def search(self, plans):
         if plans[0].probes[0].terms[0].text.startswith("slow"):
             print("searching", flush=True)
             sys.stdin.readline()
         return real(self, plans)
-    Environment.search = search
+    Environment.rank = search
     serve(EnvironmentConfig.model_validate_json(sys.argv[1]), ready=lambda url: print(url, flush=True))
     print("ended", flush=True)
     """
@@ -171,12 +169,20 @@ def test_workers_share_a_port_and_their_figures_and_a_dead_one_is_replaced(small
 
 def test_a_worker_that_cannot_open_the_environment_ends_the_service():
     class Failed:
-        exitcode = STARTUP_FAILURE
+        exitcode, pid = STARTUP_FAILURE, 0
+
+        def is_alive(self, timeout):
+            return False
+
+        def kill(self):
+            pass
+
+        join = kill
 
         def terminate(self):
             self.terminated = True
 
-    workers = _Workers(uvicorn_config(None, workers=1), [], lambda: None)
+    workers = _Workers(_uvicorn(None, workers=1), None, lambda: None)
     workers.processes = [Failed()]
     with refused(EnvironmentUnavailableError):
         workers.keep_subprocess_alive()
@@ -185,33 +191,29 @@ def test_a_worker_that_cannot_open_the_environment_ends_the_service():
 
 def test_clients_in_a_storm_get_every_sample_scored_right_or_not_at_all(environment, run_app, monkeypatch):
     """Far more requests than may wait: every sample is scored or a failed search, and no 503 becomes a reward."""
-    monkeypatch.setattr(batching, "MAX_PENDING", 4)
+    monkeypatch.setattr(batching, "MAX_PENDING", 1000)
     monkeypatch.setattr("querylect.envs.client.client.MAX_PLANS_PER_REQUEST", 4)
     words = ["headache", "blood", "glucose", "scurvy", "migraine"]
     steps = [Step(question_id="q-head", plan=SearchPlan.of(f"{word} {n}")) for n in range(8) for word in words]
     worth = [
         environment.score("q-head", ranking, ["ndcg@10"])["ndcg@10"]
-        for ranking in environment.search([step.plan for step in steps])
+        for ranking in environment.rank([step.plan for step in steps])
     ]
     assert len(set(worth)) > 2
 
-    async def storm(url):
+    def storm(url):
         settings = ClientConfig(urls=[url], deadline=2400.0)
-        clients = [
-            AsyncEnvironmentClient(settings, clock=RetryClock(sleep=lambda _: asyncio.sleep(0))) for _ in range(6)
-        ]
-        try:
-            storming = asyncio.gather(*(client.step(steps) for client in clients))
-            while not any(client.last_failure for client in clients):  # until somebody has found the queue full
-                await asyncio.sleep(0)
+        with ExitStack() as stack:
+            clock = RetryClock(sleep=lambda _: asyncio.sleep(0))
+            clients = [stack.enter_context(EnvironmentClient(settings, clock=clock)) for _ in range(6)]
+            storming = [client.start_step(steps) for client in clients]
+            until(lambda: any(client.last_failure for client in clients))  # somebody has found the queue full
             blocking.free.set()
-            return await storming
-        finally:
-            await asyncio.gather(*(client.close() for client in clients))
+            return [future.result() for future in storming]
 
     blocking = BlockingEnvironment(environment)
     with run_app(create_app(blocking)) as url:
-        outcomes = asyncio.run(storm(url))
+        outcomes = storm(url)
         metrics = figures(url)
     assert metrics['querylect_requests_total{route="/v1/step",status="503"}'] > 0
     assert [[result.reward for result in results] for results in outcomes] == [worth] * 6

@@ -54,8 +54,8 @@ def test_milvus_ranks_scifact_as_the_local_index_does(bm25, tmp_path):
     plans = [SearchPlan.of(question.text) for question in test.questions]
     for question in test.questions:
         plans.append(plan([(question.text, 1.0), (" ".join(question.text.split()[:3]), 0.5)], 10))
-    rankings = Environment.open(milvus).search(plans)
-    same_scores(rankings, Environment.open(bm25).search(plans))
+    rankings = Environment.open(milvus).rank(plans)
+    same_scores(rankings, Environment.open(bm25).rank(plans))
     values = [
         ndcg([hit.id for hit in ranking], test.qrels[question.id])
         for question, ranking in zip(test.questions, rankings, strict=False)

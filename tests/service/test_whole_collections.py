@@ -141,7 +141,7 @@ def test_four_real_parts_are_indexed_and_searched(realdata, tmp_path):
     dataset = DatasetConfig(kind="ragbench", path=str(realdata / "ragbench"), parts=parts)
     config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"))
     assert build_index(config).documents == 5617
-    assert Environment.open(config).splits == {"train": 520, "validation": 846, "test": 792}
+    assert Environment.open(config).info().splits == {"train": 520, "validation": 846, "test": 792}
     measured = measure_raw(config, "test")
     assert [measurement.dataset.rpartition("/")[2] for measurement in measured[:-1]] == parts
     assert [measurement.questions for measurement in measured] == [244, 92, 66, 390, 792]

@@ -10,7 +10,6 @@ from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RewardCon
 from querylect.data.convert import convert
 from querylect.data.known import known
 from querylect.envs.builder.build import build_index
-from querylect.envs.client.in_process import InProcessClient
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import Step
@@ -257,7 +256,7 @@ def scored(environment, tmp_path, parrot, right="citrus", reward=None, **answer)
     lines = [{"_id": name, "answers": [right]} for name in ASKED]
     gold.write_text("".join(json.dumps(line) + "\n" for line in lines))
     settings = RewardConfig.model_validate({**(reward or {}), "kind": "answer", "answer": {"metric": "em", **answer}})
-    client = AnswerClient(InProcessClient(environment), Llm(parrot), read_gold(gold), settings, 0)
+    client = AnswerClient(environment, Llm(parrot), read_gold(gold), settings, 0)
     assert len(client.questions("train")) == len(ASKED)
     return client
 
@@ -301,7 +300,7 @@ def test_questions_that_another_process_drew_are_read_from_the_environment(lesso
     """The file of right answers has no texts; raw, "fat in the blood" finds insulin first, which is right here."""
     parrot = Parrot()
     scored_client = scored(lessons, tmp_path, parrot, right="insulin")
-    client = AnswerClient(InProcessClient(lessons), Llm(parrot), scored_client._gold, scored_client._reward, 0)
+    client = AnswerClient(Environment.open(lessons), Llm(parrot), scored_client._gold, scored_client._reward, 0)
     assert [metrics["answer_reward"] for metrics in values(client, ("fat", "citrus"))] == [0.0]
     assert any("Question: fat in the blood" in prompt for prompt in parrot.prompts)
 
@@ -353,7 +352,7 @@ def test_multiple_choice_is_scored_by_its_option(lessons, tmp_path):
     gold = tmp_path / "choice.jsonl"
     gold.write_text(json.dumps({"_id": "sugar", "options": ["citrus", "insulin"], "answer": "B"}) + "\n")
     settings = RewardConfig.model_validate({"kind": "answer", "answer": {"gain": False}})
-    client = AnswerClient(InProcessClient(lessons), Llm(Parrot()), read_gold(gold), settings, 0)
+    client = AnswerClient(Environment.open(lessons), Llm(Parrot()), read_gold(gold), settings, 0)
     assert [question.id for question in client.questions("train")] == ["sugar"], "the others have no right answer"
     assert [metrics["answer"] for metrics in values(client, ("sugar", "citrus"), ("sugar", "insulin"))] == [0.0, 1.0]
     with refused(DataError, "t-head", "reward.answer.gold"):

@@ -45,7 +45,7 @@ def test_beirs_msmarco_is_measured_from_grade_2_in_trec_dl_and_from_1_in_clicks(
     assert recall == [0, 1, 1]
     levels = {}
     for split in ("test", "validation"):
-        levels[split] = load_dataset(dataset).splits[split].relevance_level(environment.relevance_level)
+        levels[split] = load_dataset(dataset).splits[split].relevance_level(environment.info().relevance_level)
     assert levels == {"test": 2, "validation": 1}
 
 

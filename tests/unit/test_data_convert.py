@@ -185,9 +185,9 @@ def test_a_corpus_without_questions_is_indexed_and_searched(tmp_path, capsys):
     dataset = {"kind": "beir", "path": str(tmp_path / "textbooks")}
     config = EnvironmentConfig.model_validate({"dataset": dataset, "index": str(tmp_path / "index")})
     environment = Environment.open(config)
-    (hits,) = environment.search([SearchPlan.of("aorta", k=1)])
+    (hits,) = environment.rank([SearchPlan.of("aorta", k=1)])
     assert [hit.id for hit in hits] == ["Anatomy_Gray_1"]
-    assert list(environment.splits) == []
+    assert list(environment.info().splits) == []
 
 
 def test_get_prepare_and_check_from_the_command_line(tmp_path, capsys):

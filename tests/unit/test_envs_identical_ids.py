@@ -7,6 +7,7 @@ from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.builder.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.schemas import Step
 
 TEXTS = {
     "a": "taxes should rise because taxes pay for schools",
@@ -25,7 +26,7 @@ def dataset(without=(), **options):
 
 
 def ranked(environment, question, plan):
-    (ranking,) = environment.search([environment.plan_for(question, plan)])
+    (ranking,) = environment.rank([environment.plan_of(Step(question_id=question, plan=plan))])
     return [hit.id for hit in ranking]
 
 
@@ -65,7 +66,7 @@ def test_a_ranking_is_that_of_a_corpus_without_the_document(tmp_path, ignoring, 
 
 
 def test_a_ranking_that_holds_it_is_scored_without_it(ignoring):
-    (ranking,) = ignoring.search([SearchPlan.of(TEXTS["a"], k=2)])
+    (ranking,) = ignoring.rank([SearchPlan.of(TEXTS["a"], k=2)])
     assert [hit.id for hit in ranking] == ["a", "b"]
     assert ignoring.score("a", ranking, ["ndcg@10"])["ndcg@10"] == 1.0
     assert ignoring.score("x", ranking, ["ndcg@10"])["ndcg@10"] == 0.0
@@ -83,7 +84,7 @@ def test_a_step_of_the_service_leaves_it_out_and_a_search_does_not(ignoring, tmp
                 step = {"steps": [{"question_id": question, "plan": plan}]}
                 (result,) = client.post("/v1/step", json=step).json()["results"]
                 assert [hit["id"] for hit in result["ranking"]] == expected
-        (ranking,) = client.post("/v1/search", json={"plans": [plan]}).json()["rankings"]
-        assert [hit["id"] for hit in ranking] == ["a", "b"]
+        (result,) = client.post("/v1/search", json={"plans": [plan]}).json()["results"]
+        assert [hit["id"] for hit in result["ranking"]] == ["a", "b"]
         refused = client.post("/v1/search", json={"plans": [{**plan, "without": "a"}]})
         assert refused.status_code == 422

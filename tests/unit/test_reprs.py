@@ -4,7 +4,7 @@ from querylect.configs.llm import LlmConfig
 from querylect.configs.schema import ClientConfig
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.client.client import EnvironmentClient
-from querylect.envs.client.in_process import InProcessClient
+from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.inference.endpoint import endpoint_of
 from querylect.inference.load import open_trained
@@ -15,16 +15,14 @@ SECRET = "s3cret"
 
 
 def test_an_environment_says_what_it_holds(small_environment):
-    client = InProcessClient(small_environment)
     expected = "Environment('small/bm25', bm25, 6 documents, 1 train questions, 3 test questions)"
-    assert repr(client._environment) == expected
+    assert repr(Environment.open(small_environment)) == expected
 
 
 def test_a_client_says_where_it_asks_and_not_its_token(monkeypatch):
     monkeypatch.setenv("QUERYLECT_TOKEN", SECRET)
     with EnvironmentClient(ClientConfig(urls=["http://127.0.0.1:9", "http://127.0.0.1:8"])) as client:
         assert repr(client) == "EnvironmentClient(http://127.0.0.1:9, http://127.0.0.1:8)"
-        assert repr(client._client).startswith("AsyncEnvironmentClient(")
 
 
 def test_a_rewriter_says_its_retriever_turn_and_endpoint():

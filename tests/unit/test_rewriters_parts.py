@@ -65,13 +65,13 @@ def test_a_union_takes_the_first_of_every_query_rank_by_rank_and_no_document_twi
 def test_a_union_on_a_real_index(small_environment):
     environment = Environment.open(small_environment)
     queries = ["headache", "blood cholesterol", "headache migraine"]
-    alone = environment.search([union([query]) for query in queries])
+    alone = environment.rank([union([query]) for query in queries])
     assert [[hit.id for hit in ranking] for ranking in alone] == [
         ["aspirin", "triptan"],
         ["statin", "insulin"],
         ["triptan", "aspirin"],
     ]
-    (full,) = environment.search([union(queries)])
+    (full,) = environment.rank([union(queries)])
     assert [hit.id for hit in full] == ["aspirin", "statin", "triptan", "insulin"], "fewer than 15: they overlap"
 
 

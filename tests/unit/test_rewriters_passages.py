@@ -52,7 +52,7 @@ def test_query2doc_on_bm25_scores_as_the_text_with_the_question_five_times(small
     passage = "insulin lowers glucose and statin cholesterol"
     repeated_text = " ".join([QUESTION.text] * 5 + [passage])
     plans = [make("query2doc").parse(QUESTION, passage, 1).plan, SearchPlan.of(repeated_text, k=7)]
-    weighted, repeated = environment.search(plans)
+    weighted, repeated = environment.rank(plans)
     assert [hit.id for hit in weighted] == [hit.id for hit in repeated]
     assert [hit.score for hit in weighted] == pytest.approx([hit.score for hit in repeated], rel=1e-5)
 

@@ -1,1 +1,0 @@
-"""The playground that the service shows at `/`: one HTML file."""

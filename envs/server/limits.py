@@ -1,0 +1,179 @@
+"""Who may ask, how large a body may be, and how a refusal looks (problem+json, RFC 9457).
+
+A service without a token listens on a loopback address, but a browser on this machine carries other people's pages. One
+of them can have its own host name resolved to 127.0.0.1 and read answers as its own (DNS rebinding): the Host header
+shows that name. It cannot send a search from another origin, which takes a JSON body and so a preflight.
+"""
+
+import asyncio
+import hmac
+import ipaddress
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ...errors import ConfigError, EnvironmentUnavailableError, MissingPackageError, RequestError
+from ..schemas import Problem
+from .batching import OverloadedError, TooLargeError
+from .metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+OPEN_PATHS = frozenset({"/", "/healthz", "/readyz"})
+"""Calls without the token."""
+MAX_BODY_BYTES = 12 * 2**20
+"""Enough for the texts of a request (MAX_WORK of schemas.py) in any script."""
+MAX_OPEN_BYTES = 8 * MAX_BODY_BYTES
+"""What the bodies of all unanswered requests may have together."""
+READ_SECONDS = 60.0
+"""How long a body may take to arrive."""
+CLOSE = {"Connection": "close"}
+MEDIA_TYPE = "application/problem+json"
+STATUS: dict[type[Exception], int] = {
+    TooLargeError: 413,
+    RequestError: 422,
+    ConfigError: 422,
+    MissingPackageError: 422,
+    OverloadedError: 503,
+    EnvironmentUnavailableError: 503,
+}
+"""Of errors that a route raises."""
+RESPONSES: dict[int | str, dict[str, object]] = {
+    status: {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}}}
+    for status in (400, 401, 403, 408, 413, 422, 500, 503)
+}
+"""The errors of every call, for the OpenAPI document."""
+
+
+@dataclass(kw_only=True, slots=True)
+class RequestMiddleware:
+    """Lets through requests that carry the token, or come from this machine where none is set, with bodies within the
+    limits; a body is read whole first."""
+
+    app: ASGIApp = field(kw_only=False)
+    token: str | None
+    metrics: Metrics
+    open_bytes: int = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started, status, headers = time.perf_counter(), 500, Headers(scope=scope)
+        body, read = bytearray(), scope["method"] != "POST"
+
+        async def send_counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        async def receive_body() -> Message:
+            nonlocal read
+            if read:
+                return await receive()
+            read = True
+            return {"type": "http.request", "body": bytes(body)}
+
+        try:
+            self._check_sender(scope["path"], headers)
+            if not read:
+                await self._read(body, headers, receive)
+            await self.app(scope, receive_body, send_counted)
+        except HTTPException as refused:
+            await problem(refused.status_code, refused.detail, refused.headers)(scope, receive, send_counted)
+        finally:
+            self.open_bytes -= len(body)
+            route = getattr(scope.get("route"), "path", "none")
+            self.metrics.requests.labels(route, str(status)).inc()
+            self.metrics.seconds.labels(route).observe(seconds := time.perf_counter() - started)
+            log.info("%s %s %d %.4f s", scope["method"], scope["path"], status, seconds)
+
+    def _check_sender(self, path: str, headers: Headers) -> None:
+        if self.token is None and not all(map(_is_local, headers.getlist("host") or [""])):
+            raise HTTPException(
+                403,
+                f"a service without a token answers programs that ask for localhost, 127.0.0.1 or [::1] alone (here: "
+                f"{headers.get('host', '')!r}). Ask by such a name, or start it with a token: set QUERYLECT_TOKEN.",
+                CLOSE,
+            )
+        expected = f"Bearer {self.token}".encode()
+        sent = headers.get("authorization", "").encode("latin-1")
+        if self.token is not None and path not in OPEN_PATHS and not hmac.compare_digest(sent, expected):
+            raise HTTPException(
+                401,
+                "no token was sent, or another one than the service's. Send the header 'Authorization: Bearer TOKEN'; "
+                "querylect's client takes it from the environment variable that client.token_env names.",
+                {"WWW-Authenticate": "Bearer"},
+            )
+
+    async def _read(self, body: bytearray, headers: Headers, receive: Receive) -> None:
+        """Read the body into `body`; HTTPException where it is too large or too slow."""
+        declared = headers.get("content-length", "")
+        too_large = declared.isdecimal() and int(declared) > MAX_BODY_BYTES
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                more = not too_large
+                while more:
+                    message = await receive()
+                    body += message.get("body", b"")
+                    self.open_bytes += len(message.get("body", b""))
+                    too_large = len(body) > MAX_BODY_BYTES
+                    if self.open_bytes > MAX_OPEN_BYTES:
+                        raise HTTPException(503, "the requests in work are too large together; ask later.", CLOSE)
+                    more = message.get("more_body", False) and not too_large
+        except TimeoutError:
+            raise HTTPException(408, f"the body did not arrive within {READ_SECONDS:g} s.", CLOSE) from None
+        if too_large:
+            raise HTTPException(413, f"a body has at most {MAX_BODY_BYTES} bytes. Send fewer plans at once.", CLOSE)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the host. A name other than localhost counts as reachable."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host.lower() == "localhost"
+
+
+def _is_local(host: str) -> bool:
+    """Whether a Host header names a loopback host."""
+    try:
+        return is_loopback(urlsplit(f"//{host}").hostname or "")
+    except ValueError:
+        return False
+
+
+def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    """The answer to a request that failed with this HTTP status."""
+    body = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail)
+    retry = {"Retry-After": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+    return Response(body.model_dump_json(), status, {**retry, **(headers or {})}, media_type=MEDIA_TYPE)
+
+
+def add_problem_handlers(app: FastAPI) -> None:
+    """Answer the errors of routes by problem+json; uvicorn logs those that nobody expected."""
+    for kind in (StarletteHTTPException, RequestValidationError, *STATUS, Exception):
+        app.add_exception_handler(kind, _answer)
+
+
+async def _answer(_: Request, error: Exception) -> Response:
+    if isinstance(error, StarletteHTTPException):
+        return problem(error.status_code, error.detail, error.headers)
+    if isinstance(error, RequestValidationError):
+        fields = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+        more = f"; and {len(fields) - 20} more" if len(fields) > 20 else ""
+        return problem(422, f"the request does not validate; {'; '.join(fields[:20])}{more}.")
+    for kind, status in STATUS.items():
+        if isinstance(error, kind):
+            return problem(status, str(error))
+    return problem(500, "the environment failed on this request; the service's log says why.")
