@@ -256,7 +256,7 @@ def scored(environment, tmp_path, parrot, right="citrus", reward=None, **answer)
     lines = [{"_id": name, "answers": [right]} for name in ASKED]
     gold.write_text("".join(json.dumps(line) + "\n" for line in lines))
     settings = RewardConfig.model_validate({**(reward or {}), "kind": "answer", "answer": {"metric": "em", **answer}})
-    client = AnswerClient(environment, Llm(parrot), read_gold(gold), settings, 0)
+    client = AnswerClient(Environment.open(environment), Llm(parrot), read_gold(gold), settings, 0)
     assert len(client.questions("train")) == len(ASKED)
     return client
 

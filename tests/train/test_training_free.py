@@ -143,8 +143,8 @@ def test_over_a_service_the_ranking_is_that_of_the_plan_by_hand(served, name, we
     assert [record.question_id for record in records] == ["q", "w"]
     plan = SearchPlan.model_validate(records[0].plan)
     assert terms(plan) == expected
-    (ranking,) = served.rank([plan])
-    assert records[0].ranking == tuple(hit.id for hit in ranking)
+    (found,) = served.search([plan])
+    assert records[0].ranking == tuple(hit.id for hit in found.ranking)
     assert (records[0].turn, records[0].tokens, records[0].system) == (0, 0, name)
     assert records[0].rewrites == tuple(text for text, _ in expected[1:])
 
@@ -154,10 +154,10 @@ def test_rm3_over_a_service_scores_what_lucene_would(served):
     (record, _) = answer("rm3", served, Tuned("rm3", {"fb_docs": 1, "fb_terms": 2}), QUESTIONS, METRICS)
     # lorry is first: truck ×2, hauling ×2, cargo; of these haul and truck stay, half each
     weights = {"truck": 0.5 * 0.5 + 0.5 / 2, "cargo": 0.5 / 2, "hauling": 0.5 * 0.5}
-    rankings = served.rank([SearchPlan.of(word, k=24) for word in weights])
+    results = served.search([SearchPlan.of(word, k=24) for word in weights])
     expected = {document.id: 0.0 for document in CORPUS}
-    for weight, ranking in zip(weights.values(), rankings, strict=True):
-        for hit in ranking:
+    for weight, result in zip(weights.values(), results, strict=True):
+        for hit in result.ranking:
             expected[hit.id] += weight * hit.score
     got = dict(zip(record.ranking, record.scores, strict=True))
     assert set(got) == {name for name, score in expected.items() if score}
