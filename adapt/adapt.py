@@ -30,12 +30,11 @@ def adapt(
     """
     stages = stages_of(config, options)
     with only_command(options.folder):
-        remedy = f"Remove {options.folder} to start anew."
-        journal = KeyedJournal(options.folder / "stages.jsonl", StartedStage, remedy)
+        journal = KeyedJournal(options.folder / "stages.jsonl", StartedStage)
         for stage in stages:
             if stage.output.exists():
                 _refuse_other_settings(stage, journal.get(stage.name), options)
-        write_text(options.config_file, dump_config(config), remedy="Free some space and give the same command again.")
+        write_text(options.config_file, dump_config(config))
         for number, stage in enumerate(stages, start=1):
             label = f"[{number}/{len(stages)}] {stage.name}"
             if stage.output.exists():

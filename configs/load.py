@@ -17,8 +17,7 @@ from pydantic import ValidationError
 from ruamel.yaml.error import YAMLError
 
 from ..errors import ConfigError
-from .mix import shortened
-from .schema import RunConfig
+from .schema import RunConfig, shortened
 from .section import Section
 from .yaml12 import parse_yaml, write_yaml
 

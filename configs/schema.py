@@ -2,9 +2,9 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -14,7 +14,6 @@ from .environment import EnvironmentConfig as EnvironmentConfig
 from .environment import RerankConfig as RerankConfig
 from .llm import AnswerRewardConfig, AnswersConfig
 from .methods import TRAINING_FREE, TrainingFreeName
-from .mix import filled_in
 from .optimize import OptimizeConfig
 from .questions import QuestionsConfig as QuestionsConfig
 from .rewriter import RewriterConfig as RewriterConfig
@@ -221,6 +220,48 @@ class MixConfig(Section):
             if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
                 raise ValueError(f"the environment name {name!r} must be of lower-case letters, digits, - and _")
         return members
+
+
+SHARED = ("env", "client", "rewriter")
+"""Sections that a member of a mix inherits, key by key."""
+
+
+def filled_in(values: Any) -> Any:
+    """The plain values of a run with what its members inherit; malformed values are left to validation."""
+    return _with_members(values, lambda base, member: _merged(base or {}, member or {}))
+
+
+def shortened(values: dict[str, Any]) -> dict[str, Any]:
+    """The inverse of `filled_in`: members without the settings that they inherit."""
+    changed: dict[str, Any] = _with_members(values, _difference)
+    return changed
+
+
+def _with_members(values: Any, change: Callable[[Any, Any], Any]) -> Any:
+    """The values with `change(run's, member's)` as each shared section of each member."""
+    match values:
+        case {"mix": {"environments": dict(members)} as mix}:
+            new = {
+                name: {**(member or {}), **{key: change(values.get(key), (member or {}).get(key)) for key in SHARED}}
+                if isinstance(member, dict | None)
+                else member
+                for name, member in members.items()
+            }
+            return {**values, "mix": {**mix, "environments": new}}
+    return values
+
+
+def _merged(base: Any, overrides: Any) -> Any:
+    if not (isinstance(base, dict) and isinstance(overrides, dict)):
+        return overrides
+    return {**base, **{key: _merged(base[key], value) if key in base else value for key, value in overrides.items()}}
+
+
+def _difference(base: Any, merged: Any) -> Any:
+    """The `overrides` for which `_merged(base, overrides)` is `merged`."""
+    if not (isinstance(base, dict) and isinstance(merged, dict)):
+        return merged
+    return {key: _difference(base.get(key), value) for key, value in merged.items() if base.get(key, ...) != value}
 
 
 class RunConfig(Section):

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import DataError
-from ..storage import new_folder, parse_json, write_lines
+from ..storage import atomic_folder, parse_json, write_lines
 from .benchmark import splits_of, within_corpus
 from .history import parse_history, records_of
 from .jsonl import ALL_LINES, Span, identifier_of, plain_or_gzipped, read_records, text_of
@@ -125,7 +125,7 @@ def save_beir(dataset: Dataset, path: str | Path) -> None:
         if questions.setdefault(question.id, question) != question:
             raise DataError(f"two questions have the id {question.id!r}; ids must be unique. Rename one.")
     meta = {"name": dataset.name, "licence": dataset.licence, **judging(dataset)}
-    with new_beir_folder(path, f"dataset {dataset.name!r}") as folder:
+    with new_beir_folder(path) as folder:
         write_lines(folder / "corpus.jsonl", map(document_line, dataset.corpus))
         write_lines(folder / "queries.jsonl", map(question_line, questions.values()))
         write_qrels(folder, dataset.splits)
@@ -133,14 +133,14 @@ def save_beir(dataset: Dataset, path: str | Path) -> None:
 
 
 @contextmanager
-def new_beir_folder(path: str | Path, label: str) -> Iterator[Path]:
-    """A temporary folder with an empty `qrels/`, which becomes `path` when the block ends; `label` is named in errors.
+def new_beir_folder(path: str | Path) -> Iterator[Path]:
+    """A temporary folder with an empty `qrels/`, which becomes `path` when the block ends.
 
     Raises DataError if `path` exists already, StorageError if the block cannot write its files.
     """
     target = Path(path).expanduser()
     refuse_existing(target)
-    with new_folder(target, label) as folder:
+    with atomic_folder(target) as folder:
         (folder / "qrels").mkdir()
         yield folder
 

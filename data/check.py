@@ -64,7 +64,7 @@ def check(
     yield from near_overlap(dataset, near)
     yield from dataset.notes
     if leaks_file is not None:
-        with writing(leaks_file, "Name a file in a folder that can be written."):
+        with writing(leaks_file):
             write_leaks(leaks_file.expanduser(), (leak.record() for leak in leaks))
         yield f"{leaks_file}: {len(leaks)} pairs of questions; to leave them out: env.dataset.leave_out={leaks_file}"
 

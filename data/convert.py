@@ -61,7 +61,7 @@ def convert(
             raise no_document(corpus_file(corpus))
         searched = {"corpus": str(corpus)}
         licence += f"; the corpus {': '.join(filter(None, name_and_licence(corpus)))}"
-    with new_beir_folder(target, benchmark.name) as folder:
+    with new_beir_folder(target) as folder:
         if benchmark.kind == "answers":
             records, counts = _read_answers(benchmark.name, source, layout)
             if corpus is None:

@@ -17,8 +17,6 @@ from ..storage import file_sha256, write_text, writing
 from .fetched import SOURCE, card_licence
 from .known import HubFiles, KnownBenchmark
 
-_KEPT = "What has arrived is kept beside it: free some space, or name another folder, and give the same command again."
-
 
 def fetch(
     benchmark: KnownBenchmark,
@@ -41,7 +39,7 @@ def fetch(
     if copy is None and not benchmark.repositories:
         raise DataError(f"{benchmark.name} cannot be fetched by a program: {benchmark.by_hand}.")
     staging = target.with_name(f".{target.name}.partial")
-    with writing(target, _KEPT):
+    with writing(target):
         staging.mkdir(parents=True, exist_ok=True)
         revisions: dict[str, str] = {}
         if copy is not None:
@@ -126,4 +124,4 @@ def _describe(benchmark: KnownBenchmark, staging: Path, source: str, revisions: 
         "source": {"from": source, "revisions": revisions, "fetched": datetime.now(UTC).isoformat(timespec="seconds")},
         "files": {name: {"size": path.stat().st_size, "sha256": file_sha256(path)} for name, path in files.items()},
     }
-    write_text(staging / SOURCE, json.dumps(metadata, indent=1) + "\n", _KEPT)
+    write_text(staging / SOURCE, json.dumps(metadata, indent=1) + "\n")

@@ -83,7 +83,7 @@ def write_chunks(source: Path, target: Path, words: int = CHUNK_WORDS) -> list[s
                 if new:
                     yield document_line(chunk)
 
-    with new_beir_folder(target, f"the chunks of {source}") as new_folder:
+    with new_beir_folder(target) as new_folder:
         write_lines(new_folder / "corpus.jsonl", lines())
         questions = {question.id: question for split in dataset.splits.values() for question in split.questions}
         write_lines(new_folder / "queries.jsonl", map(question_line, questions.values()))
@@ -128,7 +128,7 @@ def write_pairs(source: Path, target: Path) -> list[str]:
             "and 'answers'."
         )
     questions = [Question(document.id, document.title) for document in documents]
-    with new_beir_folder(target, f"the pairs of {source}") as folder:
+    with new_beir_folder(target) as folder:
         write_lines(folder / "corpus.jsonl", map(document_line, documents))
         write_lines(folder / "queries.jsonl", map(question_line, questions))
         write_qrels(folder, {"train": Split(questions, {document.id: {document.id: 1} for document in documents})})

@@ -70,7 +70,7 @@ def merge(sources: Sequence[MergeSource], target: Path, question_sources: Sequen
     """
     _refuse_names(sources, question_sources)
     folders = {source.name: beir_folder(source.folder) for source in sources}
-    with new_beir_folder(target, f"the merged dataset of {', '.join(folders)}") as folder:
+    with new_beir_folder(target) as folder:
         with_qrels = [
             source for source, path in folders.items() if question_sources is None and (path / "qrels").is_dir()
         ]

@@ -97,7 +97,7 @@ def prepare(
 
     Raises DataError as the reader does and if the target exists; StorageError if the files cannot be written.
     """
-    with new_beir_folder(target, f"dataset {target}") as folder:
+    with new_beir_folder(target) as folder:
         benchmark, entry = open_benchmark(config), known().get(published_as)
         benchmark = replace(
             benchmark,

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..data.types import Split
 from ..errors import DataError
-from ..storage import new_folder, write_lines
+from ..storage import atomic_folder, write_lines
 from .environment import RankedHit
 
 Run = Mapping[str, Sequence[RankedHit]]
@@ -49,7 +49,7 @@ def write_trec(folder: Path, split: Split, runs: Mapping[str, Run], metadata: Ma
         **{f"{name}.run": _run_lines(_id(name), run) for name, run in runs.items()},
         "export.json": [json.dumps(metadata, ensure_ascii=False, indent=2)],
     }
-    with new_folder(folder, "the export") as temporary:
+    with atomic_folder(folder) as temporary:
         for name, lines in files.items():
             write_lines(temporary / name, lines)
 

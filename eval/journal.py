@@ -1,7 +1,7 @@
 """The answers of one evaluation cell so far: an append-only folder that survives a killed process.
 
 `cell.json` holds the cell's identity, and the folder is named by its fingerprint, so answers are never reused for
-another question, model, prompt or index. `records.jsonl` has one line per record, appended and fsynced batch by batch.
+another question, model, prompt or index. `records.jsonl` has one line per record, appended batch by batch.
 A partial last line of a killed process is removed before the next append. A question answered again (because it was
 a failed search) gets further lines, and the last ones count. An answer that the model never gave has no line;
 `missing.jsonl` has the reason.
@@ -85,11 +85,11 @@ class Journal:
         self._add(self.unanswered, "".join(lines))
 
     def append(self, records: Iterable[EvalRecord]) -> None:
-        """Append records and fsync. Raises StorageError where the disk does not take them."""
+        """Append records. Raises StorageError where the disk does not take them."""
         self._add(self.records, "".join(map(record_line, records)))
 
     def _add(self, path: Path, lines: str) -> None:
-        with writing(path, f"Free some space and {RERUN}"):
+        with writing(path):
             cell = self.folder / "cell.json"
             if not cell.exists():
                 write_json(cell, self.identity)

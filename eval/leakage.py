@@ -200,7 +200,7 @@ def refuse_trained(system: str, environment: EvalEnvironment, leaks: Sequence[Le
 def write_leaks_file(folder: Path, records: Sequence[Mapping[str, object]]) -> None:
     """Write the file LEAKS of an evaluation's folder; without records, remove it. Raises StorageError."""
     path = folder / LEAKS
-    with writing(path, "Free some space, or choose a folder that can be written."):
+    with writing(path):
         if records:
             write_leaks(path, records)
         else:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from .. import storage
 from ..configs.evaluation import HISTORY as HISTORY
 from ..configs.evaluation import RAW as RAW
 from ..configs.evaluation import REFERENCE as REFERENCE
@@ -24,6 +23,7 @@ from ..envs.schemas import StepResult
 from ..errors import DataError, in_one_line
 from ..llms.base import LlmResponse, complete_sum
 from ..rollouts.tree import Tree
+from ..storage import write_text
 
 METRICS = ("ndcg@10", "recall@10", "mrr@10")
 """Metrics of every ranking; significance is tested on the first one."""
@@ -260,11 +260,6 @@ def read_records(path: Path) -> list[EvalRecord]:
                 "again."
             ) from error
     return records
-
-
-def write_text(path: Path, text: str) -> None:
-    """`storage.write_text` for a file of an evaluation."""
-    storage.write_text(path, text, "Free some space or give another --output.")
 
 
 def write_json(path: Path, content: object) -> None:

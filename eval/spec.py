@@ -24,7 +24,7 @@ from ..configs.evaluation import RAW, SpecConfig
 from ..configs.spec_files import dump_spec
 from ..errors import DataError, IncompleteError, QuerylectError
 from ..provenance import versions
-from ..storage import only_command
+from ..storage import only_command, write_text
 from .cells import Cell, FailedCell, failed
 from .environments import EvalEnvironment, SpecEnvironments, chosen_environments
 from .evaluation import Evaluation
@@ -32,7 +32,7 @@ from .export import write_trec_files
 from .journal import RERUN
 from .leakage import LEAKS, TrainedQuestions, refuse_trained, write_leaks_file
 from .placement import question_set, refuse_other
-from .records import EvalRecord, now, write_json, write_records, write_text
+from .records import EvalRecord, now, write_json, write_records
 from .results import table_json
 from .run_baselines import is_warm_start, with_run_baselines
 from .spec_tables import build_tables, examples_of, family, wide_table_of

@@ -7,9 +7,9 @@ from pathlib import Path
 from markupsafe import Markup
 
 from ..markdown_tables import markdown_table
+from ..storage import write_text
 from .behaviour import percent
 from .csv_tables import MEASURED, comparisons_csv, scores_csv
-from .records import write_text
 from .report.examples import Examples
 from .report.figures import Drawing
 from .report.page import render_page

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..errors import ConfigError
-from ..storage import new_folder, parse_json, writing
+from ..storage import atomic_folder, parse_json, writing
 from .base import BaseModelSource, base_of
 from .card import README, model_card
 from .describe import describe
@@ -54,7 +54,7 @@ def export_to_folder(run: Path, target: Path, wishes: ExportOptions) -> str:
     if not wishes.overwrite and target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise ConfigError(f"{target} exists. Choose another --to, or replace it with --overwrite.")
     prepared = _prepare(run, wishes)
-    with new_folder(resolved, "the export") as folder:
+    with atomic_folder(resolved) as folder:
         _write_folder(folder, prepared, wishes, None)
     return str(target)
 
@@ -68,8 +68,7 @@ def export_to_hub(run: Path, repo_id: str, wishes: ExportOptions, endpoint: str 
     prepared = _prepare(run, wishes)
     source, repository = prepared.source, HubRepository(repo_id, endpoint)
     repository.open(wishes.public, run_identity(run), wishes.overwrite)
-    room = "It needs the room of one checkpoint in the run folder."
-    with writing(run, room), TemporaryDirectory(prefix=".exporting-", dir=run) as folder:
+    with writing(run), TemporaryDirectory(prefix=".exporting-", dir=run) as folder:
         _write_folder(Path(folder), prepared, wishes, repo_id)
         after = f", after {source.step} steps" if source.step is not None else ""
         repository.put(Path(folder), f"Export {source.checkpoint.name} of the run {source.config.name}{after}")

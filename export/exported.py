@@ -187,5 +187,5 @@ def read_exported(folder: Path) -> Exported:
 def write_exported(folder: Path, exported: Exported) -> None:
     """Write FILE to `folder`. Raises StorageError."""
     path = folder / FILE
-    with writing(path, "Free some space and export again."):
+    with writing(path):
         path.write_text(exported.model_dump_json(indent=2) + "\n", encoding="utf-8")

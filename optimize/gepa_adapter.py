@@ -54,8 +54,7 @@ class EnvironmentAdapter:
         question, as far as they are known here."""
         self._scorer, self._folder, self._budget, self._questions = scorer, folder, budget, questions
         self._relevant, self._reflection, self._progress = relevant, reflection, progress
-        remedy = "Restore it from a copy, or start a new run (name=…)."
-        self._journal = KeyedJournal(folder.path / "evaluations.jsonl", ScoredAnswer, remedy)
+        self._journal = KeyedJournal(folder.path / "evaluations.jsonl", ScoredAnswer)
 
     @property
     def searches(self) -> int:

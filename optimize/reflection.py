@@ -91,7 +91,7 @@ class ReflectionModel:
             )
         text = without_thinking(reply.texts[0].text)
         record = {"text": text, "tokens": reply.tokens, "seconds": time.perf_counter() - started}
-        with writing(self._path, "Free some space and continue with --resume."):
+        with writing(self._path):
             append(self._path, json.dumps(record, ensure_ascii=False) + "\n")
         self.proposals += 1
         return text

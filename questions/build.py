@@ -30,7 +30,7 @@ from ..envs.retrievers.question_index import (
 )
 from ..errors import ConfigError, DataError, IncompleteError, IndexFolderError
 from ..rollouts.llms import open_llm
-from ..storage import KeyedJournal, new_folder, only_writer, restore_folder
+from ..storage import KeyedJournal, atomic_folder, only_command, restore_folder
 from .asking import ASKED, LineAnswers, QuestionWriter, total_cost
 from .pool import Vetted, counts_of, down_sampled, with_vetted, written_pool
 
@@ -74,8 +74,7 @@ def write_question_index(
     is written if replies are missing; the same command asks for those again.
     """
     target = Path(to).expanduser()
-    taken = f"another process is asking questions for {target}. Wait for it, or give another folder."
-    with only_writer(target.parent, f".{target.name}.lock", "Give another folder with --to.", taken):
+    with only_command(target.parent, f".{target.name}.lock"):
         restore_folder(target)
         session = _Session(config, env, _load_existing(_open_existing(target, overwrite)))
         if add is not None:
@@ -163,7 +162,7 @@ class _Session:
                 "or give questions with --add."
             )
         contents, rounds = self._contents()
-        with new_folder(target, f"question index {target}") as folder:
+        with atomic_folder(target) as folder:
             questions_hash = write_rows(folder, pool.questions, pool.answers, contents)
             write_jsonl(folder / ASKED, [asdict(record) for record in self.records])
             write_jsonl(folder / VETTED, [{"question": text, "contents": list(names)} for text, names in self.vetted])
@@ -225,7 +224,7 @@ def _load_existing(index: QuestionIndex | None) -> _Existing:
         return _Existing()
     path = index.path / VETTED
     vetted = list(read_vetted(path)) if path.stat().st_size else []
-    answers = KeyedJournal(index.path / ASKED, LineAnswers, "Remove it, or name another folder.").by_key
+    answers = KeyedJournal(index.path / ASKED, LineAnswers).by_key
     return _Existing(index.description, answers, index.contents(), vetted)
 
 

@@ -101,7 +101,7 @@ def write_test_set(
         {name: dict.fromkeys(relevant, 1) for name, (_, relevant) in questions.items()},
     )
     result = TestSet(target, len(questions), drafts.failed, repeated, drafts.dropped)
-    with new_beir_folder(target, f"the {kind} questions") as folder:
+    with new_beir_folder(target) as folder:
         write_lines(folder / "corpus.jsonl", map(document_line, contents.values()))
         write_lines(folder / "queries.jsonl", map(question_line, split.questions))
         write_qrels(folder, {"test": split})

@@ -122,7 +122,7 @@ def write_training_set(
             "prompts": VERSION,
         }
         provenance = {**models, "synthetic": synthetic.model_dump(mode="json"), "costs": session.costs()}
-        with new_beir_folder(target, f"the questions about {corpus}") as folder:
+        with new_beir_folder(target) as folder:
             _write(folder, corpus, splits, {name: rows[number] for number, name in ids.items()})
             write_quality(folder, quality)
             if leaks:

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..configs.load import dump_config
 from ..configs.schema import RunConfig
 from ..errors import ClusterError, ConfigError
-from ..storage import storage
+from ..storage import writing
 from .launch import (
     Job,
     JobTarget,
@@ -105,7 +105,7 @@ def launch_sweep(arrays: SweepArrays, options: LaunchOptions) -> list[tuple[str,
     require_sbatch("sweep --slurm", "without --slurm the runs are trained here")
     chains = jobs_of_sweep(arrays, options)
     folder = arrays.folder / "job"
-    with storage(lambda error: f"{folder} cannot be read and written ({error}). Free some space or choose output=…."):
+    with writing(folder):
         for run in arrays.training:
             text = dump_config(run.config)
             if run.config_file.exists() and run.config_file.read_text(encoding="utf-8") != text:

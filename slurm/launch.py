@@ -18,7 +18,7 @@ from ..configs.load import dump_config
 from ..configs.mix import environments
 from ..configs.schema import EnvironmentConfig, RunConfig
 from ..errors import ClusterError, ConfigError, in_one_line
-from ..storage import storage
+from ..storage import writing
 from .requests import FOLDER, ON_ONE_NODE, ONE_GPU, command_of, header, refuse_paths, script_on_one_node
 
 UNDIVIDED = ("hybrid", "qb-rag")
@@ -112,7 +112,7 @@ def launch(config: RunConfig, options: LaunchOptions, chain: bool = False) -> li
     jobs = jobs_of(config, options, chain)
     folder = config.run_folder / "job"
     config_file, text = folder / "config.yaml", dump_config(config)
-    with storage(lambda error: f"{folder} cannot be read and written ({error}). Free some space or choose output=…."):
+    with writing(folder):
         previous = config_file.read_text(encoding="utf-8") if config_file.exists() else None
         if previous not in (None, text):
             raise ConfigError(

@@ -131,7 +131,7 @@ def text_of(value: object) -> str:
 def write_configs(runs: Sequence[SweepRun]) -> None:
     """Write configs/RUN.yaml of each. Raises StorageError."""
     for run in runs:
-        write_text(run.config_file, dump_config(run.config), remedy="Free some space or choose another output=….")
+        write_text(run.config_file, dump_config(run.config))
 
 
 def arrays_of(plan: SweepPlan, evaluate: bool, at_once: int | None) -> SweepArrays:

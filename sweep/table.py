@@ -16,7 +16,6 @@ from ..rollouts.turns import best_record, best_value
 from ..storage import logged_objects, parse_json, write_text
 from .runs import SweepPlan, SweepRun, text_of
 
-_REMEDY = "Free some space and give the same command again: finished runs are not repeated."
 _VALIDATION = "best validation "
 """Beginning of the columns with the best validation, of which there is one for each metric."""
 
@@ -32,9 +31,9 @@ def write_table(plan: SweepPlan, failed: Mapping[str, int]) -> Path:
     writer = DictWriter(file, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    write_text(plan.folder / "sweep.csv", file.getvalue(), _REMEDY)
+    write_text(plan.folder / "sweep.csv", file.getvalue())
     path = plan.folder / "sweep.md"
-    write_text(path, _as_markdown(plan.name, columns, rows), _REMEDY)
+    write_text(path, _as_markdown(plan.name, columns, rows))
     return path
 
 

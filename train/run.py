@@ -33,7 +33,7 @@ from .arguments import check_combinations, grpo_config, trainable_dtype
 from .distributed.processes import Processes, launched, shared_environment
 from .fsdp import splits_weights
 from .questions import TrainingData, prepare_data
-from .run_folder import REMEDY, RunFolder, remove_traces, staged, step_of
+from .run_folder import RunFolder, remove_traces, staged, step_of
 from .zero import zero_stage
 
 if TYPE_CHECKING:
@@ -373,5 +373,5 @@ def _run_trainer(trainer: "TreeTrainer", checkpoint: Path | None) -> None:
     except OSError as error:
         folder = trainer.folder.path
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise StorageError(f"{folder / 'checkpoints'} could not be written ({error}). {REMEDY}") from error
+            raise StorageError(f"{folder / 'checkpoints'} could not be written ({error}).") from error
         raise

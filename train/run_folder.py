@@ -39,8 +39,6 @@ log = logging.getLogger(__name__)
 CHECKPOINT_FILES = ("*.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*.pth", "trainer_state.json")
 """Files that an exact resume needs; if one were missing, the trainer would silently reset that state."""
 
-REMEDY = "Free some space, or make the folder writable, and continue with --resume."
-
 
 class RunFolder:
     """The files of one run."""
@@ -191,7 +189,7 @@ class RunFolder:
 
     def write(self, path: Path, text: str) -> None:
         """Write a file of the folder atomically. Raises StorageError."""
-        write_text(path, text, REMEDY)
+        write_text(path, text)
 
     def forget_after(self, step: int) -> None:
         """Drop records after `step`, and a truncated last line, so that a resumed run logs no step twice.
@@ -210,7 +208,7 @@ class RunFolder:
     def append(self, path: Path, *records: Mapping[str, JsonValue]) -> None:
         """Append lines of JSON. Raises StorageError if they cannot be written, and then leaves the file as it was."""
         size = path.stat().st_size if path.exists() else 0
-        with writing(path, REMEDY):
+        with writing(path):
             try:
                 append(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
             except OSError:
@@ -254,7 +252,7 @@ def _logged_step(line: bytes) -> int:
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
     """A temporary folder that replaces `target`, in a run folder, at the end. Raises StorageError."""
-    with writing(target, REMEDY):
+    with writing(target):
         target.parent.mkdir(exist_ok=True)  # checkpoints/, never a run folder that was removed
         with atomic_folder(target) as partial:
             yield partial

@@ -80,7 +80,7 @@ def write_corpus(
         raise DataError(message)
     if (beir := _beir_corpus(source)) is not None:
         name, licence = name_and_licence(beir.parent)
-        with new_beir_folder(target, str(source)) as folder:
+        with new_beir_folder(target) as folder:
             alone = ((document.id, [document]) for _, document in read_corpus(beir))
             summary = _write_passages(folder, source, alone, distinct=False)
             return _describe(folder, source, summary, {"name": name, "licence": licence})
@@ -93,7 +93,7 @@ def write_corpus(
             "Give Markdown, text, HTML, PDF or JSONL files."
         )
     cut = ((document.id, passages_of(document, words, overlap)) for document in documents)
-    with new_beir_folder(target, str(source)) as folder:
+    with new_beir_folder(target) as folder:
         counts = _write_passages(folder, source, cut, distinct=True)
         name = source.resolve().stem if source.is_file() else source.resolve().name
         summary = replace(counts, skipped=skipped, other_files=other_files)

@@ -8,7 +8,6 @@ per document while they are merged.
 
 import logging
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from ...data.corpus import Corpus, open_corpus
 from ...data.jsonl import Span
 from ...errors import ConfigError, DataError, IndexFolderError
 from ...provenance import installed_versions
-from ...storage import storage
+from ...storage import writing
 from ..index import documents
 from ..index.manifest import INDEX, LIBRARIES, MANIFEST, Manifest, describe_files
 from ..index.open import open_index
@@ -63,7 +62,7 @@ def build_index(
     members = required_indexes(config)
     if members:
         _build_members(members, overwrite, progress, restart)
-    with _storage(target):
+    with writing(target):
         build = _prepare(config, target)
         try:
             _write_parts(build, range(len(build.steps.blocks)), progress)
@@ -80,7 +79,7 @@ def build_shard(config: EnvironmentConfig, shard: int, shards: int, *, progress:
     if not 1 <= shard <= shards:
         raise ConfigError(f"shard {shard}/{shards} does not exist; give 1/{shards} to {shards}/{shards}.")
     target = _target(config, overwrite=True)
-    with _storage(target):
+    with writing(target):
         build = _prepare(config, target)
         numbers = range(shard - 1, len(build.steps.blocks), shards)
         _write_parts(build, numbers, progress)
@@ -96,7 +95,7 @@ def merge_index(config: EnvironmentConfig, *, overwrite: bool = False) -> Manife
         raise IndexFolderError(
             f"there are no parts to merge at {parts.folder}. Write them first: querylect index build --shard 1/N."
         )
-    with _storage(target):
+    with writing(target):
         return _merge(config, parts, steps, open_kind(config, recipe_of(config), open_retriever))
 
 
@@ -223,12 +222,3 @@ def _target(config: EnvironmentConfig, overwrite: bool) -> Path:
             f"{target} is not an index (it holds no {MANIFEST}) and is not overwritten. Name another folder."
         )
     return target
-
-
-def _storage(target: Path) -> AbstractContextManager[None]:
-    return storage(
-        lambda error: (
-            f"index {target} could not be written ({error}); the next build goes on with the parts that are finished. "
-            "Free some space or point env.index to a folder that can be written."
-        )
-    )

@@ -15,7 +15,7 @@ from ...configs.environment import SearchEngine
 from ...configs.section import Strict
 from ...data.corpus import Origin
 from ...errors import IndexFolderError
-from ...storage import atomic_folder, folder_reaches_the_disk, only_writer
+from ...storage import atomic_folder, only_command
 from ..index.manifest import write_json
 from ..recipes import RetrieverRecipe
 
@@ -100,7 +100,6 @@ class IndexShards:
         try:
             documents = fill(temporary)
             write_json(temporary / _PART, {"documents": documents})
-            folder_reaches_the_disk(temporary)
             try:
                 temporary.rename(self.path(number))
             except OSError:
@@ -116,8 +115,7 @@ class IndexShards:
 
         Raises StorageError if another process is merging the parts, OSError if the files cannot be written.
         """
-        taken = f"another process is merging the parts in {self.folder}. Wait for it, or end it."
-        with only_writer(self.folder, "lock", "Free some space.", taken):
+        with only_command(self.folder):
             with atomic_folder(self.target) as folder:
                 yield folder
             self.discard()

@@ -25,11 +25,11 @@ from ...llms.prose import without_thinking
 from ...logs import progress_bar
 from ...provenance import versions
 from ...rollouts.llms import open_llm
-from ...storage import KeyedJournal, only_writer
+from ...storage import KeyedJournal, only_command, write_text
 from ..identity import digest
 from ..leakage import SAMPLE_SEED, held_out_questions, refuse_training_split, with_near, without_trained
 from ..placement import refuse_other
-from ..records import NO_RAG, EvalRecord, now, write_json, write_text
+from ..records import NO_RAG, EvalRecord, now, write_json
 from ..results import comparison_json
 from ..table import Arm
 from ..tasks.gold import Gold, GoldSet, gold_answers
@@ -61,9 +61,8 @@ def answer_questions(
     base = records.parent if records is not None else config.run_folder.with_name(f"{config.name}-untrained")
     folder = output or base / "answers" / reader_name(config.answers.reader.model)
     gold = gold_answers(config.env, config.answers)
-    taken = f"another process is writing answers into {folder}. Wait for it, or give another --output."
     with (
-        only_writer(folder, ".answers.lock", "Give another with --output.", taken),
+        only_command(folder),
         open_environment(config.env, config.client) as client,
         open_llm(config.answers.reader) as reader,
     ):

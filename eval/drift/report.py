@@ -5,7 +5,8 @@ from pathlib import Path
 
 from ...markdown_tables import markdown_table
 from ...provenance import versions
-from ..records import write_json, write_text
+from ...storage import write_text
+from ..records import write_json
 from ..table import ALPHA, p_cell
 from .queries import RetrieverQueries
 from .results import KINDS, DriftResults, Pair, drift_identity, pair_of

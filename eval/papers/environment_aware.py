@@ -11,7 +11,7 @@ from ...configs.evaluation import SpecConfig
 from ...configs.paper import ENVIRONMENT_AWARE
 from ...data.published import Published, published
 from ...errors import QuerylectError
-from ..records import write_text
+from ...storage import write_text
 from ..spec import evaluate_spec
 from ..table import Table, TableScore, percentage
 from ..text import Page, table_notes

@@ -16,9 +16,9 @@ from ...llms.structured import version_in
 from ...methods.method import MISSING, NO_RANKING
 from ...provenance import versions
 from ...rollouts.llms import open_llm
-from ...storage import only_writer
+from ...storage import only_command, write_text
 from ..placement import question_set, refuse_other
-from ..records import now, write_json, write_text
+from ..records import now, write_json
 from ..tasks.items import read_items
 from ..tasks.judges import JUDGES
 from ..tasks.metrics import check_metrics
@@ -49,8 +49,7 @@ def run_paper(paper: PaperConfig, output: Path | None = None, overwrite: bool = 
     folder = output or Path("papers") / f"{paper.name}-{reader_name(paper.reader.model)}"
     questions = {name: question_set([item.question for item in items.items]) for name, items in tasks.items()}
     refuse_other(folder / "results.json", {"questions": questions}, overwrite)
-    taken = f"another process is running a paper into {folder}. Wait for it, or give another --output."
-    with only_writer(folder, ".paper.lock", "Give another with --output.", taken), ExitStack() as stack:
+    with only_command(folder), ExitStack() as stack:
         reader = stack.enter_context(open_llm(paper.reader))
         writer = stack.enter_context(open_llm(paper.writer)) if paper.writer else reader
         judge = stack.enter_context(open_llm(paper.judge)) if paper.judge else reader

@@ -16,8 +16,8 @@ from ...configs.differences import among, flat, free_to_change
 from ...configs.run_settings import load_run_config
 from ...configs.schema import RunConfig
 from ...errors import ConfigError, DataError
-from ...storage import logged_objects
-from ..records import now, write_text
+from ...storage import logged_objects, write_text
+from ..records import now
 from .figures import FIGURES, VALIDATION, Curve, CurveFigure, Drawing, draw_curves
 from .page import render_page
 

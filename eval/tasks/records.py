@@ -49,7 +49,7 @@ Answered = TypeVar("Answered", bound=ReaderRecord)
 
 def open_journal(path: Path, kind: type[Answered]) -> KeyedJournal[Answered]:
     """The journal of a run; records that are not whole are made again."""
-    return KeyedJournal(path, kind, "Remove it, or give another --output.", complete=lambda record: record.whole)
+    return KeyedJournal(path, kind, complete=lambda record: record.whole)
 
 
 def keyed_records(

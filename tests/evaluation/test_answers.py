@@ -14,7 +14,7 @@ from querylect.eval.records import NO_RAG
 from querylect.eval.tasks.gold import read_gold
 from querylect.eval.tasks.reader import reader_prompt, shortened
 from querylect.rewriters.levels import case_text
-from querylect.storage import only_writer
+from querylect.storage import only_command
 
 from ..chat_server import ChatServer, killed_while_asking, last_user, serving
 from ..command import end
@@ -231,7 +231,7 @@ def test_what_ends_a_run(config, records, server, tmp_path):
     with refused(EngineUnavailableError):
         answer_questions(config(), records)
     assert not (records.parent / "answers" / "m" / "answers.json").exists()
-    with only_writer(tmp_path / "o", ".answers.lock", "", ""), refused(StorageError, tmp_path / "o", "--output"):
+    with only_command(tmp_path / "o"), refused(StorageError, tmp_path / "o"):
         answer_questions(config(), records, tmp_path / "o")
 
 

@@ -92,18 +92,18 @@ import os, signal, sys
 from querylect.configs.schema import EnvironmentConfig
 from querylect.envs.builder import build
 
-real, count = os.fsync, 0
+real, count = os.rename, 0
 build.BLOCK_BYTES = int(sys.argv[3])
 
 def build_killed(name, moment):
-    def fsync(descriptor):
+    def rename(*paths):
         global count
         count += 1
         if count == moment:
             os.kill(os.getpid(), signal.SIGKILL)
-        real(descriptor)
+        real(*paths)
 
-    os.fsync = fsync
+    os.rename = rename
     config = EnvironmentConfig.model_validate_json(sys.argv[1])
     build.build_index(config.model_copy(update={"index": config.index + name}))
 
@@ -115,23 +115,23 @@ for moment in (1, total // 2, total):
         os._exit(0)
     print(moment, os.WTERMSIG(os.waitpid(child, 0)[1]))
 """
-"""Builds an index again and again, each time killed when a further file is to be flushed to the disk."""
+"""Builds an index again and again, each time killed when a further folder is to be renamed."""
 
 
 def test_a_build_killed_at_any_moment_goes_on_and_ends_with_the_same_bytes(config, tmp_path, monkeypatch):
-    flushed = []
-    monkeypatch.setattr(os, "fsync", flushed.append)
+    renamed, real = [], os.rename
+    monkeypatch.setattr(os, "rename", lambda *paths: renamed.append(paths) or real(*paths))
     reference = build_index(config)
     monkeypatch.undo()
-    builds = forked([config.model_dump_json(), str(len(flushed)), str(BLOCK)], tmp_path / "builds", os.environ, KILLED)
+    builds = forked([config.model_dump_json(), str(len(renamed)), str(BLOCK)], tmp_path / "builds", os.environ, KILLED)
     ended = builds.stdout.split()
     assert ended[1::2] == [str(int(signal.SIGKILL))] * 3, builds.stderr
     for moment in ended[::2]:
         killed = at(config, f"it.{moment}")
         last = moment == ended[-2]
-        assert Path(killed.index).exists() == last, "the last flush follows the rename"
+        assert Path(killed.index).exists() == last, "the last rename removes the parts"
         finished = {path: path.stat().st_mtime_ns for path in parts_of(killed) if not path.suffix}
-        assert bool(finished) == (moment != "1")
+        assert bool(finished) == (moment != "1" and not last)
         assert build_index(killed, overwrite=last).index_hash == reference.index_hash
         assert content_of(killed) == content_of(config)
     assert not [name for name in os.listdir(Path(config.index).parent) if name.startswith(".")]
@@ -162,7 +162,7 @@ def test_a_merge_without_all_parts_says_which_is_missing(config):
 
 def test_two_merges_at_once_do_not_meet(config, tmp_path):
     build_shard(config, 1, 1)
-    with (tmp_path / "in" / ".it.parts" / "lock").open("w") as lock:
+    with (tmp_path / "in" / ".it.parts" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with refused(StorageError, tmp_path / "in" / ".it.parts"):
             merge_index(config)

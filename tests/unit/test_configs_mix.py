@@ -5,8 +5,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from querylect.configs.load import dump_config, load_config
-from querylect.configs.mix import chosen, environments, filled_in, only, shortened
-from querylect.configs.schema import RunConfig
+from querylect.configs.mix import chosen, environments, only
+from querylect.configs.schema import RunConfig, filled_in, shortened
 from querylect.errors import ConfigError
 
 from ..command import end
