@@ -39,7 +39,7 @@ class ExportOptions:
     example: str | None = None
     """The example question of the card; None takes one from the run folder."""
     trust: bool = False
-    """Use code that the run of another user names (configs/trust.py)."""
+    """Use code that the run of another user names (configs/run_settings.py)."""
 
 
 def export_to_folder(run: Path, target: Path, wishes: ExportOptions) -> str:

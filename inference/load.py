@@ -96,7 +96,7 @@ def open_trained(
 
     `revision` is for the Hub, `checkpoint` (best, final, checkpoint-40) for a run folder, `settings` are
     overrides such as "rollout.micro_batch=8". Without `trust`, code that an export of the Hub, or a folder of another
-    user, names is refused (configs/trust.py).
+    user, names is refused (configs/run_settings.py).
     Raises ConfigError if the name cannot be resolved, a setting is invalid or needs `trust`, CheckpointError if a run
     has no such checkpoint, ModelError for an unusable or unreachable export.
     """
