@@ -1,20 +1,29 @@
-"""The turns of a micro-batch as the loss takes them: every node of a tree once, with its weight.
+"""What the optimizer steps on a rollout need: the turns of each micro-batch as the loss takes them.
 
-A node stands in the path of every leaf below it, and each leaf counts the same (Yuan et al., eq. 3), so the loss of a
-turn is multiplied by its number of leaves. A path that stopped early counts as the leaves that would have grown there.
+A node of a tree is there once. It stands in the path of every leaf below it, and each leaf counts the same (Yuan et
+al., eq. 3), so the loss of a turn is multiplied by its number of leaves.
+
+A checkpoint in the middle of a rollout (`train.num_iterations`) stores it in rollout/process-N.safetensors, one file
+per process, so that a resumed run continues exactly like an uninterrupted one.
 """
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from math import nan
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import JsonValue
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
+from ..errors import CheckpointError
 from ..rollouts.tree import Tree
-from .credit import Credit
+from .turns import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +49,7 @@ class TurnBatch:
     reference_logps: Tensor | None = None
     """(n,) log-probabilities of the reference model, where the loss has a KL term."""
 
-    def sequences(self) -> tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]]:
+    def sequences(self) -> tuple[list[Ints], list[Ints]]:
         """(the ids of each turn, the positions of its completion)."""
         ids = np.split(self.ids.cpu().numpy(), np.cumsum(self.lengths.tolist())[:-1])
         sampled = zip(self.lengths.tolist(), self.completions.tolist(), strict=True)
@@ -50,42 +59,87 @@ class TurnBatch:
         """(n,) the value (t,) of the turn of each token."""
         return values.repeat_interleave(self.completions.to(values.device))
 
-
-def leaves_below(trees: Sequence[Tree]) -> Counter[int]:
-    """Number of leaves below each node, by id(node)."""
-    return Counter(id(node) for tree in trees for path in tree.paths() for node in path)
-
-
-def sampled_tokens(trees: Sequence[Tree]) -> int:
-    """Sampled tokens of all paths, a turn as often as it has leaves."""
-    leaves = leaves_below(trees)
-    return sum(leaves[id(node)] * len(node.completion_ids) for tree in trees for node in tree.walk())
+    def mean_by_turn(self, values: Tensor) -> Tensor:
+        """(t,) the mean of values (n,) over the tokens of each turn."""
+        counts = self.completions.to(values.device)
+        turn = torch.arange(len(counts), device=values.device).repeat_interleave(counts)
+        return values.new_zeros(len(counts)).index_add(0, turn, values) / counts.clamp(min=1)
 
 
-def turn_batch(trees: Sequence[Tree], credit: Credit, every: bool, collective: bool, device: torch.device) -> TurnBatch:
-    """The turns of `trees` that have a signal, or all of them (`every`).
+def turn_batch(
+    trees: Sequence[Tree],
+    leaves: Ints,
+    advantages: Floats,
+    computed: NDArray[np.bool_],
+    collective: bool,
+    device: torch.device,
+) -> TurnBatch:
+    """The turns of `trees` that are `computed` (n,), with their `leaves` (n,) and `advantages` (n,).
 
-    `collective`: other processes wait for this one's gradient, so where no turn has a signal, the first is there with
+    `collective`: other processes wait for this one's gradient, so where no turn is computed, the first is there with
     weight 0.
     """
-    leaves = leaves_below(trees)
     nodes = [node for tree in trees for node in tree.walk()]
-    turns = [node for node in nodes if every or credit.has_signal(node)]
-    weights = [float(leaves[id(node)]) for node in turns]
-    if collective and not turns:
-        turns = [node for node in nodes if node.completion_ids][:1]
-        weights = [0.0] * len(turns)
-    unknown = float("nan")
+    rows, weights = np.flatnonzero(computed), leaves
+    if collective and not len(rows):
+        rows = np.array([row for row, node in enumerate(nodes) if node.completion_ids][:1], np.int64)
+        weights = np.zeros_like(leaves)
+    turns = [nodes[row] for row in rows]
+    ids = [token for node in turns for token in (*node.prompt_ids, *node.completion_ids)]
+    logps = [value for node in turns for value in node.logprobs or [nan] * len(node.completion_ids)]
     return TurnBatch(
-        ids=torch.tensor(
-            [token for node in turns for token in (*node.prompt_ids, *node.completion_ids)], dtype=torch.long
-        ),
-        lengths=torch.tensor([len(node.prompt_ids) + len(node.completion_ids) for node in turns], dtype=torch.long),
-        completions=torch.tensor([len(node.completion_ids) for node in turns], dtype=torch.long),
-        advantages=torch.tensor([credit.of(node) for node in turns], device=device),
-        leaves=torch.tensor(weights, device=device),
-        sampler_logps=torch.tensor(
-            [value for node in turns for value in node.logprobs or [unknown] * len(node.completion_ids)], device=device
-        ),
-        paths=torch.tensor(float(sum(tree.turns for tree in trees for _ in tree.paths())), device=device),
+        torch.tensor(ids, dtype=torch.long),
+        torch.tensor([len(node.prompt_ids) + len(node.completion_ids) for node in turns], dtype=torch.long),
+        torch.tensor([len(node.completion_ids) for node in turns], dtype=torch.long),
+        torch.tensor(np.nan_to_num(advantages[rows]), dtype=torch.float32, device=device),
+        torch.tensor(weights[rows], dtype=torch.float32, device=device),
+        torch.tensor(logps, dtype=torch.float32, device=device),
+        torch.tensor(float(sum(tree.turns for tree in trees for _ in tree.paths())), device=device),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """What one sampling of trees gives to the optimizer steps on it, in this process."""
+
+    batches: Sequence[TurnBatch]
+    """Its micro-batches."""
+    tokens: float
+    """Sampled tokens of all paths of the step, over all processes, divided by the number of processes."""
+    metrics: Mapping[str, float]
+    """Of the trees of all processes."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Tokens and paths sampled and searches made by this process for this step, replaced trees included."""
+    logged: Sequence[Mapping[str, JsonValue]] = ()
+    """Trees for rollouts.jsonl. Like `counts` they are those of the first step on the rollout alone."""
+
+    def save(self, checkpoint: Path, process: int) -> None:
+        """Write what later steps need."""
+        tensors = {
+            f"{number}.{field.name}": value.contiguous()
+            for number, batch in enumerate(self.batches)
+            for field in fields(batch)
+            if (value := getattr(batch, field.name)) is not None
+        }
+        figures = json.dumps({"tokens": self.tokens, "metrics": dict(self.metrics)})
+        folder = checkpoint / "rollout"
+        folder.mkdir(exist_ok=True)
+        save_file(tensors, folder / f"process-{process}.safetensors", {"figures": figures})
+
+    @classmethod
+    def load(cls, checkpoint: Path, process: int, processes: int, device: torch.device) -> "Rollout":
+        """What `save` wrote. Raises OSError if it is missing, SafetensorError if it is damaged, CheckpointError if
+        another number of processes wrote it."""
+        saved_processes = len(list((checkpoint / "rollout").glob("process-*.safetensors")))
+        if saved_processes not in (0, processes):
+            raise CheckpointError(
+                f"{checkpoint} lies between two steps on one rollout, which {saved_processes} processes had, and "
+                f"{processes} would go on with it. Start {saved_processes}."
+            )
+        batches: dict[int, dict[str, Tensor]] = {}
+        with safe_open(checkpoint / "rollout" / f"process-{process}.safetensors", "pt", device=str(device)) as file:
+            for key in file.keys():  # noqa: SIM118 (no mapping)
+                number, name = key.split(".", 1)
+                batches.setdefault(int(number), {})[name] = file.get_tensor(key)
+            figures = json.loads(file.metadata()["figures"])
+        return cls([TurnBatch(**batches[number]) for number in sorted(batches)], **figures)

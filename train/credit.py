@@ -1,4 +1,4 @@
-"""Credit assignment: from the rewards of a tree to one advantage per sampled turn.
+"""Credit assignment: from the rewards of the trees of a step to one advantage per sampled turn.
 
 `turn` credit (Yuan et al., eq. 4–5): the value of a turn is compared with those of the other answers to the same state.
 The value is λ·reward plus the value of the next state, which is the mean value of the answers sampled there.
@@ -6,8 +6,8 @@ A turn that stopped also has the λ of the turns that it leaves out, and the pri
 `trajectory` credit (the independent baseline): the weighted reward sum of a path is compared with those of all paths of
 the question, and a turn gets the mean advantage of the paths through it.
 
-Two turns answer the same state if question and prompt ids are equal, regardless of their parent node or tree: where
-three of four first turns have the same text, their second turns form one group. Failed searches (reward None) are
+Two turns answer the same state if question and prompt ids are equal, regardless of their parent or tree: where three of
+four first turns have the same text, their second turns form one group. Turns with a failed search (reward None) are
 excluded from every baseline and get no advantage; a tie gives exactly 0.
 
 A baseline over n values that includes m values of the turn itself shrinks its advantage by (n − m)/n. This factor
@@ -15,38 +15,42 @@ varies: a state that several turns reach has a larger group, and a first turn is
 Therefore advantages are rescaled to the factor of the question's first turns; where all factors are equal, this is
 exactly eq. 2–5. `turn` credit with `scale: group` needs no rescaling: every group has standard deviation 1.
 
-An advantage does not depend on the number of leaves below a turn: `batch.py` applies that weight.
+An advantage does not depend on the number of leaves below a turn: the loss applies that weight.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import nan
+from random import Random
 from statistics import fmean, stdev
 from typing import Literal
 
-from ..rewards.reward import trajectory_value, weight_of_turn
-from ..rollouts.tree import Node, Tree
+import numpy as np
+from numpy.typing import NDArray
+
+from .turns import Floats, Ints, Turns
 
 TIE = 1e-9
 """Values that differ by at most this are equal."""
 
 Scale = Literal["group", "batch", "none"]
 
-State = tuple[str, bytes]
-"""Question id and digest of the prompt ids."""
-
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Alternatives that are compared with each other. `values` has None where a search failed."""
+    """Alternatives that are compared with each other."""
 
     turn: int
-    members: Sequence[Node]
-    values: Sequence[float | None]
+    """Their turn; of paths, the last."""
+    members: Ints
+    """(m,) rows of `Turns`; of a path, that of its last turn."""
+    values: Floats
+    """(m,) NaN where a search failed."""
 
     @property
     def scored(self) -> list[float]:
-        """The values without those of failed searches."""
-        return [value for value in self.values if value is not None]
+        """The values that are known."""
+        return self.values[~np.isnan(self.values)].tolist()
 
     @property
     def has_signal(self) -> bool:
@@ -57,147 +61,143 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """Advantages by node identity, and the groups that they were computed from."""
+    """The advantages of n turns, and the groups that they were computed from."""
 
-    advantages: Mapping[int, float]
-    """id(node) → advantage. Failed searches and groups without signal (ties, groups of one) have no entry."""
+    advantages: Floats
+    """(n,) NaN without signal: after a failed search, in a tie, and where there is nothing to compare with."""
     groups: Sequence[Group]
 
-    def of(self, node: Node) -> float:
-        """The advantage of one node."""
-        return self.advantages.get(id(node), 0.0)
-
-    def has_signal(self, node: Node) -> bool:
-        """Whether the node was scored in a group of differing values; its advantage may still be 0."""
-        return id(node) in self.advantages
+    @property
+    def has_signal(self) -> NDArray[np.bool_]:
+        """(n,) whether the turn was scored in a group of differing values; its advantage may still be 0."""
+        return ~np.isnan(self.advantages)
 
 
-def assign_credit(
-    trees: Sequence[Tree],
-    credit: Literal["turn", "trajectory"],
-    weights: Sequence[float],
-    scale: Scale,
-) -> Credit:
-    """Advantages of all nodes of a step. `weights` are λ by turn; one-turn trees always use 1.
+def assign_credit(turns: Turns, credit: Literal["turn", "trajectory"], scale: Scale) -> Credit:
+    """The credit of all turns of a step.
 
     `scale`: divide by the standard deviation of the group (`group`), of all values of the turn (`batch`), or by 1.
     """
-    groups = _turn_groups(trees, weights) if credit == "turn" else _trajectory_groups(trees, weights)
+    groups = _state_groups(turns) if credit == "turn" else _path_groups(turns)
     spread = _spreads(groups, scale)
-    mean_of_all = credit == "turn" and scale != "group"
-    strengths = _strengths(groups, trees) if mean_of_all else {}
-    advantages: dict[int, float] = {}
-    for group in groups:
-        if not group.has_signal:
-            continue
-        divisor, mean = spread(group) / strengths.get(id(group), 1.0), fmean(group.scored)
-        for member, value in zip(group.members, group.values, strict=True):
-            if value is not None:
-                advantages[id(member)] = (value - mean) / divisor if abs(value - mean) > TIE else 0.0
+    strengths = _strengths(groups, turns) if credit == "turn" and scale != "group" else [1.0] * len(groups)
+    advantages = np.full(len(turns.turn), nan)
+    for group, strength in zip(groups, strengths, strict=True):
+        if group.has_signal:
+            above = group.values - fmean(group.scored)
+            above[np.abs(above) <= TIE] = 0.0
+            advantages[group.members] = above / (spread(group) / strength)
     if credit == "trajectory":
-        advantages = _mean_over_paths(trees, advantages, groups)
+        advantages = _mean_over_paths(turns, advantages, groups)
     return Credit(advantages, groups)
 
 
-def states(trees: Iterable[Tree]) -> dict[State, list[Node]]:
-    """The nodes of each state, in the order in which the trees are walked."""
-    by_state: dict[State, list[Node]] = {}
-    for tree in trees:
-        for node in tree.walk():
-            by_state.setdefault(_state(tree, node), []).append(node)
-    return by_state
+def _members(keys: Sequence[int], rows: Sequence[int]) -> dict[int, list[int]]:
+    """The rows of each key, in the order in which they come."""
+    members: dict[int, list[int]] = {}
+    for key, row in zip(keys, rows, strict=True):
+        members.setdefault(key, []).append(row)
+    return members
 
 
-def _state(tree: Tree, node: Node) -> State:
-    return tree.question.id, node.state
+def _state_groups(turns: Turns) -> list[Group]:
+    """One group per state, by values λ·reward − cost + the mean value of the next state."""
+    states, numbers = turns.state.tolist(), turns.turn.tolist()
+    members = _members(states, range(len(states)))
+    following = dict(zip(turns.parent.tolist(), states, strict=True))
+    values = turns.value.copy()
+    for _, rows in sorted(members.items(), key=lambda item: -numbers[item[1][0]]):
+        for row in rows:
+            if row in following:
+                later = values[members[following[row]]]
+                later = later[~np.isnan(later)]
+                values[row] += fmean(later) if len(later) else nan
+    return [Group(numbers[rows[0]], np.array(rows), values[rows]) for rows in members.values()]
 
 
-def _lambdas(tree: Tree, weights: Sequence[float]) -> Sequence[float]:
-    """λ by turn."""
-    return [1.0] if tree.turns == 1 else weights
+def _path_groups(turns: Turns) -> list[Group]:
+    """One group per first state: all its paths, by the sums of their values."""
+    values, roots = turns.along_paths(turns.value), turns.state.copy()
+    for row, parent in enumerate(turns.parent.tolist()):
+        if parent >= 0:
+            roots[row] = roots[parent]
+    paths = np.repeat(np.flatnonzero(turns.ends), turns.leaves[turns.ends])
+    groups = _members(roots[paths].tolist(), paths.tolist())
+    return [Group(turns.depth, np.array(rows), values[rows]) for rows in groups.values()]
 
 
-def _turn_groups(trees: Sequence[Tree], weights: Sequence[float]) -> list[Group]:
-    """One group per state, in the order of the trees."""
-    tree_of = {id(node): tree for tree in trees for node in tree.walk()}
-    members = states(trees)
-    values: dict[State, list[float | None]] = {}
-
-    def value(node: Node) -> float | None:
-        """λ·reward − cost + the mean value of the next state; None where either is missing."""
-        if node.reward is None:
-            return None
-        tree = tree_of[id(node)]
-        weighted = weight_of_turn(_lambdas(tree, weights), node.turn, node.rewrite.stop) * node.reward - node.cost
-        if not node.children:
-            return weighted
-        child_values = [x for x in values[_state(tree, node.children[0])] if x is not None]
-        return weighted + fmean(child_values) if child_values else None
-
-    for state, nodes in sorted(members.items(), key=lambda item: -item[1][0].turn):
-        values[state] = [value(node) for node in nodes]
-    return [Group(nodes[0].turn, nodes, values[state]) for state, nodes in members.items()]
-
-
-def _trajectory_groups(trees: Sequence[Tree], weights: Sequence[float]) -> list[Group]:
-    """One group per first state: all its paths, by their leaves."""
-    paths: dict[State, list[tuple[Node, float | None]]] = {}
-    for tree in trees:
-        lambdas = _lambdas(tree, weights)
-        for path in tree.paths():
-            rewards = [node.reward for node in path if node.reward is not None]
-            used = [weight_of_turn(lambdas, node.turn, node.rewrite.stop) for node in path]
-            costs = [node.cost for node in path]
-            value = trajectory_value(rewards, used, costs) if len(rewards) == len(path) else None
-            paths.setdefault(_state(tree, path[0]), []).append((path[-1], value))
-    return [
-        Group(pairs[0][0].turn, [leaf for leaf, _ in pairs], [value for _, value in pairs]) for pairs in paths.values()
-    ]
-
-
-def _mean_over_paths(
-    trees: Sequence[Tree], leaf_advantages: Mapping[int, float], groups: Sequence[Group]
-) -> dict[int, float]:
-    """The mean advantage of the scored paths through each node, rescaled to the shrinkage of the first turns."""
-    size = {id(leaf): len(group.scored) for group in groups for leaf in group.members}
-    leaves_of: dict[int, list[Node]] = {}
-    for tree in trees:
-        for path in tree.paths():
-            if id(path[-1]) in leaf_advantages:
-                for node in path:
-                    leaves_of.setdefault(id(node), []).append(path[-1])
-    advantages: dict[int, float] = {}
-    for tree in trees:
-        reference: float | None = None
-        for node in tree.walk():
-            leaves = leaves_of.get(id(node), [])
-            if leaves and (n := size[id(leaves[0])]) > len(leaves):
-                strength = 1 - len(leaves) / n
-                reference = strength if reference is None else reference
-                mean = fmean(leaf_advantages[id(leaf)] for leaf in leaves)
-                advantages[id(node)] = mean * reference / strength
+def _mean_over_paths(turns: Turns, leaf_advantages: Floats, groups: Sequence[Group]) -> Floats:
+    """(n,) the mean advantage of the scored paths through each turn, rescaled to the shrinkage of the first turns."""
+    scored = ~np.isnan(leaf_advantages)
+    paths = np.where(scored, turns.leaves, 0)
+    total, size = np.where(scored, leaf_advantages, 0.0) * paths, np.zeros(len(paths), np.int64)
+    for group in groups:
+        size[group.members] = len(group.scored)
+    for row, parent in reversed(list(enumerate(turns.parent.tolist()))):
+        if parent >= 0:
+            paths[parent], total[parent] = paths[parent] + paths[row], total[parent] + total[row]
+            size[parent] = size[row]
+    advantages, first = np.full(len(paths), nan), dict[int, float]()
+    for row in np.flatnonzero((paths > 0) & (paths < size)).tolist():
+        strength = 1 - paths[row] / size[row]
+        reference = first.setdefault(int(turns.tree[row]), strength)
+        advantages[row] = total[row] / paths[row] * reference / strength
     return advantages
 
 
-def _strengths(groups: Sequence[Group], trees: Sequence[Tree]) -> dict[int, float]:
-    """Factor of a group's advantages by id(group): n/(n − 1), divided by that of the question's first group."""
-    question_of = {id(node): tree.question.id for tree in trees for node in tree.walk()}
-    reference: dict[str, float] = {}
-    strengths = {}
+def _strengths(groups: Sequence[Group], turns: Turns) -> list[float]:
+    """Factor of each group's advantages: n/(n − 1), divided by that of the question's first group."""
+    first: dict[str, float] = {}
+    factors = []
     for group in groups:
-        if (n := len(group.scored)) > 1:
-            strengths[id(group)] = n / (n - 1) / reference.setdefault(question_of[id(group.members[0])], n / (n - 1))
-    return strengths
+        n = len(group.scored)
+        factor = n / (n - 1) if n > 1 else 1.0
+        question = turns.questions[turns.tree[group.members[0]]]
+        factors.append(factor / first.setdefault(question, factor) if n > 1 else 1.0)
+    return factors
 
 
 def _spreads(groups: Sequence[Group], scale: Scale) -> Callable[[Group], float]:
-    """The divisor of each group; 1 where nothing is scaled."""
+    """The divisor of a group with signal."""
     if scale == "none":
         return lambda _: 1.0
     if scale == "group":
-        return lambda group: stdev(group.scored) if group.has_signal else 1.0
+        return lambda group: stdev(group.scored)
     by_turn: dict[int, list[float]] = {}
     for group in groups:
         by_turn.setdefault(group.turn, []).extend(group.scored)
-    spread = {turn: stdev(values) if len(values) > 1 else 0.0 for turn, values in by_turn.items()}
-    return lambda group: spread[group.turn] if spread.get(group.turn, 0.0) > TIE else 1.0
+    return lambda group: stdev(by_turn[group.turn])
+
+
+def subsample(credit: Credit, turns: Turns, limit: int, draw: Random) -> Credit:
+    """The credit of at most `limit` turns of each state; the other turns get no signal.
+
+    A few members carry most of the signal of a large group. A member is included with probability proportional to the
+    size of its advantage, which is then divided by that probability, so the expected gradient is that of the full group
+    (Horvitz and Thompson 1952). Systematic sampling: exactly `limit` turns are kept where more have an advantage.
+    """
+    sampled = np.full(len(credit.advantages), nan)
+    for rows in _members(turns.state.tolist(), range(len(sampled))).values():
+        advantages = np.nan_to_num(credit.advantages[rows])
+        chances = inclusion_probabilities(np.abs(advantages).tolist(), limit)
+        cumulative, threshold = 0.0, draw.random()
+        for row, advantage, chance in zip(rows, advantages, chances, strict=True):
+            cumulative += chance
+            if cumulative > threshold:
+                threshold += 1
+                sampled[row] = advantage / chance
+    return replace(credit, advantages=sampled)
+
+
+def inclusion_probabilities(sizes: Sequence[float], limit: int) -> list[float]:
+    """Probabilities ≤ 1, proportional to sizes ≥ 0, that sum to `limit`; 1 for all sizes > 0 if there are few."""
+    if sum(size > 0 for size in sizes) <= limit:
+        return [float(size > 0) for size in sizes]
+    certain: set[int] = set()
+    while True:
+        remaining = sum(size for index, size in enumerate(sizes) if index not in certain)
+        share = (limit - len(certain)) / remaining
+        saturated = {index for index, size in enumerate(sizes) if size * share >= 1 and index not in certain}
+        if not saturated:
+            return [1.0 if index in certain else size * share for index, size in enumerate(sizes)]
+        certain |= saturated

@@ -24,6 +24,7 @@ from ..rollouts.tree import Node, Tree
 from ..rollouts.tree_sampler import TreeSampler
 from .imitation import Demonstration, Round
 from .mix import refuse_outage
+from .turns import turns_of
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,8 @@ def expert_rounds(
             grown = tree_sampler.grow([question for _, question in batch], config.rollout.branching, streams=streams)
             remedy = "Bring the service back and start again with: querylect train … --resume"
             subject = f"no sample of round {number} of the warm start"
-            refuse_outage(grown, tree_sampler.client, deadlines(config), tree_sampler.reward, subject, remedy)
+            turns = turns_of(grown, config.reward.turn_weights)
+            refuse_outage(turns, tree_sampler.client, deadlines(config), tree_sampler.reward, subject, remedy)
             trees += grown
         weight_sync.sleep()
         best = [sample for tree in trees if (sample := best_sample(tree)) is not None]

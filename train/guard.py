@@ -16,8 +16,8 @@ from typing import Literal
 import torch
 
 from ..configs.schema import RolloutConfig
+from .loss import DIFFERENCE
 from .metrics import FINAL_REWARD, turns_of
-from .mismatch import DIFFERENCE
 
 WINDOW = PATIENCE = 10
 LEAST_REWARD = 0.5

@@ -1,14 +1,20 @@
-"""The loss of a micro-batch of turns, by TRL's names (configs/loss.py).
+"""The loss of a micro-batch of turns, by TRL's names (configs/loss.py), and its figures.
 
     ratio     = exp(log π − log π_old), per token, or its geometric mean over a turn (GSPO)
     objective = min(ratio · A, clip(ratio) · A); cispo: clip(ratio), without gradient, · A · log π
     loss      = −p/q · objective + β · KL, per token
     total     = Σ leaves · loss / normalizer − entropy_coef · mean entropy
 
-A is the advantage of the turn, p/q the importance weight of trainer over sampler (mismatch.py). Sums over tokens count
-every token as often as its turn has leaves.
+A is the advantage of the turn. Sums over tokens count every token as often as its turn has leaves.
+
+p/q is the importance weight of trainer over sampler: an engine may compute in another order or precision, or with
+rounded weights, so a token drawn with probability q has probability p under the trained model, and weighting its loss
+by p / q gives the gradient for samples from p. Names and meanings are those of TRL's `vllm_importance_sampling_*`, per
+token. TRL computes p in a second forward pass; here p comes from the forward pass of the loss, or from the old
+log-probabilities where there are some.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +22,13 @@ from torch import Tensor
 
 from ..configs.loss import LossConfig
 from .batch import TurnBatch
+
+DIFFERENCE = "sampling/sampling_logp_difference"
+"""Prefix of the log-probability difference in metrics.jsonl, followed by /mean and /max."""
+LARGEST_WEIGHT = 3.0
+"""Upper bound of p / q."""
+_LARGEST = 20.0
+"""Log-ratios are clamped to ± this, so that their exponentials stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +53,7 @@ def policy_loss(
     old = logps.detach() if batch.old_logps is None else batch.old_logps
     log_ratio = logps - old
     if settings.importance_sampling_level == "sequence":
-        log_ratio = batch.by_token(_mean_by_turn(log_ratio, batch))
+        log_ratio = batch.by_token(batch.mean_by_turn(log_ratio))
     ratio = log_ratio.exp()
     advantages, leaves = batch.by_token(batch.advantages), batch.by_token(batch.leaves)
     figures = {"entropy": entropies.detach()}
@@ -56,15 +69,11 @@ def policy_loss(
         figures["clip_ratio/region_mean"] = clipped.float()
     loss = -weights * objective
     if settings.beta:
-        assert batch.reference_logps is not None
-        difference = batch.reference_logps - logps
-        kl = difference.exp() - difference - 1
-        if settings.use_bias_correction_kl:
-            kl = kl * ratio
+        kl = kl_term(batch, logps, ratio, settings)
         loss = loss + settings.beta * kl
         figures["kl"] = kl.detach()
     if settings.loss_type == "grpo":
-        total = (batch.leaves * _mean_by_turn(loss, batch)).sum() / batch.paths / by.micro_batches
+        total = (batch.leaves * batch.mean_by_turn(loss)).sum() / batch.paths / by.micro_batches
     elif settings.loss_type == "dr_grpo":
         total = (leaves * loss).sum() / (batch.paths * by.max_tokens) / by.micro_batches
     else:
@@ -75,8 +84,69 @@ def policy_loss(
     return total, figures
 
 
-def _mean_by_turn(values: Tensor, batch: TurnBatch) -> Tensor:
-    """(t,) the mean of values (n,) over the tokens of each turn."""
-    counts = batch.completions.to(values.device)
-    turn = torch.arange(len(counts), device=values.device).repeat_interleave(counts)
-    return values.new_zeros(len(counts)).index_add(0, turn, values) / counts.clamp(min=1)
+def kl_term(batch: TurnBatch, logps: Tensor, ratio: Tensor, settings: LossConfig) -> Tensor:
+    """(n,) k3 of KL(policy ‖ reference), times the probability ratio with `use_bias_correction_kl`."""
+    assert batch.reference_logps is not None
+    difference = batch.reference_logps - logps
+    kl = difference.exp() - difference - 1
+    return kl * ratio if settings.use_bias_correction_kl else kl
+
+
+def importance_weights(trainer: Tensor, sampler: Tensor) -> tuple[Tensor, Tensor]:
+    """(p/q (n,) up to LARGEST_WEIGHT, log p − log q (n,)); 1 and NaN where the sampler's log-probability is not known
+    (NaN)."""
+    known = ~sampler.isnan()
+    trainer = trainer.detach()
+    differences = (trainer.float() - torch.where(known, sampler, trainer)).clamp(-_LARGEST, _LARGEST)
+    return differences.exp().clamp(max=LARGEST_WEIGHT), torch.where(known, differences, torch.nan)
+
+
+class StepFigures:
+    """Means and extremes over the tokens of a step, each counted as often as its turn has leaves."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, tuple[float, float]] = {}
+        """{name: (weighted sum, sum of the weights)}."""
+        self.largest: dict[str, float] = {}
+
+    def add(self, name: str, values: Tensor, leaves: Tensor) -> None:
+        """Add values (n,) to the mean `name`."""
+        total, count = self.sums.get(name, (0.0, 0.0))
+        self.sums[name] = total + float((leaves * values).sum()), count + float(leaves.sum())
+
+    def add_sampling(self, differences: Tensor, weights: Tensor, leaves: Tensor) -> None:
+        """Add what `importance_weights` gave, where the sampler's log-probability is known."""
+        counted = ~differences.isnan() & (leaves > 0)
+        if not counted.any():
+            return
+        differences, weights, leaves = differences[counted].double(), weights[counted], leaves[counted].double()
+        ratio, distance = differences.exp(), differences.abs()
+        means = {
+            "sampling/importance_sampling_ratio/mean": ratio,
+            f"{DIFFERENCE}/mean": distance,
+            # k3 of KL(sampler ‖ trainer) on samples of the sampler
+            "sampling/kl": differences.expm1() - differences,
+            "sampling/clipped": ((weights - ratio).abs() > 1e-6 * ratio).double(),
+        }
+        for name, values in means.items():
+            self.add(name, values, leaves)
+        extremes = {
+            "sampling/importance_sampling_ratio/min": -ratio.min(),
+            "sampling/importance_sampling_ratio/max": ratio.max(),
+            f"{DIFFERENCE}/max": distance.max(),
+        }
+        for name, value in extremes.items():
+            self.largest[name] = max(self.largest.get(name, -torch.inf), float(value))
+
+    def read(self, all_gather: Callable[["StepFigures"], list["StepFigures"]]) -> Mapping[str, float]:
+        """The figures over all processes. Collective."""
+        parts = all_gather(self)
+        record: dict[str, float] = {}
+        for name in sorted({name for part in parts for name in part.sums}):
+            total, count = (sum(part.sums.get(name, (0.0, 0.0))[which] for part in parts) for which in (0, 1))
+            if count:
+                record[name] = total / count
+        for name in sorted({name for part in parts for name in part.largest}):
+            largest = max(part.largest.get(name, -torch.inf) for part in parts)
+            record[name] = -largest if name.endswith("/min") else largest
+        return record

@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from pydantic import JsonValue
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ..data.history import records_of
 from ..logs import progress_bar
 from ..rollouts.memory import peak_memory_gib
-from ..rollouts.tree import Node, Tree
 from ..rollouts.turns import ValidationRecord
 from .guard import CollapseGuard
 from .metrics import turns_of
@@ -23,9 +20,6 @@ if TYPE_CHECKING:
     from .trainer import TreeTrainer
 
 log = logging.getLogger(__name__)
-
-LOGGED_TREES = 4
-"""Trees of a step that are written to rollouts.jsonl."""
 
 
 class MetricsCallback(TrainerCallback):
@@ -45,24 +39,19 @@ class MetricsCallback(TrainerCallback):
         self._advance(state.global_step, state.max_steps)
         self._started = time.perf_counter()
 
-    def record(self, losses: Mapping[str, float]) -> dict[str, float]:
-        """The figures of the step that has just ended, with those of its loss."""
+    def record(self, figures: Mapping[str, float]) -> dict[str, float]:
+        """The record of the step that has just ended, from the trainer's figures of it."""
         trainer, now = self.trainer, time.perf_counter()
         seconds = {**trainer.step_trees.seconds, **trainer.tree_sampler.clock.read()}
-        record: dict[str, float] = {**trainer.last_metrics, **losses, **self.changes.read()}
+        record: dict[str, float] = {**figures, **self.changes.read()}
         for activity in ("generate", "retrieve", "score"):
             record[f"seconds/{activity}"] = seconds.get(activity, 0.0)
         if "wait" in seconds:
             record["seconds/wait"] = seconds["wait"]
         record |= {f"seconds/{name}": spent for name, spent in seconds.items() if name.startswith("retrieve/")}
-        record["seconds/update"] = trainer.update_seconds
         record["seconds/step"] = now - self._started
-        record["tokens/packed"], record["tokens/flat"] = trainer.packed_tokens, trainer.flat_tokens
-        record["tokens/sampled"] = trainer.sampled_tokens
-        record["searches"] = trainer.searches
-        record["throughput/tokens"] = trainer.sampled_tokens / record["seconds/step"]
-        record["throughput/rollouts"] = trainer.sampled_paths / record["seconds/step"]
-        record |= trainer.reader_metrics
+        record["throughput/tokens"] = record["tokens/sampled"] / record["seconds/step"]
+        record["throughput/rollouts"] = record.pop("paths") / record["seconds/step"]
         record["memory/peak_gib"] = peak_memory_gib()
         self._started = now
         return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}
@@ -88,8 +77,8 @@ class MetricsCallback(TrainerCallback):
         step, trainer = state.global_step, self.trainer
         record: dict[str, float] = {"step": step, **logs}
         self.folder.append(self.folder.metrics, record)
-        if trees := trainer.trees[:LOGGED_TREES]:
-            self.folder.append(self.folder.rollouts, *({"step": step, **describe(tree)} for tree in trees))
+        if trainer.rollout is not None and trainer.rollout.logged:
+            self.folder.append(self.folder.rollouts, *({"step": step, **tree} for tree in trainer.rollout.logged))
         for finding in self.guard.look(record):
             log.warning("step %d: %s", step, finding)
         if self.guard.collapsed is not None:
@@ -109,27 +98,3 @@ class MetricsCallback(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """The time of saving does not count toward the next step."""
         self._started = time.perf_counter()
-
-
-def describe(tree: Tree) -> dict[str, JsonValue]:
-    """A tree as plain data: question, samples, rankings and rewards."""
-
-    def plain_node(node: Node) -> dict[str, JsonValue]:
-        return {
-            "turn": node.turn,
-            "text": node.text,
-            "rewrites": list(node.rewrite.rewrites),
-            "failure": node.rewrite.failure,
-            **({"stop": True} if node.rewrite.stop else {}),
-            "ranking": [hit.document.id for hit in node.ranking],
-            "metrics": dict(node.metrics),
-            "reward": node.reward,
-            "children": [plain_node(child) for child in node.children],
-        }
-
-    return {
-        "question_id": tree.question.id,
-        "question": tree.question.text,
-        **({"history": [{**entry} for entry in records_of(tree.question.history)]} if tree.question.history else {}),
-        "turns": [plain_node(root) for root in tree.roots],
-    }

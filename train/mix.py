@@ -5,14 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, count
 from random import Random
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..configs.schema import RewardConfig
 from ..data.mixed_ids import split_id
 from ..envs.client.base import StepClient
 from ..errors import ConfigError, EnvironmentUnavailableError
-from ..rollouts.chat import Chat
-from ..rollouts.tree import Node, Tree
 from .credit import Credit
 from .metrics import step_metrics
+from .turns import Turns
 
 
 def mixed_order(
@@ -58,35 +60,49 @@ def _passes(ids: Sequence[str], seed: str) -> Iterator[str]:
         yield from Random(f"{seed}/{number}").sample(ids, len(ids))
 
 
-def mix_metrics(trees: Sequence[Tree], credit: Credit, chat: Chat) -> dict[str, float]:
+def replacements(
+    mixed: bool, to_replace: Sequence[str], candidates: Sequence[str], draw: Random
+) -> Sequence[str | None]:
+    """A new question for each of `to_replace`, in a mix from the same environment; None where none is left."""
+
+    def environment(question_id: str) -> str:
+        return split_id(question_id)[0] if mixed else ""
+
+    by_environment: dict[str, list[int]] = {}
+    for slot, question_id in enumerate(to_replace):
+        by_environment.setdefault(environment(question_id), []).append(slot)
+    replacements: list[str | None] = [None] * len(to_replace)
+    for name, slots in by_environment.items():
+        remaining = [candidate for candidate in candidates if environment(candidate) == name]
+        for slot, candidate in zip(slots, draw.sample(remaining, min(len(remaining), len(slots))), strict=False):
+            replacements[slot] = candidate
+    return replacements
+
+
+def mix_metrics(turns: Turns, credit: Credit) -> dict[str, float]:
     """Metrics of a step for each environment of a mix, as `reward/turn2/NAME`, and its number of questions."""
     record: dict[str, float] = {}
-    for name, env_trees in by_environment(trees).items():
-        nodes = {id(node) for tree in env_trees for node in tree.walk()}
-        groups = [group for group in credit.groups if all(id(member) in nodes for member in group.members)]
-        figures = step_metrics(env_trees, Credit(credit.advantages, groups), chat)
-        record |= {f"{key}/{name}": value for key, value in figures.items()}
-        record[f"questions/{name}"] = len(env_trees)
+    for name, trees in _by_environment(turns).items():
+        record |= {f"{key}/{name}": value for key, value in step_metrics(turns, credit, trees).items()}
+        record[f"questions/{name}"] = int(trees.sum())
     return record
 
 
-def by_environment(trees: Sequence[Tree]) -> dict[str, list[Tree]]:
-    """Trees of questions with mixed ids, by the name of their environment."""
-    groups: dict[str, list[Tree]] = {}
-    for tree in trees:
-        groups.setdefault(split_id(tree.question.id)[0], []).append(tree)
-    return groups
+def _by_environment(turns: Turns) -> dict[str, NDArray[np.bool_]]:
+    """Which trees are of each environment of a mix, whose name is in the ids of their questions."""
+    names = [split_id(question)[0] for question in turns.questions]
+    return {name: np.array([its == name for its in names]) for name in dict.fromkeys(names)}
 
 
 def refuse_outage(
-    trees: Sequence[Tree],
+    turns: Turns,
     client: StepClient,
     deadlines: Mapping[str, float],
     reward: RewardConfig,
     subject: str,
     remedy: str,
 ) -> None:
-    """Raise EnvironmentUnavailableError if an environment answered no search of `trees`; `subject` begins the message.
+    """Raise EnvironmentUnavailableError if an environment answered no search of `turns`; `subject` begins the message.
 
     `deadlines`: seconds of `client.deadline` by environment, {"": …} without a mix.
     An outage must not become a reward, and an outage of one environment would silently change the mix. Malformed turns
@@ -96,11 +112,12 @@ def refuse_outage(
     answers = reward.kind == "answer"
     or_reader = " or the reader" if answers else ""
     deadline = f"; the reader's is {reward.answer.reader.deadline:g} s" if answers else ""
-    for name, env_trees in by_environment(trees).items() if "" not in deadlines else [("", trees)]:
-        nodes: list[Node] = [node for tree in env_trees for node in tree.walk()]
-        searched = [node for node in nodes if node.rewrite.plan is not None]
-        scorable = searched or [node for node in nodes if node.rewrite.unsearched]
-        if scorable and all(node.reward is None for node in scorable):
+    environments = {"": np.ones(len(turns.questions), bool)} if "" in deadlines else _by_environment(turns)
+    planned, stopped = turns.figure("planned") == 1, turns.figure("stopped") == 1
+    for name, trees in environments.items():
+        rows = trees[turns.tree]
+        scorable = rows & (planned if planned[rows].any() else stopped)
+        if scorable.any() and not turns.scored[scorable].any():
             raise EnvironmentUnavailableError(
                 f"{subject} could be scored: {f'the environment {name}'.rstrip()}{or_reader} did not answer before "
                 f"client.deadline ({deadlines[name]:g} s{deadline}). "

@@ -256,8 +256,8 @@ def _learn(launch: _Launch, data: TrainingData, policy: _Policy, opened: _Opened
         try:
             _run_trainer(trainer, opened.checkpoint)
         finally:
-            if trainer.step_trees.ahead is not None:
-                trainer.step_trees.ahead.close()
+            if trainer.step_trees.prefetcher is not None:
+                trainer.step_trees.prefetcher.close()
         processes.on_main_process(lambda: _refuse_collapse(guard, opened.folder))
         if trainer.state.global_step < config.train.steps:
             if stopper.stopped_by == SIGINT:
@@ -349,7 +349,7 @@ def _add_callbacks(
                 folder,
                 data.validation,
                 policy.tree_sampler,
-                trainer.step_trees.ahead or policy.weight_sync,
+                trainer.step_trees.prefetcher or policy.weight_sync,
                 save=trainer.save_policy,
                 on_record=validated,
                 processes=processes,

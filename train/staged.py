@@ -14,7 +14,7 @@ from ..data.types import Question
 from ..rewriters.base import RewritingStrategy, Staged
 from ..rollouts.first_stage import StageModels, learn_first_stage, no_question_left
 from .distributed.processes import Processes
-from .resampling import replacements
+from .mix import replacements
 
 log = logging.getLogger(__name__)
 

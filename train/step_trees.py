@@ -4,13 +4,15 @@ The questions of a step and its random numbers depend on the seed and the step a
 number of processes sample the same.
 """
 
+import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import count
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, count
 from random import Random
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from ..configs.schema import RunConfig
@@ -19,12 +21,16 @@ from ..rollouts.engines.base import WeightSync
 from ..rollouts.random_streams import stream
 from ..rollouts.tree import Tree
 from ..rollouts.tree_sampler import TreeSampler
-from .ahead import TreesAhead
+from .credit import assign_credit
 from .distributed.processes import Processes
-from .resampling import resample
+from .mix import replacements
+from .prefetcher import RolloutPrefetcher
+from .turns import turns_of
 
 if TYPE_CHECKING:
     from .staged import StagedQuestions
+
+Grow = Callable[[Sequence[Question]], list[Tree]]
 
 
 class StepTrees:
@@ -48,30 +54,29 @@ class StepTrees:
         self._order = self._steps(shuffle=order is None)
         self._drawn: list[list[str]] = []
         self.dropped: Sequence[Tree] = ()
-        """Trees of this step that were replaced."""
-        self.resampled: dict[str, float] = {}
-        """Metrics of dynamic sampling."""
-        self.seconds: dict[str, float] = {}
+        """Trees of this step that dynamic sampling replaced."""
+        self.metrics: Mapping[str, float] = {}
+        """Of dynamic sampling, and the staleness."""
+        self.seconds: Mapping[str, float] = {}
         """Seconds of generation and retrieval that ran beside the training of earlier steps."""
-        self.staleness = 0.0
-        """Updates that the weights which sampled the trees were behind."""
-        self.ahead: TreesAhead | None = None
+        self.prefetcher: RolloutPrefetcher | None = None
         if staleness := run.train.staleness:
-            self.ahead = TreesAhead(
-                staleness, run.train.steps, tree_sampler, weight_sync, self._grow_ahead, self.processes
-            )
+            self.prefetcher = RolloutPrefetcher(staleness, run.train.steps, tree_sampler, weight_sync, self._grow_ahead)
 
     def sample(self, step: int) -> list[Tree]:
         """This process's trees of the step that follows `step` updates. Collective."""
-        if self.ahead is not None:
-            return self._take(self.ahead, step)
-        started = time.perf_counter()
+        started, clock = time.perf_counter(), self.tree_sampler.clock
+        if self.prefetcher is not None:
+            sampled = self.prefetcher.take(step)
+            clock.add("wait", started)
+            self.seconds, self.metrics = sampled.seconds, {"sampling/staleness": float(step - sampled.version)}
+            return sampled.trees
         self.weight_sync.refresh()
-        self.tree_sampler.clock.add("generate", started)
+        clock.add("generate", started)
         trees = self._grow(step)
         started = time.perf_counter()
         self.weight_sync.sleep()
-        self.tree_sampler.clock.add("generate", started)
+        clock.add("generate", started)
         return trees
 
     def ids_of(self, step: int) -> list[str]:
@@ -95,12 +100,11 @@ class StepTrees:
                 names = [names[index] for index in torch.randperm(len(names), generator=generator).tolist()]
             yield from (names[begin : begin + size] for begin in range(0, len(names) - size + 1, size))
 
-    def _take(self, ahead: TreesAhead, step: int) -> list[Tree]:
-        started = time.perf_counter()
-        sampled = ahead.take(step)
-        self.tree_sampler.clock.add("wait", started)
-        self.seconds, self.staleness = sampled.seconds, float(step - sampled.version)
-        return sampled.trees
+    def _asked(self, step: int) -> tuple[list[Question], Counter[str]]:
+        """This process's questions, and how often those of lower rank ask each."""
+        ids = self.ids_of(step)
+        earlier = Counter(self._all_ids(step)[: self.processes.rank * len(ids)])
+        return [self.questions[name] for name in ids], earlier
 
     def _grow_ahead(self, tree_sampler: TreeSampler, step: int) -> list[Tree]:
         """This process's trees of a step, which may be a later one; as `sample`, without a collective call."""
@@ -108,27 +112,19 @@ class StepTrees:
         streams = question_streams(self.run.seed, step, questions, earlier)
         return tree_sampler.grow(questions, self.run.rollout.branching, streams=streams)
 
-    def _asked(self, step: int) -> tuple[list[Question], Counter[str]]:
-        """This process's questions, and how often those of lower rank ask each."""
-        ids = self.ids_of(step)
-        earlier = Counter(self._all_ids(step)[: self.processes.rank * len(ids)])
-        return [self.questions[name] for name in ids], earlier
-
     def _grow(self, step: int) -> list[Tree]:
         """This process's trees of a step, with dynamic sampling if configured. Collective."""
-        run, processes = self.run, self.processes
         asked, earlier = self._asked(step)
-        draw = Random(f"{run.seed}-{step}-first-stage")
+        draw = Random(f"{self.run.seed}-{step}-first-stage")
 
         def grow(batch: Sequence[Question]) -> list[Tree]:
             questions = batch if self.staged is None else self.staged.ready(batch, self.questions, draw)
-            streams = question_streams(run.seed, step, questions, earlier)
-            return self.tree_sampler.grow(questions, run.rollout.branching, streams=streams)
+            streams = question_streams(self.run.seed, step, questions, earlier)
+            return self.tree_sampler.grow(questions, self.run.rollout.branching, streams=streams)
 
         trees = grow(asked)
-        if run.train.resample_rounds:
-            resampled = resample(run, trees, self.questions, grow, step, processes)
-            trees, self.dropped, self.resampled = resampled.trees, resampled.dropped, resampled.record()
+        if self.run.train.resample_rounds:
+            trees, self.dropped, self.metrics = resample(self.run, trees, self.questions, grow, step, self.processes)
         return trees
 
 
@@ -144,3 +140,70 @@ def question_streams(seed: int, step: int, questions: Sequence[Question], earlie
         streams.append(stream(seed, step, question.id, *repeat))
         earlier[question.id] += 1
     return streams
+
+
+def resample(
+    config: RunConfig,
+    trees: Sequence[Tree],
+    questions: Mapping[str, Question],
+    grow: Grow,
+    step: int,
+    processes: Processes,
+) -> tuple[list[Tree], list[Tree], dict[str, float]]:
+    """Dynamic sampling: replace trees without signal by trees of other `questions`, in at most `train.resample_rounds`
+    rounds; (the trees to train on, in the slots of `trees`, those that were replaced, metrics).
+
+    A tree whose groups all tie yields no gradient. Each round replaces all of them by trees of questions that no
+    process has asked in this step yet, in a mix of the same environment. A tree with a failed search stays: an outage
+    is not a tie and must not cause more requests. Trees still without signal after the last round stay too.
+
+    The draw depends on the seed, the step and the round alone. `grow` samples one tree per question; every process
+    calls it in every round, possibly without questions. Collective: before the first round and after each.
+    """
+    current, dropped = list(trees), list[Tree]()
+    tried: set[str] = set()
+    sampled = silent = rounds = unfilled = 0
+    new = [tree.question.id for tree in current]
+    while True:
+        slots = [slot for slot, tree in enumerate(current) if _is_silent(tree, config)]
+        every = processes.all_gather((new, [current[slot].question.id for slot in slots]))
+        tried.update(name for names, _ in every for name in names)
+        to_replace = [names for _, names in every]
+        sampled += sum(len(names) for names, _ in every)
+        silent += sum(map(len, to_replace)) - unfilled
+        candidates = [name for name in questions if name not in tried]
+        draw = Random(f"{config.seed}-{step}-{rounds + 1}")
+        drawn = replacements(config.mix is not None, list(chain.from_iterable(to_replace)), candidates, draw)
+        if rounds == config.train.resample_rounds or not any(drawn):
+            break
+        rounds, unfilled = rounds + 1, drawn.count(None)
+        begin = sum(map(len, to_replace[: processes.rank]))
+        assigned = zip(slots, drawn[begin : begin + len(slots)], strict=True)
+        filled = {slot: name for slot, name in assigned if name is not None}
+        new = list(filled.values())
+        for slot, tree in zip(filled, grow([questions[name] for name in new]), strict=True):
+            dropped.append(current[slot])
+            current[slot] = tree
+    metrics = {"rounds": float(rounds), "asked": float(sampled), "silent_share": silent / max(1, sampled)}
+    return current, dropped, {f"resample/{name}": value for name, value in metrics.items()}
+
+
+def _is_silent(tree: Tree, config: RunConfig) -> bool:
+    """Whether a tree was fully scored and has no signal: in each of its groups all values are equal."""
+    turns = turns_of([tree], config.reward.turn_weights)
+    groups = assign_credit(turns, config.train.credit, "none").groups
+    return bool(turns.scored.all()) and not any(group.has_signal for group in groups)
+
+
+def random_states() -> Callable[[], None]:
+    """What brings back the present random states of Python, NumPy, PyTorch on the CPU, and every GPU."""
+    python, arrays, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+
+    def restore() -> None:
+        random.setstate(python)
+        np.random.set_state(arrays)
+        torch.set_rng_state(cpu)
+        torch.cuda.set_rng_state_all(cuda)
+
+    return restore

@@ -2,12 +2,14 @@
 
 One step, which `_prepare_inputs` begins and `_compute_loss` ends for each micro-batch:
 
-1. `StepTrees.sample` (step_trees.py) grows a tree for each question: turns sampled from the policy, searched, rewarded.
-2. `assign_credit` (credit.py) gives every turn an advantage: its value less the mean value of the answers to its state.
-3. `turn_batch` (batch.py) takes each turn once, with its advantage and its number of leaves.
-4. `token_logps` (packing/) computes one log-probability for each distinct token of the trees of a micro-batch.
-5. `policy_loss` (loss.py) clips, corrects for the sampler, adds KL and entropy terms, and normalizes.
-6. Gradients, optimizer, schedules, sharding and checkpoints are those of accelerate and transformers.
+1. `StepTrees.sample` (step_trees.py) grows a tree for each question of this process: turns sampled from the policy,
+   searched, rewarded.
+2. `turns_of` (turns.py) makes arrays of the turns, which are gathered from all processes.
+3. `assign_credit` (credit.py) gives every turn an advantage: its value less the mean value of the answers to its state.
+4. `turn_batch` (batch.py) takes each turn of a micro-batch once, with its advantage and its number of leaves.
+5. `token_logps` (packing/) computes one log-probability for each distinct token of the trees of a micro-batch.
+6. `policy_loss` (loss.py) clips, corrects for the sampler, adds KL and entropy terms, and normalizes.
+7. Gradients, optimizer, schedules, sharding and checkpoints are those of accelerate and transformers.
 
 Differences from textbook GRPO (docs/training.md has the settings):
 
@@ -19,14 +21,14 @@ Differences from textbook GRPO (docs/training.md has the settings):
 - A turn whose search failed has no reward: it is in no baseline, and it and the turns below it have advantage 0.
 - Documents and the user's messages stand in prompts, which have no loss.
 - Means over tokens count the sampled tokens of the whole step in all processes, also those without signal.
-- The loss of a token is multiplied by p / q, trainer over sampler, within bounds (mismatch.py). With `staleness` the
+- The loss of a token is multiplied by p / q, trainer over sampler, within bounds (loss.py). With `staleness` the
   sampler's log-probabilities are the old ones of the clipped ratio instead.
 - There is no KL term and one optimizer step per rollout, unless `beta` or `num_iterations` is set.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -47,27 +49,28 @@ from ..rollouts.memory import give_back_freed_memory
 from ..rollouts.tokenizer import Tokenizer
 from ..rollouts.tree import Tree
 from .answers import reader_metrics
-from .batch import TurnBatch, sampled_tokens, turn_batch
-from .credit import Credit, assign_credit
-from .distributed.processes import Processes, all_trees, step_timeout
+from .batch import Rollout, TurnBatch, turn_batch
+from .credit import Credit, assign_credit, subsample
+from .distributed.processes import Processes, step_timeout
 from .fsdp import enable_fsdp, load_optimizer, save_optimizer, splits_weights, uses_fsdp, whole_weights
-from .loss import Normalizer, policy_loss
+from .loss import Normalizer, StepFigures, importance_weights, policy_loss
 from .metrics import step_metrics
-from .mismatch import ImportanceCorrection
 from .mix import mix_metrics, refuse_outage
 from .packing.check import attention_kind
 from .packing.packing import token_logps
 from .reference import loaded_on_the_cpu, offload, offloads, on_device, release
-from .reuse import Rollout, load_rollout, random_streams, save_rollout
 from .run_folder import RunFolder, remove_traces
-from .step_trees import StepTrees
-from .subsampling import subsample
+from .step_trees import StepTrees, random_states
+from .turns import Turns, describe, gather, turns_of
 from .zero import uses_deepspeed
 
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
     from trl import GRPOConfig
+
+LOGGED_TREES = 4
+"""Trees of a step that are written to rollouts.jsonl."""
 
 
 class TreeTrainer(GRPOTrainer):
@@ -89,22 +92,12 @@ class TreeTrainer(GRPOTrainer):
         self.run, self.folder, self.step_trees = run, folder, step_trees
         self.processes = processes or Processes()
         self.tree_sampler = step_trees.tree_sampler
-        self.correction = ImportanceCorrection()
-        self.trees: list[Tree] = []
-        """Those of all processes that were sampled for this step."""
-        self.last_metrics: dict[str, float] = {}
+        self.rollout: Rollout | None = None
         self.make_record: Callable[[Mapping[str, float]], dict[str, float]] | None = None
-        """In the main process: the record of the step that has ended, from the figures of its loss."""
-        self.reader_metrics: Mapping[str, float] = {}
-        self.packed_tokens = self.flat_tokens = 0
-        self.sampled_tokens = self.sampled_paths = self.searches = 0
-        """Tokens and paths sampled and searches made for the step, replaced trees included; 0 if the step reuses a
-        rollout."""
+        """In the main process: the record of the step that has ended, from its figures."""
         self.update_seconds = 0.0
-        self._batches: Sequence[TurnBatch] = ()
-        """The micro-batches of the rollout."""
-        self._tokens = 0.0
-        self._figures: dict[str, list[float]] = {}
+        self.packed_tokens = self.flat_tokens = 0
+        self.figures = StepFigures()
         self._preparing = 0.0
         self._staging: Path | None = None
         self._before_step: tuple[int, Callable[[], None]] | None = None
@@ -142,74 +135,78 @@ class TreeTrainer(GRPOTrainer):
         number = int(self._step % self.args.gradient_accumulation_steps)
         if number == 0:
             self._begin_step()
+        assert self.rollout is not None
         self._preparing = time.perf_counter() - started
-        return self._batches[number]
+        return self.rollout.batches[number]
 
     def _begin_step(self) -> None:
         give_back_freed_memory()
         self.update_seconds, self.packed_tokens, self.flat_tokens = 0.0, 0, 0
-        self.sampled_tokens = self.sampled_paths = self.searches = 0
-        self._figures = {}
-        self._before_step = self.state.global_step, random_streams()
-        if self._unfinished_rollout and self._batches:
-            self.trees = []  # already logged with the step that sampled them
+        self.figures = StepFigures()
+        self._before_step = self.state.global_step, random_states()
+        if self.rollout is not None and self._unfinished_rollout:
+            self.rollout = replace(self.rollout, counts={}, logged=())
         else:
-            self._sample()
+            self.rollout = self._sample()
 
-    def _sample(self) -> None:
+    def _sample(self) -> Rollout:
         """Grow the trees of this step, and make its micro-batches of them. Collective."""
-        local = self.step_trees.sample(self.state.global_step)
+        settings, processes = self.run.train, self.processes
+        trees = self.step_trees.sample(self.state.global_step)
         started = time.perf_counter()
-        grown = [*local, *self.step_trees.dropped]
-        self.sampled_tokens = sum(tree.tokens for tree in grown)
-        self.sampled_paths = sum(1 for tree in grown for _ in tree.paths())
-        self.searches = sum(tree.searches for tree in grown)
-        self.trees = all_trees(self.processes, local)
-        settings = self.run.train
-        credit = assign_credit(self.trees, settings.credit, self.run.reward.turn_weights, settings.scale)
-        self._batches = self._micro_batches(local, credit)
-        self._tokens = sum(self.processes.all_gather(sampled_tokens(local))) / self.processes.count
-        self._record_step(credit)
+        turns, rows = gather(turns_of(trees, self.run.reward.turn_weights, self.tree_sampler.chat.count), processes)
+        self._refuse_outage(turns)
+        credit = assign_credit(turns, settings.credit, settings.scale)
+        metrics = {**step_metrics(turns, credit), **self.step_trees.metrics}
+        if self.run.mix is not None:
+            metrics |= mix_metrics(turns, credit)
+        grown = [*trees, *self.step_trees.dropped]
+        counts = {
+            "tokens/sampled": sum(tree.tokens for tree in grown),
+            "searches": sum(tree.searches for tree in grown),
+            "paths": sum(1 for tree in grown for _ in tree.paths()),
+        }
+        rest = max(0, LOGGED_TREES - processes.rank * len(trees))
+        logged = [record for its in processes.all_gather([*map(describe, trees[:rest])]) for record in its]
+        tokens = float(turns.leaves @ turns.tokens) / processes.count
         self.tree_sampler.clock.add("score", started)
-        self._refuse_silence()
+        return Rollout(self._micro_batches(trees, turns, rows, credit), tokens, metrics, counts, logged)
 
-    def _micro_batches(self, trees: Sequence[Tree], credit: Credit) -> list[TurnBatch]:
+    def _refuse_outage(self, turns: Turns) -> None:
+        """Raise EnvironmentUnavailableError if an environment answered no search of the step: in all processes, after
+        a checkpoint."""
+        subject = f"no rollout of step {self.state.global_step + 1}"
+        remedy = "The run stops with a checkpoint; bring the service back and continue with: querylect train … --resume"
+        try:
+            refuse_outage(turns, self.tree_sampler.client, deadlines(self.run), self.run.reward, subject, remedy)
+        except EnvironmentUnavailableError as error:
+            error.already_reported = not self.processes.is_main_process
+            self.save_now()
+            raise
+
+    def _micro_batches(self, trees: Sequence[Tree], turns: Turns, rows: slice, credit: Credit) -> list[TurnBatch]:
+        """`rows`: those of `trees`, which are this process's."""
         settings = self.run.train
         limit, size = settings.samples_per_update, settings.questions_per_micro_batch
         if limit is not None:
-            credit = subsample(credit, self.trees, limit, Random(f"{self.run.seed}-{self.state.global_step}-update"))
-        every = settings.acts_without_advantage and limit is None
+            credit = subsample(credit, turns, limit, Random(f"{self.run.seed}-{self.state.global_step}-update"))
+        computed = credit.has_signal
+        if settings.acts_without_advantage and limit is None:
+            computed[:] = True
         collective = self.processes.count > 1 or uses_deepspeed()
-        device = self.accelerator.device
-        batches = [
-            turn_batch(trees[start : start + size], credit, every, collective, device)
-            for start in range(0, len(trees), size)
-        ]
+        batches, begin = list[TurnBatch](), rows.start
+        for start in range(0, len(trees), size):
+            part = trees[start : start + size]
+            end = begin + sum(1 for tree in part for _ in tree.walk())
+            columns = (values[begin:end] for values in (turns.leaves, credit.advantages, computed))
+            batches.append(turn_batch(part, *columns, collective, self.accelerator.device))
+            begin = end
         if settings.num_iterations > 1:
             batches = [replace(batch, old_logps=self._logps_of(self.model, batch)) for batch in batches]
         if settings.beta:
             logps = self._reference_logps(batches)
             batches = [replace(batch, reference_logps=its) for batch, its in zip(batches, logps, strict=True)]
         return batches
-
-    def _record_step(self, credit: Credit) -> None:
-        """Compute the metrics of the step's trees."""
-        self.last_metrics = {**step_metrics(self.trees, credit, self.tree_sampler.chat), **self.step_trees.resampled}
-        if self.run.train.staleness:
-            self.last_metrics["sampling/staleness"] = self.step_trees.staleness
-        if self.run.mix is not None:
-            self.last_metrics |= mix_metrics(self.trees, credit, self.tree_sampler.chat)
-
-    def _refuse_silence(self) -> None:
-        """Raise EnvironmentUnavailableError if an environment answered no search of the step."""
-        subject = f"no rollout of step {self.state.global_step + 1}"
-        remedy = "The run stops with a checkpoint; bring the service back and continue with: querylect train … --resume"
-        try:
-            refuse_outage(self.trees, self.tree_sampler.client, deadlines(self.run), self.run.reward, subject, remedy)
-        except EnvironmentUnavailableError as error:  # in all processes, which have the same trees
-            error.already_reported = not self.processes.is_main_process
-            self.save_now()
-            raise
 
     def _reference_logps(self, batches: Sequence[TurnBatch]) -> list[Tensor]:
         """Log-probabilities of the reference: a second model, the policy without its adapter, or a frozen adapter."""
@@ -259,20 +256,19 @@ class TreeTrainer(GRPOTrainer):
     def _compute_loss(self, model: nn.Module, batch: TurnBatch) -> Tensor:
         settings = self.run.train
         logps, entropies = self._score(model, batch, entropies=True)
+        assert self.rollout is not None
         assert entropies is not None
         leaves = batch.by_token(batch.leaves)
         old = logps.detach() if batch.old_logps is None else batch.old_logps
-        weights = self.correction.weigh(old, batch.sampler_logps, leaves)
+        weights, differences = importance_weights(old, batch.sampler_logps)
+        self.figures.add_sampling(differences, weights, leaves)
         if settings.staleness:  # a token that the engine recorded no log-probability of has a ratio of 1
-            known = ~batch.sampler_logps.isnan()
-            batch = replace(batch, old_logps=torch.where(known, batch.sampler_logps, old))
+            batch = replace(batch, old_logps=torch.where(differences.isnan(), old, batch.sampler_logps))
             weights = torch.ones_like(weights)
-        by = Normalizer(self._tokens, self.run.rollout.max_new_tokens, self.args.gradient_accumulation_steps)
+        by = Normalizer(self.rollout.tokens, self.run.rollout.max_new_tokens, self.args.gradient_accumulation_steps)
         loss, figures = policy_loss(batch, logps, entropies, weights, settings, by)
-        total = float(leaves.sum())
         for name, values in figures.items():
-            sums = self._figures.setdefault(name, [0.0, 0.0])
-            sums[0], sums[1] = sums[0] + float((leaves * values).sum()), sums[1] + total
+            self.figures.add(name, values, leaves)
         return loss
 
     def training_step(self, model: nn.Module, inputs: object, num_items_in_batch: Tensor | int | None = None) -> Tensor:
@@ -288,20 +284,19 @@ class TreeTrainer(GRPOTrainer):
         self._metrics["train"].clear()
         if "loss" not in logs:  # what transformers says at the end of the training
             return
-        counts = self.packed_tokens, self.flat_tokens, self.sampled_tokens, self.sampled_paths, self.searches
-        totals = map(sum, zip(*self.processes.all_gather(counts), strict=True))
-        self.packed_tokens, self.flat_tokens, self.sampled_tokens, self.sampled_paths, self.searches = totals
-        self.reader_metrics = reader_metrics(self.tree_sampler.client, self.processes)
-        figures: dict[str, float] = {
-            name: logs[name] for name in ("loss", "grad_norm", "learning_rate") if name in logs
+        assert self.rollout is not None
+        computed = {"tokens/packed": self.packed_tokens, "tokens/flat": self.flat_tokens}
+        counts = self.processes.all_gather({**computed, **self.rollout.counts})
+        names = ("tokens/packed", "tokens/flat", "tokens/sampled", "searches", "paths")
+        record: dict[str, float] = {
+            **self.rollout.metrics,
+            **{name: sum(part.get(name, 0) for part in counts) for name in names},
+            **reader_metrics(self.tree_sampler.client, self.processes),
+            **self.figures.read(self.processes.all_gather),
+            **{name: logs[name] for name in ("loss", "grad_norm", "learning_rate") if name in logs},
+            "seconds/update": self.update_seconds,
         }
-        every = self.processes.all_gather(self._figures)
-        for name in self._figures:
-            total, count = (sum(part[name][which] for part in every) for which in (0, 1))
-            if count:
-                figures[name] = total / count
-        figures = {**self.correction.read(self.processes.all_gather), **figures}
-        record = figures if self.make_record is None else self.make_record(figures)
+        record = record if self.make_record is None else self.make_record(record)
         self.state.log_history.append({**record, "step": self.state.global_step})
         self.callback_handler.on_log(self.args, self.state, self.control, record)
 
@@ -312,8 +307,11 @@ class TreeTrainer(GRPOTrainer):
         """TRL's checkpoint, written to a temporary folder and renamed, so it is complete or absent."""
         target = self.folder.checkpoints / f"checkpoint-{self.state.global_step}"
         with self.processes.staged(target) as staging:
-            with self._written_to(staging):
+            self._staging = staging
+            try:
                 super()._save_checkpoint(model, trial)
+            finally:
+                self._staging = None
             self.processes.all_gather(None)  # all have written
             if self.processes.is_main_process:
                 output = staging / target.name
@@ -321,17 +319,9 @@ class TreeTrainer(GRPOTrainer):
                     path.rename(staging / path.name)
                 output.rmdir()
             if self._unfinished_rollout:
-                rollout = Rollout(self._batches, self._tokens, self.last_metrics)
-                save_rollout(staging, self.processes.rank, rollout)
+                assert self.rollout is not None
+                self.rollout.save(staging, self.processes.rank)
         self.processes.on_main_process(lambda: self.folder.keep_newest(self.run.train.keep_checkpoints))
-
-    @contextmanager
-    def _written_to(self, staging: Path) -> Iterator[None]:
-        self._staging = staging
-        try:
-            yield
-        finally:
-            self._staging = None
 
     @property
     def _unfinished_rollout(self) -> int:
@@ -346,7 +336,6 @@ class TreeTrainer(GRPOTrainer):
         save_optimizer(self.optimizer, Path(output_dir) / "optimizer.pt", self.args.should_save)
         if self.args.should_save:
             torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / "scheduler.pt")
-        self.processes.all_gather(None)  # where the main process fails, no other one writes into the folder after it
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """As in TRL, and under FSDP from the gathered optimizer; also loads the rollout if the checkpoint is in the
@@ -359,9 +348,8 @@ class TreeTrainer(GRPOTrainer):
         else:
             super()._load_optimizer_and_scheduler(checkpoint)
         if self._unfinished_rollout:
-            rank, count, device = self.processes.rank, self.processes.count, self.accelerator.device
-            rollout = load_rollout(Path(checkpoint), rank, count, device)
-            self._batches, self._tokens, self.last_metrics = rollout.batches, rollout.tokens, dict(rollout.metrics)
+            rank, count = self.processes.rank, self.processes.count
+            self.rollout = Rollout.load(Path(checkpoint), rank, count, self.accelerator.device)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         """The policy as TRL saves it, without traces of this machine."""

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
+from numpy.typing import NDArray
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..configs.schema import NET, TrainConfig
@@ -23,14 +25,15 @@ from ..data.types import Question
 from ..envs.client.base import EnvironmentApi
 from ..errors import ConfigError, DataError
 from ..rollouts.engines.base import WeightSync
-from ..rollouts.tree import Tree
 from ..rollouts.tree_sampler import Clock, TreeSampler
 from ..rollouts.turns import ValidationRecord, best_value, winning_turn
 from ..storage import parse_json
 from .answers import reader_metrics
-from .distributed.processes import Processes, all_trees
-from .reuse import random_streams
+from .distributed.processes import Processes
+from .metrics import metric_values
 from .run_folder import RunFolder
+from .step_trees import random_states
+from .turns import Turns, gather, turns_of
 
 log = logging.getLogger(__name__)
 
@@ -103,31 +106,30 @@ class Validator(TrainerCallback):
 
     def _measure(self, step: int) -> dict[str, float | None]:
         started = time.perf_counter()
-        restore, clock = random_streams(), self.tree_sampler.clock
+        restore, clock = random_states(), self.tree_sampler.clock
         self.tree_sampler.clock = Clock()
         rank, count = self.processes.rank, self.processes.count
         local_questions, max_count = self.questions[rank::count], len(self.questions[::count])
-        turns = len(self.tree_sampler.rollout.branching)
+        depth, reward = len(self.tree_sampler.rollout.branching), self.tree_sampler.reward
         try:
             self.weight_sync.refresh()
-            answered = self.tree_sampler.answer(local_questions, turns, at_least=max_count)
-            trees = all_trees(self.processes, answered)
+            answered = self.tree_sampler.answer(local_questions, depth, at_least=max_count)
+            turns, _ = gather(turns_of(answered, reward.turn_weights), self.processes)
             self.weight_sync.sleep()
         finally:
             restore()
             self.tree_sampler.clock = clock
         record: dict[str, float | None] = {
             "step": step,
-            **validation_metrics(trees),
-            "tokens/sampled": sum(tree.tokens for tree in trees),
-            "searches": sum(tree.searches for tree in trees),
+            **validation_metrics(turns),
+            "tokens/sampled": int(turns.tokens.sum()),
+            "searches": int(turns.figure("searched").sum()),
             "seconds": time.perf_counter() - started,
             **reader_metrics(self.tree_sampler.client, self.processes),
         }
-        reward = self.tree_sampler.reward
         if reward.search_price:
-            record |= net_values(trees, reward.signal)
-        record["turn"] = winning_turn(record, reward.objective, turns)
+            record |= net_values(turns, reward.signal)
+        record["turn"] = winning_turn(record, reward.objective, depth)
         return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}
 
     def _keep_best(self, step: int, record: ValidationRecord) -> None:
@@ -153,36 +155,32 @@ def best_of(folder: RunFolder) -> ValidationRecord | None:
     return parse_json(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def validation_metrics(trees: Sequence[Tree]) -> dict[str, float]:
+def validation_metrics(turns: Turns) -> dict[str, float]:
     """Means per turn over the scored answers, and the number of failed searches.
 
     A path that stopped counts in every later turn with the turn in which it did.
     """
-    nodes = [node for tree in trees for node in tree.walk()]
-    record: dict[str, float] = {"questions": len(trees), "failed_searches": sum(node.reward is None for node in nodes)}
-    for turn in range(1, max((tree.turns for tree in trees), default=0) + 1):
-        reached = [node for node in nodes if node.turn == turn or (node.turn < turn and node.rewrite.stop)]
-        scored = [node for node in reached if node.reward is not None]
-        if scored:
-            record[f"reward/turn{turn}"] = fmean(node.reward or 0.0 for node in scored)
-            for metric in sorted({name for node in scored for name in node.metrics}):
-                values = [node.metrics.get(metric, 0.0) for node in scored]
-                record[f"{metric.split('@')[0]}/turn{turn}"] = fmean(values)
-            record[f"format/turn{turn}"] = fmean(node.rewrite.format_ok for node in scored)
+    record: dict[str, float] = {"questions": len(turns.questions), "failed_searches": int((~turns.scored).sum())}
+    for turn in range(1, turns.depth + 1):
+        reached = _reached(turns, turn)
+        if reached.any():
+            record[f"reward/turn{turn}"] = fmean(turns.figure("reward")[reached])
+            record |= {f"{name}/turn{turn}": fmean(values) for name, values in metric_values(turns, reached).items()}
+            record[f"format/turn{turn}"] = fmean(turns.figure("format")[reached])
     return record
 
 
-def net_values(trees: Sequence[Tree], metric: str) -> dict[str, float]:
+def net_values(turns: Turns, metric: str) -> dict[str, float]:
     """`net/turnN`: the mean of a metric in turn N less the price of the searches up to it, over the scored paths.
 
     A path that stopped counts in every later turn with the turn in which it did.
     """
-    paths = [path for tree in trees for path in tree.paths()]
-    record: dict[str, float] = {}
-    for turn in range(1, max((tree.turns for tree in trees), default=0) + 1):
-        reached = [path[:turn] for path in paths if len(path) >= turn or path[-1].rewrite.stop]
-        scored = [path for path in reached if path[-1].reward is not None]
-        if scored:
-            values = (path[-1].metrics.get(metric, 0.0) - sum(node.cost for node in path) for path in scored)
-            record[f"{NET}/turn{turn}"] = fmean(values)
-    return record
+    net = np.nan_to_num(turns.figure(f"metric/{metric}")) - turns.along_paths(turns.figure("cost"))
+    reached = {turn: _reached(turns, turn) for turn in range(1, turns.depth + 1)}
+    return {f"{NET}/turn{turn}": fmean(net[rows]) for turn, rows in reached.items() if rows.any()}
+
+
+def _reached(turns: Turns, turn: int) -> NDArray[np.bool_]:
+    """(n,) the scored turns with which the paths count in `turn`."""
+    stopped = (turns.turn < turn) & (turns.figure("stopped") == 1)
+    return ((turns.turn == turn) | stopped) & turns.scored

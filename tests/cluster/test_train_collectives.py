@@ -8,8 +8,7 @@ from querylect.data.types import Question
 from querylect.rollouts.tree import Tree
 from querylect.rollouts.tree_sampler import ANSWERED_AT_ONCE, Clock, TreeSampler
 from querylect.train.distributed.processes import Processes
-from querylect.train.resampling import resample
-from querylect.train.step_trees import StepTrees
+from querylect.train.step_trees import StepTrees, resample
 from querylect.train.validation import Validator
 
 from ..lessons import change
@@ -50,13 +49,13 @@ def test_several_processes_ask_what_one_would_and_no_question_twice(dull, mixed)
 
     single, single_rounds = run(Processes(), ids[:4])
     pair, pair_rounds = zip(*side_by_side(2, lambda me: run(me, ids[2 * me.rank : 2 * me.rank + 2])), strict=True)
-    assert [*names(pair[0].trees), *names(pair[1].trees)] == names(single.trees)
-    assert sorted([*names(pair[0].dropped), *names(pair[1].dropped)]) == sorted(names(single.dropped))
-    assert pair[0].record() == pair[1].record() == single.record()
+    assert [*names(pair[0][0]), *names(pair[1][0])] == names(single[0])
+    assert sorted([*names(pair[0][1]), *names(pair[1][1])]) == sorted(names(single[1]))
+    assert pair[0][2] == pair[1][2] == single[2]
     assert [sorted([*a, *b]) for a, b in zip(*pair_rounds, strict=True)] == [sorted(ids) for ids in single_rounds]
     everything = [name for ids in single_rounds for name in ids]
     assert len(everything) == len(set(everything)), "no question twice in a step"
-    assert len(single_rounds) == 1 + single.rounds
+    assert len(single_rounds) == 1 + single[2]["resample/rounds"]
 
 
 def streams_of(ids, processes):

@@ -113,15 +113,29 @@ from querylect.train.step_trees import StepTrees
 from querylect.train.trainer import TreeTrainer
 
 grow, training_step = StepTrees._grow, TreeTrainer.training_step
-StepTrees._grow = lambda *arguments: made_up_rewards(grow(*arguments))
+trees = []
+
+def grown(*arguments):
+    trees[:] = made_up_rewards(grow(*arguments))
+    return list(trees)
+
+StepTrees._grow = grown
+if "WRONG_RULE" in os.environ:  # tokens of this process alone as the normalizer
+    from querylect.train import trainer as module
+    rollout = module.Rollout
+
+    def of_this_process(batches, tokens, *others):
+        tokens = sum(len(node.completion_ids) for tree in trees for path in tree.paths() for node in path)
+        return rollout(batches, float(tokens), *others)
+
+    module.Rollout = of_this_process
 
 def step(trainer, *batch):
     loss = training_step(trainer, *batch)
     if trainer.accelerator.sync_gradients:  # the last backward pass before the optimizer's step
         gradients = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
-        local_trees = [tree for tree in trainer.trees if tree.roots[0].prompt_ids]
         with open(f"{sys.argv[2]}.{trainer.processes.rank}", "wb") as file:
-            pickle.dump((local_trees, gradients), file)
+            pickle.dump((trees, gradients), file)
     return loss
 
 TreeTrainer.training_step = step
@@ -137,16 +151,20 @@ main(sys.argv[1:])
         (2, {"rollout.branching": [2, 3, 2], "reward.turn_weights": [0.25, 0.5, 2.0], "train.scale": "batch"}),
         (2, {"rollout.branching": [16, 1], "train.credit": "trajectory"}),
         (4, {"rollout.branching": [4, 4], "train.scale": "batch"}),
+        (2, {"rollout.branching": [4, 4], "WRONG_RULE": "normalizer"}),
     ],
-    ids=["4x4 grpo", "2x3x2 batch-scaled", "16x1 trajectory", "four processes"],
+    ids=["4x4 grpo", "2x3x2 batch-scaled", "16x1 trajectory", "four processes", "normalizer of one process"],
 )
 def test_the_gradient_of_several_processes_equals_brute_force(settings, tmp_path, processes, changes):
-    """In each, after the backward passes of a step and before the optimizer; one tree a micro-batch."""
+    """In each, after the backward passes of a step and before the optimizer; one tree a micro-batch. It notices a loss
+    that each process divides by its own tokens."""
     from querylect.rollouts.policy import load_policy
 
+    wrong = {name: value for name, value in changes.items() if name == "WRONG_RULE"}
+    changes = {name: value for name, value in changes.items() if name not in wrong}
     config = change(settings, **changes, **{"policy.lora": None, "train.questions_per_step": 4, "train.steps": 1})
     code = inspect.getsource(made_up_rewards) + GRADIENTS
-    with Started(config, tmp_path / "several", processes, code=code) as started:
+    with Started(config, tmp_path / "several", processes, code=code, **wrong) as started:
         assert started.codes() == [0] * processes, started.stderr(0) + started.stderr(1)
     ranks = range(processes)
     rank_results = [pickle.loads((tmp_path / "several" / f"run.yaml.{rank}").read_bytes()) for rank in ranks]
@@ -155,7 +173,7 @@ def test_the_gradient_of_several_processes_equals_brute_force(settings, tmp_path
     expected = brute_force_gradients(model, [tree for trees, _ in rank_results for tree in trees], config)
     for _, gradients in rank_results:
         assert gradients.keys() == expected.keys()
-        assert relative_difference(gradients, expected) <= 1e-5
+        assert (relative_difference(gradients, expected) <= 1e-5) == (not wrong)
 
 
 @pytest.mark.parametrize("splitting", [{}, pytest.param(FSDP2, marks=pytest.mark.slow)], ids=["ddp", "fsdp2"])

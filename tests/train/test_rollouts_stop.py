@@ -16,6 +16,7 @@ from querylect.train.credit import assign_credit
 from querylect.train.metrics import step_metrics
 from querylect.train.mix import refuse_outage
 from querylect.train.run import train
+from querylect.train.turns import turns_of
 from querylect.train.validation import net_values, validation_metrics
 
 from ..lessons import ASKED, CLOSE, OPEN, change, records, save_chain
@@ -91,8 +92,8 @@ def test_figures_of_paths_count_a_stop_as_the_paths_that_it_ends_and_no_outage(c
     (tree,) = tree_sampler(client, engine).grow([HEAD], [2, 2])
     (lost,) = tree_sampler(Searched(client, out=[SUGAR.id]), Script(say("sugar"), say("blood"))).grow([SUGAR], [1, 1])
     trees = [tree, lost]
-    credit = assign_credit(trees, "turn", [0.5, 1.0], "none")
-    figures = step_metrics(trees, credit, chat_of(engine))
+    turns = turns_of(trees, [0.5, 1.0])
+    figures = step_metrics(turns, assign_credit(turns, "turn", "none"))
     stop, searched = tree.roots
     ends = [stop.reward, stop.reward, *(child.reward for child in searched.children)]
     assert figures["final_reward"] == pytest.approx(mean(ends))
@@ -117,10 +118,10 @@ def test_a_stop_has_the_readers_reward_of_the_ranking_that_it_keeps(lessons, tmp
     assert (lost.reward, lost.cost) == (None, 0.0)
     assert parrot.request_count == 3, "a stop of turn 1 and the raw question read the same documents"
     assert tree.searches == 3
-    refuse_outage([tree], answering, {"": 60.0}, reward, "no rollout", "")
-    values = {id(node): value for group in assign_credit([tree], "turn", [0.5, 1.0], "none").groups
-              for node, value in zip(group.members, group.values, strict=True)}  # fmt: skip
-    assert [values[id(node)] for node in tree.roots] == [1.5 * 0.5 - 0.25, 0.5 - 0.25 + 1.0, None]
+    turns = turns_of([tree], [0.5, 1.0])
+    refuse_outage(turns, answering, {"": 60.0}, reward, "no rollout", "")
+    first = next(group for group in assign_credit(turns, "turn", "none").groups if group.turn == 1)
+    assert first.values.tolist() == pytest.approx([1.5 * 0.5 - 0.25, 0.5 - 0.25 + 1.0, float("nan")], nan_ok=True)
 
 
 @pytest.mark.parametrize(("gain", "rewards"), [(True, [1.0, 0.5, 0.5]), (False, [1.0, 0.0, 0.0])])
@@ -141,11 +142,12 @@ def test_a_stop_before_any_search_has_the_readers_reward_and_no_price(lessons, t
     assert stop.metrics["ndcg@10"] == 0
     assert tree.searches == 1
     assert sum("from what you know" in prompt for prompt in parrot.prompts) == 1
-    figures = step_metrics([tree], assign_credit([tree], "turn", [0.5, 1.0], "none"), chat_of(engine))
+    turns = turns_of([tree], [0.5, 1.0])
+    figures = step_metrics(turns, assign_credit(turns, "turn", "none"))
     assert figures["searches_per_path"] == 0.5
     assert figures["stopped/turn1"] == 0.5
     assert figures["format/turn1"] == 1.0
-    net = net_values([tree], "answer_reward")
+    net = net_values(turns, "answer_reward")
     assert net["net/turn1"] == pytest.approx((rewards[0] + rewards[1] - 0.25) / 2)
 
 
@@ -155,7 +157,8 @@ def test_an_outage_of_either_side_is_no_reward_of_a_stop(lessons, tmp_path):
     reward = {"kind": "answer", "answer": {"gain": False}, "format_weight": 0}
 
     def refuse(trees, client):
-        refuse_outage(trees, client, {"": 60.0}, RewardConfig.model_validate(reward), "no rollout", "")
+        turns = turns_of(trees, [0.5, 1.0])
+        refuse_outage(turns, client, {"": 60.0}, RewardConfig.model_validate(reward), "no rollout", "")
 
     def trees_of(client, *texts):
         return tree_sampler(client, Script(*texts), stop="answer", reward=reward).grow([SWEET], [len(texts)])
@@ -192,7 +195,9 @@ def test_without_a_reader_nothing_searched_is_an_empty_ranking(client):
     ] * 2
     assert not any(record.unsearched for record in searching)
     assert searched.batches == [1, 1]
-    assert validation_metrics(trees)["ndcg/turn1"] == pytest.approx(searching[0].metrics["ndcg@10"] / 2)
+    assert validation_metrics(turns_of(trees, [0.5, 1.0]))["ndcg/turn1"] == pytest.approx(
+        searching[0].metrics["ndcg@10"] / 2
+    )
 
 
 class Hesitant(Uneven):
@@ -229,7 +234,7 @@ def test_every_later_turn_of_an_evaluation_has_the_record_of_the_stop(client):
     assert {record.ranking for record in stopped} == {stopped[0].ranking}
     assert stopped[1].tokens == stopped[2].tokens > stopped[0].tokens
     assert stopped[2].plan == stopped[0].plan
-    measured = validation_metrics(trees)
+    measured = validation_metrics(turns_of(trees, [0.5, 1.0, 1.0]))
     scores = [[record.metrics["ndcg@10"] for record in path] for path in (stopped, searching)]
     for turn in (1, 2, 3):
         assert measured[f"ndcg/turn{turn}"] == pytest.approx(sum(path[turn - 1] for path in scores) / 2)
@@ -240,7 +245,7 @@ def test_the_value_of_a_turn_is_its_metric_less_the_price_of_its_searches(client
     engine = Script(say("headache"), say("insulin"), say("insulin"), STOP, STOP, say("sugar"), "none")
     trees = tree_sampler(client, engine, price=0.25).grow([HEAD, SUGAR, SUGAR, HEAD], [1, 1], greedy=True)
     scores = [[node.metrics["ndcg@10"] for node in path] for tree in trees for path in tree.paths()]
-    values = net_values(trees, "ndcg@10")
+    values = net_values(turns_of(trees, [0.5, 1.0]), "ndcg@10")
     assert values["net/turn1"] == pytest.approx(mean(path[0] for path in scores) - 0.25)
     assert values["net/turn2"] == pytest.approx(mean(path[-1] for path in scores) - 0.25 * mean((1, 2, 2, 1)))
     assert RewardConfig(search_price=0.25).objective == "net"

@@ -1,6 +1,5 @@
 """Stopping: which answers are stops, and the credit of trees with stops and search prices, by enumeration."""
 
-import sys
 from collections import Counter
 from itertools import combinations_with_replacement, permutations, product
 from math import exp, factorial, prod
@@ -19,9 +18,9 @@ from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rewriters.stop import FIRST, FIRST_UNSEARCHED, LATER, STOP, keep, read_stop
 from querylect.rollouts.tree import Node, Tree
-from querylect.train.batch import leaves_below, sampled_tokens, turn_batch
-from querylect.train.credit import Credit, assign_credit
+from querylect.train import turns
 
+from ..credited import Credited
 from ..raising import refused
 from ..wrong_credit import equal_node_weights, leaf_advantages_without_lambda, plain_means
 
@@ -222,8 +221,8 @@ def expected_gradient(branching, credit, price, halt_price):
         weight = factorial(width) / prod(map(factorial, Counter(branches).values()))
         weight *= prod(P1[first] * prod(P2[first][second] for second in seconds) for first, seconds in branches)
         tree = sampled_tree(shuffled.sample(branches, width), price, halt_price, branching)
-        assigned = assign_credit([tree], credit, LAMBDA, "none")
-        leaves = leaves_below([tree])
+        assigned = Credited([tree], credit, LAMBDA, "none")
+        leaves = turns.leaves_below([tree])
         assert len(list(tree.paths())) == width * below, "every tree weighs the same"
         for node in tree.walk():
             sampled, scale = node.completion_ids[0], weight * leaves[id(node)] * assigned.of(node) / (width * below)
@@ -283,10 +282,7 @@ def test_the_expected_gradient_is_that_of_the_expected_reward_minus_prices(branc
     ],
 )
 def test_a_wrong_rule_of_credit_is_noticed(monkeypatch, wrong, branching, credit):
-    if wrong is plain_means:
-        wrong(monkeypatch)
-    else:
-        wrong(monkeypatch, sys.modules[__name__])
+    wrong(monkeypatch)
     cosine, strength = compare(branching, credit)
     assert cosine < 0.999 or abs(strength - 1) > 0.02
 
@@ -297,7 +293,7 @@ def test_the_order_of_first_turns_changes_no_credit(credit):
     credits = set()
     for order in permutations(branches):
         tree = sampled_tree(order, 0.8, 0.0, (3, 2))
-        assigned = assign_credit([tree], credit, LAMBDA, "none")
+        assigned = Credited([tree], credit, LAMBDA, "none")
         by_turn = {
             branch: (assigned.of(root), *map(assigned.of, root.children))
             for branch, root in zip(order, tree.roots, strict=True)
@@ -329,7 +325,6 @@ def test_a_tree_of_stops_alone_has_its_depth_and_its_leaves():
     tree.roots[1].reward = 0.75
     assert tree.turns == 2
     assert len(list(tree.paths())) == 6
-    assert sampled_tokens([tree]) == 6
-    assert turn_batch([tree], Credit({}, []), True, False, "cpu").paths == 12
-    assigned = assign_credit([tree], "turn", LAMBDA, "none")
+    assigned = Credited([tree], "turn", LAMBDA, "none")
+    assert assigned.turns.leaves @ assigned.turns.tokens == 6
     assert [assigned.of(root) for root in tree.roots] == pytest.approx([-0.5, 0.5])  # 2.5·(.35 − .55), 2.5·(.75 − .55)

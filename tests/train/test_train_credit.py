@@ -1,14 +1,22 @@
 """Advantages of turns, computed by hand and against TRL's own group normalisation."""
 
+import pickle
 from statistics import fmean
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from querylect.data.types import Question
+from querylect.envs.plan import SearchPlan
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.tree import Node, Tree
 from querylect.train.credit import assign_credit
+from querylect.train.metrics import step_metrics
+from querylect.train.turns import gather, turns_of
+
+from ..credited import Credited
+from ..several import side_by_side
 
 HALF_AND_ONE = (0.5, 1.0)
 
@@ -43,7 +51,7 @@ def alike(*nodes):
 
 def advantages(grown, credit="turn", weights=HALF_AND_ONE, scale="none"):
     """Advantages of one tree, turn by turn, in order."""
-    assigned = assign_credit([grown], credit, weights, scale)
+    assigned = Credited([grown], credit, weights, scale)
     depth = max(turn_node.turn for turn_node in grown.walk())
     turns = range(1, depth + 1)
     return [[assigned.of(turn_node) for turn_node in grown.walk() if turn_node.turn == turn] for turn in turns]
@@ -93,7 +101,7 @@ def test_three_turns_of_trajectories_by_hand():
 def test_a_member_at_the_mean_has_signal_and_a_tied_group_has_none():
     """TRL counts the former among the tokens of a step, not the latter."""
     varied, tied = tree(0.0, 0.5, 1.0), tree(0.4, 0.4, 0.4, name="tied")
-    credit = assign_credit([varied, tied], "turn", [1.0], "none")
+    credit = Credited([varied, tied], "turn", [1.0], "none")
     assert [credit.has_signal(root) for root in [*varied.roots, *tied.roots]] == [True] * 3 + [False] * 3
     assert credit.of(varied.roots[1]) == 0
 
@@ -123,7 +131,7 @@ def test_turns_that_answer_the_same_state_are_one_group():
     are the same, so that nothing but the fourth first turn tells them apart."""
     grown = tree(node(0.2, 0.0, 0.4), node(0.2, 0.2, 0.6), node(0.2, 0.8, 1.0), node(0.6, 0.3, 0.5))
     alike(*grown.roots[:3])
-    credit = assign_credit([grown], "turn", HALF_AND_ONE, "none")
+    credit = Credited([grown], "turn", HALF_AND_ONE, "none")
     assert sorted((group.turn, len(group.members)) for group in credit.groups) == [(1, 4), (2, 2), (2, 6)]
     # V = .1 + .5 for three of them, .3 + .4 for the fourth
     assert [credit.of(root) for root in grown.roots] == pytest.approx([-0.025, -0.025, -0.025, 0.075])
@@ -135,32 +143,71 @@ def test_turns_that_answer_the_same_state_are_one_group():
 
 def test_a_question_that_a_step_asks_twice_is_one_group():
     first, repeated, another = tree(0.2, 0.4, name="q"), tree(0.6, 0.8, name="q"), tree(0.0, 1.0, name="other")
-    credit = assign_credit([first, repeated, another], "turn", [1.0], "none")
+    credit = Credited([first, repeated, another], "turn", [1.0], "none")
     roots = [*first.roots, *repeated.roots]
     assert [credit.of(root) for root in roots] == pytest.approx([-0.3, -0.1, 0.1, 0.3])
     assert [credit.of(root) for root in another.roots] == pytest.approx([-0.5, 0.5])
 
 
-def test_trees_of_other_processes_answer_the_same_states():
-    """They come without prompt ids: a question that two processes ask is one group, and so are its second turns."""
-    from querylect.train.distributed.processes import _light
+def test_trees_of_other_processes_answer_the_same_states_and_are_numbers():
+    """A question that two processes ask is one group, and so are its second turns; no text is gathered."""
+    trees = [tree(node(0.2, 0.0, 0.4), node(0.6, 0.2, 0.6)) for _ in range(2)]
+    for turn_node in (turn_node for grown in trees for turn_node in grown.walk()):
+        turn_node.text, turn_node.rewrite = "a text", Rewrite(None, rewrites=("a rewrite",), stop=False)
+    expected = Credited(trees, "turn", HALF_AND_ONE, "none")
+    gathered = []
 
-    local, remote = (tree(node(0.2, 0.0, 0.4), node(0.6, 0.2, 0.6)) for _ in range(2))
-    expected = assign_credit([local, remote], "turn", HALF_AND_ONE, "none")
-    light = Tree(remote.question, [_light(root) for root in remote.roots])
-    assert not any(turn_node.prompt_ids for turn_node in light.walk())
-    actual = assign_credit([local, light], "turn", HALF_AND_ONE, "none")
-    assert [len(group.members) for group in actual.groups] == [4, 4, 4]
-    assert [len(group.members) for group in expected.groups] == [4, 4, 4]
-    assert list(map(actual.of, local.walk())) == list(map(expected.of, local.walk()))
-    assert list(map(actual.of, light.walk())) == list(map(expected.of, remote.walk()))
+    def of_all(processes):
+        gathered.append(pickle.dumps(turns := turns_of([trees[processes.rank]], HALF_AND_ONE, len)))
+        return gather(turns, processes)
+
+    for rank, (turns, rows) in enumerate(side_by_side(2, of_all)):
+        assert (turns.questions, rows) == (["q", "q"], slice(6 * rank, 6 * rank + 6))
+        credit = assign_credit(turns, "turn", "none")
+        assert [len(group.members) for group in credit.groups] == [4, 4, 4]
+        assert credit.advantages.tolist() == expected.credit.advantages.tolist()
+    assert not any(text in part for part in gathered for text in (b"a text", b"a rewrite"))
+
+
+def test_each_process_counts_the_tokens_of_its_own_texts():
+    """The metrics of two processes are those of one that has grown all trees."""
+    trees = [tree(node(0.2, 0.0, 0.4), node(0.6, 0.2, 0.6), name=name) for name in "ab"]
+    for grown in trees:
+        for turn_node in grown.walk():
+            turn_node.rewrite = Rewrite(SearchPlan.of("x"), f"about {grown.question.id}", (f"of {grown.question.id}",))
+    alone = turns_of(trees, HALF_AND_ONE, len)
+
+    def metrics(processes):
+        counted = []
+        mine = turns_of([trees[processes.rank]], HALF_AND_ONE, lambda text: counted.append(text) or len(text))
+        turns, _ = gather(mine, processes)
+        return step_metrics(turns, assign_credit(turns, "turn", "none")), {text[-1] for text in counted}
+
+    expected = step_metrics(alone, assign_credit(alone, "turn", "none"))
+    assert side_by_side(2, metrics) == [(expected, {"a"}), (expected, {"b"})]
+
+
+def test_paths_that_stop_early_are_in_one_pool_with_the_others():
+    """Whichever path is the first, `scale: batch` divides by the standard deviation over all of them."""
+
+    def with_stop(first):
+        stop = Node(1, [1], [9], [], True, "", Rewrite(None, stop=True), reward=0.2)
+        roots = [stop, node(0.0, 0.5, 1.0)] if first else [node(0.0, 0.5, 1.0), stop]
+        return Tree(Question("s", "s"), roots, branching=(2, 2))
+
+    other, results = tree(node(0.3, 0.1, 0.9), node(0.1, 0.0, 0.2)), []
+    for first in (True, False):
+        grown = with_stop(first)
+        credited = Credited([grown, other], "trajectory", HALF_AND_ONE, "batch")
+        results.append(sorted(credited.of(turn_node) for turn_node in grown.walk()))
+    assert results[0] == pytest.approx(results[1])
 
 
 def test_equal_first_turns_with_equal_later_rewards_are_a_tie():
     """Four equal first turns teach nothing of first turns, whatever their own second turns were worth by chance."""
     grown = tree(*(node(0.3, *rewards) for rewards in ((0.0, 1.0), (1.0, 1.0), (0.0, 0.0), (0.2, 0.1))))
     alike(*grown.roots)
-    credit = assign_credit([grown], "turn", HALF_AND_ONE, "none")
+    credit = Credited([grown], "turn", HALF_AND_ONE, "none")
     assert [credit.has_signal(root) for root in grown.roots] == [False] * 4
     assert all(credit.has_signal(leaf) for root in grown.roots for leaf in root.children)
 
@@ -208,12 +255,12 @@ def test_a_path_with_a_failed_search_is_no_trajectory():
 def test_ties_give_exactly_zero(scale, credit, noise):
     tied = tree(node(0.3, 0.1 + 0.2, 0.3), node(0.3 + noise, 0.3 - noise, 0.3 + noise), name="tied")
     varied = tree(node(0.0, 0.9, 0.1), node(1.0, 0.4, 0.5), name="varied")
-    assigned = assign_credit([tied, varied], credit, HALF_AND_ONE, scale)
+    assigned = Credited([tied, varied], credit, HALF_AND_ONE, scale)
     assert [assigned.of(turn_node) for turn_node in tied.walk()] == [0.0] * 6
     assert any(assigned.of(turn_node) for turn_node in varied.walk())
-    tied_ids = set(map(id, tied.walk()))
-    assert not any(group.has_signal for group in assigned.groups if id(group.members[0]) in tied_ids)
-    lone = assign_credit([tied], credit, HALF_AND_ONE, scale)
+    tied_ids = {assigned.rows[id(turn_node)] for turn_node in tied.walk()}
+    assert not any(group.has_signal for group in assigned.groups if group.members[0] in tied_ids)
+    lone = Credited([tied], credit, HALF_AND_ONE, scale)
     assert [lone.of(turn_node) for turn_node in tied.walk()] == [0.0] * 6
 
 
@@ -229,7 +276,7 @@ def test_trajectory_credit_of_independent_conversations_is_trls_own_normalisatio
         tree(*(node(r1, None if i < outages else r2) for i, (r1, r2) in enumerate(rewards)), name="a"),
         tree(*(node(r2 / 2, r1 / 3) for r1, r2 in rewards), name="b"),
     ]
-    assigned = assign_credit(trees, "trajectory", HALF_AND_ONE, scale)
+    assigned = Credited(trees, "trajectory", HALF_AND_ONE, scale)
     totals = torch.tensor(
         [
             [float("nan") if leaf.reward is None else 0.5 * root.reward + leaf.reward for root, leaf in grown.paths()]
@@ -273,9 +320,9 @@ def test_a_constant_added_to_siblings_changes_no_last_turn_advantage(stems, shif
 )
 def test_failed_searches_are_zero_and_groups_sum_to_zero(stems, credit, scale):
     grown = tree(*(node(r1, *leaves) for r1, leaves in stems))
-    assigned = assign_credit([grown], credit, HALF_AND_ONE, scale)
+    assigned = Credited([grown], credit, HALF_AND_ONE, scale)
     for turn_node in grown.walk():
         if turn_node.reward is None:
             assert assigned.of(turn_node) == 0
     for group in assigned.groups:
-        assert sum(assigned.of(member) for member in group.members) == pytest.approx(0, abs=1e-6)
+        assert sum(np.nan_to_num(assigned.credit.advantages[group.members])) == pytest.approx(0, abs=1e-6)

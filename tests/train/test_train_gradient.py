@@ -8,19 +8,25 @@ from collections import defaultdict
 
 import pytest
 from querylect.rollouts.random_streams import stream
-from querylect.train.metrics_callback import describe
 from querylect.train.step_trees import StepTrees
+from querylect.train.turns import describe
 
 from ..lessons import change
 from ..wrong_credit import (
+    entropy_of_what_was_shown,
     equal_node_weights,
+    kl_of_each_node_once,
     leaf_advantages_without_lambda,
     mean_over_a_whole_path,
     plain_means,
+    positions_go_on_at_a_branch,
+    ratio_of_each_token,
+    samplers_probabilities_of_the_parent,
     samples_of_a_nucleus_uncorrected,
     siblings_only,
     signal_only_normalizer,
 )
+from .test_train_losses import disturb
 from .test_train_trl import losses_and_gradients, ready, step_inputs, with_trainer
 
 FOUR = {"rollout.branching": [4, 4]}
@@ -38,9 +44,15 @@ CASES = {
     "4x4-split-scaled": ({**FOUR, "train.max_tokens_per_micro_batch": 400, "train.scale": "group"}, []),
     "4x4-top_p": (
         {**FOUR, "rollout.top_p": 0.7, "rollout.temperature": 1.5},
-        [samples_of_a_nucleus_uncorrected],
+        [samples_of_a_nucleus_uncorrected, samplers_probabilities_of_the_parent],
     ),
-    "2x3x2": (THREE_TURNS, [leaf_advantages_without_lambda, plain_means]),
+    "4x4-kl": ({**FOUR, "train.beta": 1.0}, [kl_of_each_node_once]),
+    "4x4-entropy": ({**FOUR, **TWO_TREES, "train.entropy_coef": 0.5}, [entropy_of_what_was_shown]),
+    "4x4-second step": (
+        {**FOUR, "train.num_iterations": 2, "train.importance_sampling_level": "sequence", "train.epsilon": 0.005},
+        [ratio_of_each_token],
+    ),
+    "2x3x2": (THREE_TURNS, [leaf_advantages_without_lambda, plain_means, positions_go_on_at_a_branch]),
     "2x3x2-trajectory": ({**THREE_TURNS, **TRAJECTORY}, []),
     "16x1": ({"rollout.branching": [16, 1]}, [siblings_only, signal_only_normalizer]),
     "16x1-trajectory": ({"rollout.branching": [16, 1], **TRAJECTORY}, []),
@@ -150,31 +162,74 @@ def nucleus_mass(distribution, top_p):
     return cumulative.gather(-1, fewer.clamp(max=cumulative.shape[-1] - 1))[..., 0]
 
 
-def brute_force_gradients(model, trees, config):
-    """Gradients of the loss by its definition, path by path, of the parameters that are trained."""
+def log_distributions(model, path, temperature):
+    """For each turn of a path, the log-probabilities (tokens, vocabulary) of what may be sampled."""
+    import torch
+
+    ids = torch.tensor([[*path[-1].prompt_ids, *path[-1].completion_ids]])
+    logps = torch.log_softmax(model(input_ids=ids, use_cache=False).logits[0].float() / temperature, -1)
+    ends = [len(node.prompt_ids) + len(node.completion_ids) for node in path]
+    return [logps[len(node.prompt_ids) - 1 : end - 1] for node, end in zip(path, ends, strict=True)]
+
+
+def sampled(distribution, node):
+    """The log-probabilities (tokens,) of what was sampled."""
+    import torch
+
+    return distribution.gather(-1, torch.tensor(node.completion_ids)[:, None])[:, 0]
+
+
+def sampled_logps(model, trees, config):
+    """{(tree, path, turn): (tokens,) log-probabilities}, without gradient."""
+    import torch
+
+    logps = {}
+    with torch.no_grad():
+        for t, tree in enumerate(trees):
+            for p, path in enumerate(tree.paths()):
+                turns = log_distributions(model, path, config.rollout.temperature)
+                logps |= {(t, p, k): sampled(turns[k], node) for k, node in enumerate(path)}
+    return logps
+
+
+def brute_force_gradients(model, trees, config, old=None):
+    """Gradients of the loss by its definition, path by path, of the parameters that are trained. `old`: the
+    log-probabilities before the first step on the trees, where this is a later one with a ratio for each turn."""
     import torch
 
     advantages = brute_force_advantages(trees, config)
     how = config.train
     temperature, top_p = config.rollout.temperature, config.rollout.top_p
-    losses, tokens, rows_ = defaultdict(float), defaultdict(int), 0
+    losses, entropies, tokens, rows_ = defaultdict(float), defaultdict(float), defaultdict(int), 0
+    if how.beta:
+        with model.disable_adapter():
+            reference = sampled_logps(model, trees, config)
     for t, tree in enumerate(trees):
         batch = t // how.questions_per_micro_batch
         for p, path in enumerate(tree.paths()):
-            ids = torch.tensor([[*path[-1].prompt_ids, *path[-1].completion_ids]])
-            logits = model(input_ids=ids, use_cache=False).logits[0].float()
-            for k, node in enumerate(path):
+            for k, (node, distribution) in enumerate(
+                zip(path, log_distributions(model, path, temperature), strict=True)
+            ):
                 rows_ += 1
-                begin, length = len(node.prompt_ids), len(node.completion_ids)
-                distribution = torch.log_softmax(logits[begin - 1 : begin + length - 1] / temperature, -1)
-                chosen = distribution.gather(-1, ids[0, begin : begin + length, None])[:, 0]
+                length, advantage = len(node.completion_ids), advantages[t, p, k] or 0.0
+                logps = chosen = sampled(distribution, node)
                 if top_p < 1:  # sampled with probability p / mass, where the policy has p
                     chosen = chosen * nucleus_mass(distribution.detach().exp(), top_p)
-                term = -(advantages[t, p, k] or 0.0) * chosen.sum()
+                term = -advantage * chosen.sum()
+                if old is not None:
+                    ratio = (logps - old[t, p, k]).mean().exp()
+                    bounded = ratio.clamp(1 - how.epsilon, 1 + how.epsilon)
+                    term = -length * torch.min(ratio * advantage, bounded * advantage)
+                if how.beta:
+                    difference = reference[t, p, k] - logps
+                    ratio = (logps - logps.detach()).exp()
+                    term = term + how.beta * ((difference.exp() - difference - 1) * ratio).sum()
                 losses[batch] = losses[batch] + (term / length if how.loss_type == "grpo" else term)
+                entropies[batch] = entropies[batch] - (distribution.exp() * distribution).sum()
                 tokens[batch] += length
     budget = rows_ * config.rollout.max_new_tokens
     loss = sum(losses.values()) / {"grpo": rows_, "dapo": sum(tokens.values()), "dr_grpo": budget}[how.loss_type]
+    loss = loss - how.entropy_coef * mean([entropies[batch] / tokens[batch] for batch in tokens])
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     return dict(zip(trained, torch.autograd.grad(loss, list(trained.values())), strict=True))
 
@@ -193,18 +248,25 @@ def test_the_gradient_equals_brute_force_and_a_wrong_rule_of_credit_is_noticed(
     grow = StepTrees._grow
     monkeypatch.setattr(StepTrees, "_grow", lambda *arguments: made_up_rewards(grow(*arguments)))
 
+    later = config.train.num_iterations > 1
+
     def act(trainer):
         ready(trainer)
         inputs, trees = step_inputs(trainer), trainer.trees
+        old = sampled_logps(trainer.model.eval(), trees, config) if later else None
+        if later:
+            disturb(trainer.model)
+        trainer.model.train()
         right = [losses_and_gradients(trainer, inputs, packing)[1] for packing in (True, False)]
-        metrics, wrong = trainer.last_metrics, []
+        metrics, wrong = trainer.rollout.metrics, []
         for rule in wrong_rules:
             with monkeypatch.context() as patch:
                 rule(patch)
-                wrong.append(losses_and_gradients(trainer, step_inputs(trainer), packing=True)[1])
+                again = inputs if later else step_inputs(trainer)
+                wrong.append(losses_and_gradients(trainer, again, packing=True)[1])
             assert list(map(describe, trainer.trees)) == list(map(describe, trees)), "the same step"
         trainer.model.eval()
-        expected = brute_force_gradients(trainer.model, trees, config)
+        expected = brute_force_gradients(trainer.model, trees, config, old)
         distances = [[relative_difference(gradients, expected) for gradients in several] for several in (right, wrong)]
         return *distances, metrics
 

@@ -5,6 +5,7 @@ from querylect.errors import CheckpointError
 from querylect.train.arguments import grpo_config
 from querylect.train.run import train
 
+from ..credited import Credited
 from ..lessons import change, without_seconds
 from ..raising import refused
 from .test_train_trl import loss_and_gradients, losses_and_gradients, ready, step_inputs, with_trainer
@@ -133,14 +134,13 @@ ON_TREES = [
 def test_the_loss_of_a_tree_is_its_formula_over_turns(settings, monkeypatch, changes, term):
     """Packed and flat rows both give what a plain forward pass per turn gives; a setting changes what it should."""
     import torch
-    from querylect.train.credit import assign_credit
 
     config = change(settings, **changes, **{"train.num_iterations": 2})
 
     def act(trainer):
         ready(trainer)
         inputs = step_inputs(trainer)
-        credit = assign_credit(trainer.trees, config.train.credit, [0.5, 1.0], "none")
+        credit = Credited(trainer.trees, config.train.credit, [0.5, 1.0], "none")
         turns = [node for tree in trainer.trees for node in tree.walk()]
         trainer.model.eval()
         before = [turn_by_turn(trainer, node, trainer.model) for node in turns]
@@ -167,7 +167,6 @@ def test_the_loss_of_a_tree_is_its_formula_over_turns(settings, monkeypatch, cha
 def test_with_staleness_only_the_clipped_ratio_to_the_sampler_corrects_it(settings, monkeypatch):
     """A token that the sampler recorded no log-probability of has a ratio of 1."""
     import torch
-    from querylect.train.credit import assign_credit
 
     def act(trainer):
         ready(trainer)
@@ -177,7 +176,7 @@ def test_with_staleness_only_the_clipped_ratio_to_the_sampler_corrects_it(settin
         disturb(trainer.model, 0.02)
         trainer.run = change(trainer.run, **{"train.staleness": 1})
         losses, _ = loss_and_gradients(trainer, batches)
-        credit = assign_credit(trainer.trees, settings.train.credit, [0.5, 1.0], "none")
+        credit = Credited(trainer.trees, settings.train.credit, [0.5, 1.0], "none")
         total, clipped_tokens, count = 0.0, 0, 0
         for one, tree in zip(batches, trainer.trees, strict=True):
             turns = [node for node in tree.walk() if credit.has_signal(node)]
@@ -215,7 +214,7 @@ def test_the_reference_is_the_policy_as_grpo_found_it(settings, monkeypatch, lor
         packed, flat = [], []
         for packing, logps in ((True, packed), (False, flat)):
             trainer.run = change(trainer.run, **{"train.packing": packing})
-            logps += trainer._reference_logps(trainer._batches)
+            logps += trainer._reference_logps(trainer.rollout.batches)
         moved = {n: float((p.detach() - start[n]).abs().sum()) for n, p in trainer.model.named_parameters()}
         for name, parameter in trainer.model.named_parameters():
             parameter.data.copy_(start[name])

@@ -1,11 +1,13 @@
 """Dynamic sampling: which trees are replaced, by which, for how many rounds, and exact resumption."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
-from querylect.train.resampling import resample
+from querylect.train import step_trees
+from querylect.train.distributed.processes import Processes
 from querylect.train.run import train
 
 from ..lessons import change, records, stopped_copy, without_seconds
@@ -14,6 +16,18 @@ from .test_train_credit import node, tree
 QUESTIONS = {name: Question(name, name) for name in "abcdefgh"}
 GOOD = {name: tree(node(0.1, 0.2, 0.4), node(0.9, 0.5, 0.5), name=name) for name in "abcdefgh"}
 DULL = {name: tree(node(0.3, 0.5, 0.5), node(0.3, 0.5, 0.5), name=name) for name in "abcdefgh"}
+
+
+class Resampled(NamedTuple):
+    """What one process gets."""
+
+    trees: list
+    dropped: list
+    metrics: dict
+
+
+def resample(*arguments):
+    return Resampled(*step_trees.resample(*arguments, Processes()))
 
 
 def grown(dull, requested):
@@ -39,7 +53,7 @@ def test_only_trees_without_signal_make_room_and_keep_their_place():
     new = [grown_tree.question.id for grown_tree in result.trees][1::2]
     assert requested == [list("abcd"), new]
     assert set(new) <= set("efgh")
-    assert result.record() == {"resample/rounds": 1, "resample/asked": 6, "resample/silent_share": 2 / 6}
+    assert result.metrics == {"resample/rounds": 1, "resample/asked": 6, "resample/silent_share": 2 / 6}
 
 
 def test_in_a_mix_a_tree_makes_room_for_one_of_its_own_environment():
@@ -67,7 +81,7 @@ def test_rounds_are_bounded_and_what_is_left_stays():
     result, requested = resampled("ab", dull="abcdefgh", rounds=2)
     assert [len(names) for names in requested] == [2, 2, 2]
     assert len({name for names in requested for name in names}) == 6, "no question twice in a step"
-    assert result.record() == {"resample/rounds": 2, "resample/asked": 6, "resample/silent_share": 1}
+    assert result.metrics == {"resample/rounds": 2, "resample/asked": 6, "resample/silent_share": 1}
     assert len(result.trees) == 2
 
 
@@ -82,7 +96,7 @@ def test_an_outage_is_not_answered_with_more_requests():
     lost = tree(node(0.3, None, 0.5), node(None, 0.5, 0.5), name="a")
     config = change(RunConfig(), **{"train.resample_rounds": 2})
     result = resample(config, [lost], QUESTIONS, lambda _: pytest.fail("asked again"), 0)
-    assert (result.trees, result.rounds) == ([lost], 0)
+    assert (result.trees, result.metrics["resample/rounds"]) == ([lost], 0)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +107,10 @@ def test_signal_is_what_the_credit_compares(credit, weights, rounds):
     """With λ₂ = 0 nothing but first turns counts, and these tie."""
     varied = tree(node(0.4, 0.2, 0.3), node(0.4, 0.1, 0.2), name="a")
     chosen = {"train.resample_rounds": 1, "train.credit": credit, "reward.turn_weights": weights}
-    assert resample(change(RunConfig(), **chosen), [varied], QUESTIONS, grown("", []), 0).rounds == rounds
+    assert (
+        resample(change(RunConfig(), **chosen), [varied], QUESTIONS, grown("", []), 0).metrics["resample/rounds"]
+        == rounds
+    )
 
 
 def finished_again(config, folder, upto):

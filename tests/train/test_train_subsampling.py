@@ -2,14 +2,15 @@
 
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from querylect.configs.schema import TrainConfig
-from querylect.train.credit import assign_credit
-from querylect.train.subsampling import inclusion_probabilities, subsample
+from querylect.train.credit import inclusion_probabilities, subsample
 
+from ..credited import Credited
 from ..lessons import change
 from .test_train_credit import node, tree
 from .test_train_trl import losses_and_gradients, ready, step_inputs, with_trainer
@@ -31,18 +32,16 @@ def test_probabilities_sum_to_the_number_that_is_kept(sizes, limit):
 
 def test_the_expected_advantage_of_every_turn_is_its_own():
     grown = tree(node(0.1, 0.9, 0.0, 0.2, 0.0), node(0.7, 0.1, 0.1, 0.1, 0.3), node(0.0, 0.0, 0.0, 0.0, 0.0))
-    credit = assign_credit([grown], "turn", (0.5, 1.0), "none")
-    draw, count = Random(0), 20_000
-    totals = dict.fromkeys(map(id, grown.walk()), 0.0)
+    credited = Credited([grown], "turn", (0.5, 1.0), "none")
+    credit, draw, count = credited.credit, Random(0), 20_000
+    own = np.nan_to_num(credit.advantages)
+    totals = np.zeros(len(own))
     for _ in range(count):
-        sampled = subsample(credit, [grown], 2, draw)
+        sampled = subsample(credit, credited.turns, 2, draw)
         for group in credit.groups:
-            kept_count = sum(sampled.has_signal(member) for member in group.members)
-            assert kept_count == min(2, sum(bool(credit.of(member)) for member in group.members))
-        for turn_node in grown.walk():
-            totals[id(turn_node)] += sampled.of(turn_node) / count
-    for turn_node in grown.walk():
-        assert totals[id(turn_node)] == pytest.approx(credit.of(turn_node), abs=0.02)
+            assert sampled.has_signal[group.members].sum() == min(2, np.count_nonzero(own[group.members]))
+        totals += np.nan_to_num(sampled.advantages) / count
+    assert totals == pytest.approx(own, abs=0.02)
 
 
 def test_fewer_tokens_are_computed_and_the_normalizer_stays(settings, monkeypatch):
@@ -50,7 +49,7 @@ def test_fewer_tokens_are_computed_and_the_normalizer_stays(settings, monkeypatc
         ready(trainer)
         inputs = step_inputs(trainer)
         losses_and_gradients(trainer, inputs, packing=True)
-        return trainer.packed_tokens, trainer._tokens, sum(int(i.completions.sum()) for i in inputs)
+        return trainer.packed_tokens, trainer.rollout.tokens, sum(int(i.completions.sum()) for i in inputs)
 
     single = {"rollout.branching": [8], "reward.turn_weights": [1.0]}
     all_tokens, items, tokens = with_trainer(change(settings, **single), monkeypatch, act)

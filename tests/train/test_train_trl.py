@@ -72,11 +72,21 @@ def ready(trainer, seed=0):
 
 
 def step_inputs(trainer):
-    """The micro-batches of one step of the questions `head` and `sugar`."""
+    """The micro-batches of one step of the questions `head` and `sugar`, whose trees are in `trainer.trees`."""
     trainer.step_trees._drawn[:] = [["head", "sugar"]]
-    trainer._batches = ()
-    trainer._begin_step()
-    return list(trainer._batches)
+    trainer.rollout = None
+    sample = StepTrees.sample
+
+    def recorded(step_trees, step):
+        trainer.trees = sample(step_trees, step)
+        return trainer.trees
+
+    StepTrees.sample = recorded
+    try:
+        trainer._begin_step()
+    finally:
+        StepTrees.sample = sample
+    return list(trainer.rollout.batches)
 
 
 def loss_and_gradients(trainer, inputs):
@@ -151,7 +161,9 @@ def test_other_terms_do_not_change_the_size_of_the_policy_term(settings, monkeyp
         def act(trainer):
             ready(trainer)
             _, gradients = losses_and_gradients(trainer, step_inputs(trainer), packing=True)
-            return torch.cat([tensor.flatten() for tensor in gradients.values()]), trainer.last_metrics["signal/turn2"]
+            return torch.cat([tensor.flatten() for tensor in gradients.values()]), trainer.rollout.metrics[
+                "signal/turn2"
+            ]
 
         config = change(settings, **{"train.loss_type": loss_type}, **changes)
         return with_trainer(change(config, name="-".join(changes) or "plain"), monkeypatch, act)
@@ -241,19 +253,18 @@ def small_tree():
 @pytest.mark.parametrize("every", [False, True])
 def test_a_batch_has_each_turn_once_with_its_advantage_and_its_leaves(small_tree, every):
     """Without signal it has none, unless a term of the loss looks at it."""
+    import numpy as np
     import torch
-    from querylect.train.batch import sampled_tokens, turn_batch
-    from querylect.train.credit import Credit
+    from querylect.train.batch import turn_batch
 
-    first, second = small_tree.roots
-    credit = Credit({id(first): 0.5, id(first.children[1]): -1.0, id(second): -0.5}, [])
-    batch = turn_batch([small_tree], credit, every, False, torch.device("cpu"))
+    leaves, advantages = np.array([2, 1, 1, 1, 1]), np.array([0.5, np.nan, -1.0, -0.5, np.nan])
+    cpu = torch.device("cpu")
+    batch = turn_batch([small_tree], leaves, advantages, every | ~np.isnan(advantages), False, cpu)
     assert batch.completions.tolist() == ([2, 1, 3, 1, 2] if every else [2, 3, 1])
     assert batch.advantages.tolist() == ([0.5, 0, -1, -0.5, 0] if every else [0.5, -1, -0.5])
     assert batch.leaves.tolist() == ([2, 1, 1, 1, 1] if every else [2, 1, 1])
     assert batch.by_token(batch.leaves).tolist()[:3] == [2, 2, 1]
     assert batch.sequences()[0][0].tolist() == [1, 2, 10, 11]
     assert batch.paths == 6
-    assert sampled_tokens([small_tree]) == 2 * 2 + 1 + 3 + 1 + 2
-    silent = turn_batch([small_tree], Credit({}, []), False, True, torch.device("cpu"))
+    silent = turn_batch([small_tree], leaves, advantages, np.zeros(5, bool), True, cpu)
     assert (silent.completions.tolist(), silent.leaves.tolist()) == ([2], [0])

@@ -209,6 +209,7 @@ def test_steps_are_validated_where_they_are_due_and_once(tmp_path):
 
 
 def test_figures_are_means_over_the_answers_that_were_scored():
+    from querylect.train.turns import turns_of
     from querylect.train.validation import validation_metrics
 
     from .test_train_credit import node, tree
@@ -217,7 +218,7 @@ def test_figures_are_means_over_the_answers_that_were_scored():
     for grown in trees:
         for turn_node in grown.walk():
             turn_node.metrics = {"ndcg@10": (turn_node.reward or 0.9) / 2}
-    assert validation_metrics(trees) == pytest.approx(
+    assert validation_metrics(turns_of(trees, [0.5, 1.0])) == pytest.approx(
         {
             "questions": 2, "failed_searches": 1, "reward/turn1": 0.6, "ndcg/turn1": 0.3, "format/turn1": 0,
             "reward/turn2": 0.4, "ndcg/turn2": 0.2, "format/turn2": 0,

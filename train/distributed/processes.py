@@ -8,7 +8,6 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,6 @@ from ...envs.client.child_process import local_service
 from ...envs.client.client import EnvironmentClient
 from ...envs.client.connect import AnyClient, known_services, open_environment, open_environments
 from ...errors import ConfigError
-from ...rollouts.tree import Hit, Node, Tree
 from ..fsdp import check_fsdp, launch_fsdp, uses_fsdp
 from ..run_folder import staged
 from ..zero import check_deepspeed, uses_deepspeed
@@ -158,21 +156,3 @@ def _shared_client(processes: Processes, env: EnvironmentConfig, settings: Clien
         service = stack.enter_context(local_service(env)) if is_starter else None
         services = {host: address for host, address in processes.all_gather((machine, service)) if address}
         yield stack.enter_context(EnvironmentClient(settings, urls=[services[machine]]))
-
-
-def all_trees(processes: Processes, local_trees: list[Tree]) -> list[Tree]:
-    """The trees of all processes, by rank; local trees are the same objects. Collective.
-
-    Trees of other processes have a digest instead of prompt ids, and no document texts.
-    """
-    if processes.count == 1:
-        return local_trees
-    grown = processes.all_gather([replace(tree, roots=[_light(root) for root in tree.roots]) for tree in local_trees])
-    return [tree for rank, trees in enumerate(grown) for tree in (local_trees if rank == processes.rank else trees)]
-
-
-def _light(node: Node) -> Node:
-    """A copy of the node without prompt ids and document texts, which other processes do not need."""
-    ranking = [Hit(replace(hit.document, text=""), hit.score) for hit in node.ranking]
-    children = [_light(child) for child in node.children]
-    return replace(node, prompt_ids=[], prompt_digest=node.state, ranking=ranking, children=children)

@@ -18,19 +18,18 @@ from querylect.rollouts.engines.base import Completion
 from querylect.rollouts.policy import add_lora, load_policy
 from querylect.rollouts.tree import Node, Tree
 from querylect.rollouts.tree_sampler import TreeSampler
-from querylect.train.ahead import TreesAhead
 from querylect.train.arguments import check_combinations
-from querylect.train.batch import sampled_tokens, turn_batch
-from querylect.train.credit import assign_credit
-from querylect.train.distributed.processes import Processes
-from querylect.train.metrics_callback import describe
+from querylect.train.batch import turn_batch
 from querylect.train.packing.packing import token_logps
+from querylect.train.prefetcher import RolloutPrefetcher
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
 from querylect.train.step_trees import question_streams
+from querylect.train.turns import describe
 from safetensors.torch import load_file
 from transformers import set_seed
 
+from ..credited import Credited
 from ..lessons import change, lesson_settings, records, stopped_copy, without_seconds
 from ..raising import logged, refused
 from ..tree_samplers import engine_around, engine_of, tree_sampler_of
@@ -84,8 +83,8 @@ def test_staleness_0_is_a_synchronous_loop_bit_for_bit(settings, lora):
             weights.refresh()
             trees = grow_again(config, client, engine, step, logged_trees)
             assert [{"step": step, **describe(tree)} for tree in trees] == logged_trees
-            credit = assign_credit(trees, config.train.credit, config.reward.turn_weights, config.train.scale)
-            tokens = sampled_tokens(trees)
+            credit = Credited(trees, config.train.credit, config.reward.turn_weights, config.train.scale)
+            tokens = sum(len(node.completion_ids) for tree in trees for path in tree.paths() for node in path)
             for tree in trees:
                 if any(map(credit.has_signal, tree.walk())):
                     policy_loss(model, tree, credit, tokens).backward()
@@ -102,7 +101,9 @@ def test_staleness_0_is_a_synchronous_loop_bit_for_bit(settings, lora):
 
 def policy_loss(model, tree, credit, tokens):
     """The loss of a tree: the policy gradient of its turns, weighed by their leaves, over the `tokens` of its step."""
-    turns = turn_batch([tree], credit, False, False, torch.device("cpu"))
+    rows = [credit.rows[id(node)] for node in tree.walk()]
+    leaves, advantages = credit.turns.leaves[rows], credit.credit.advantages[rows]
+    turns = turn_batch([tree], leaves, advantages, credit.credit.has_signal[rows], False, torch.device("cpu"))
     logps, _, _ = token_logps(model, *turns.sequences(), 1.0)
     corrections = (logps.detach() - turns.sampler_logps).exp().clamp(max=3.0)
     ratios = (logps - logps.detach()).exp()
@@ -141,7 +142,7 @@ def test_a_run_is_repeated_exactly_and_validation_does_not_change_it(ahead, less
 def test_a_resumed_run_samples_the_first_step_again_and_says_so(ahead, tmp_path, caplog):
     config, folder = stopped_copy(*ahead, tmp_path / "copy", 2)
     train(config, resume=True)
-    assert logged(caplog, "train.ahead") == [(3,)]
+    assert logged(caplog, "train.prefetcher") == [(3,)]
     assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1, 2, 3, 4, 5]
     assert [line["sampling/staleness"] for line in records(folder / "metrics.jsonl")] == [0, 1, 0, 1, 1]
 
@@ -205,7 +206,7 @@ class Scripted:
 @pytest.mark.parametrize("staleness", [1, 2, 4])
 def test_weights_never_change_while_they_are_sampled_from(staleness):
     engine = Scripted()
-    ahead = TreesAhead(staleness, 12, engine, engine, engine.grow, Processes())
+    ahead = RolloutPrefetcher(staleness, 12, engine, engine, engine.grow)
     for step in range(12):
         sampled = ahead.take(step)
         assert [tree.question.id for tree in sampled.trees] == [f"q{step}-0", f"q{step}-1"]
@@ -216,27 +217,14 @@ def test_weights_never_change_while_they_are_sampled_from(staleness):
             assert ahead._version == step + 1, "what is sampled before the next step is taken has these weights"
             ahead.sleep()
     ahead.close()
-    assert ahead._next == 12, "nothing is sampled beyond the last step"
+    assert ahead._last == 11, "nothing is sampled beyond the last step"
     assert len(engine.calls) == 24, "nothing is sampled twice"
     assert engine.refreshed <= 13, "no weights are sent twice"
 
 
-def test_a_tree_that_is_too_old_is_an_error():
-    """The weights after the first update never arrive, and the thread does not wait for them."""
-    engine = Scripted()
-    ahead = TreesAhead(1, 9, engine, engine, engine.grow, Processes())
-    ahead._may_sample = lambda: ahead._closed.is_set() or ahead._next <= ahead._last
-    ahead.take(0)
-    ahead._send = lambda step: None
-    assert ahead.take(1).version == 0
-    with pytest.raises(RuntimeError, match="step 3 are 2 updates old"):
-        ahead.take(2)
-    ahead.close()
-
-
 def test_an_error_of_the_thread_is_raised_where_its_trees_are_needed():
     engine = Scripted(failing=3)
-    ahead = TreesAhead(1, 9, engine, engine, engine.grow, Processes())
+    ahead = RolloutPrefetcher(1, 9, engine, engine, engine.grow)
     for step in range(3):
         ahead.take(step)
     with pytest.raises(ModelError):
@@ -254,7 +242,7 @@ def test_a_step_under_way_ends_with_the_run_at_its_next_call_of_the_engine():
             tree_sampler.engine.generate([[1]], 1, None)
         return trees
 
-    ahead = TreesAhead(1, 9, engine, engine, grow, Processes())
+    ahead = RolloutPrefetcher(1, 9, engine, engine, grow)
     ahead.take(0)
     sampling.wait()
     ahead.close()

@@ -13,10 +13,11 @@ from querylect.envs.client.connect import open_environment
 from querylect.errors import EngineUnavailableError
 from querylect.inference.load import of_config
 from querylect.inference.rewriter import Rewriter
-from querylect.train import mismatch
-from querylect.train.mismatch import ImportanceCorrection
+from querylect.train import loss as policy_loss
+from querylect.train.loss import StepFigures, importance_weights
 from querylect.train.run import train
 
+from ..credited import Credited
 from ..lessons import change, records
 from ..raising import refused
 from ..vllm_doubles import serving
@@ -26,23 +27,29 @@ RATIO = "sampling/importance_sampling_ratio"
 APART = "sampling/sampling_logp_difference"
 
 
-def weigh(correction, trainer, sampler, leaves):
-    return correction.weigh(torch.tensor(trainer), torch.tensor(sampler), torch.tensor(leaves)).tolist()
+def weigh(figures, trainer, sampler, leaves):
+    weights, differences = importance_weights(torch.tensor(trainer), torch.tensor(sampler))
+    figures.add_sampling(differences, weights, torch.tensor(leaves))
+    return weights.tolist()
+
+
+def read(figures, *others):
+    return figures.read(lambda ours: [ours, *others])
 
 
 def test_only_tokens_with_a_recorded_probability_are_corrected():
-    correction = ImportanceCorrection()
-    weights = weigh(correction, [-1.0, -2.0, 500.0], [-1.5, math.nan, -1.0], [1.0, 1.0, 1.0])
-    assert weights == pytest.approx([math.exp(0.5), 1, mismatch.LARGEST_WEIGHT])
-    assert math.isnan(weigh(correction, [math.nan], [-1.0], [1.0])[0]), "what is broken is not hidden"
+    figures = StepFigures()
+    weights = weigh(figures, [-1.0, -2.0, 500.0], [-1.5, math.nan, -1.0], [1.0, 1.0, 1.0])
+    assert weights == pytest.approx([math.exp(0.5), 1, policy_loss.LARGEST_WEIGHT])
+    assert math.isnan(weigh(figures, [math.nan], [-1.0], [1.0])[0]), "what is broken is not hidden"
 
 
 def test_the_figures_of_a_step_by_hand():
     """Ratios 2, ½ and 4 (cut to 3) over two micro-batches, the last with two leaves; one token counts for nothing."""
-    correction, log = ImportanceCorrection(), math.log
-    assert weigh(correction, [log(2), log(0.5), log(9)], [0.0] * 3, [1.0, 1.0, 0.0]) == pytest.approx([2, 0.5, 3])
-    assert weigh(correction, [log(4)], [0.0], [2.0]) == [3]
-    assert correction.read() == pytest.approx(
+    figures, log = StepFigures(), math.log
+    assert weigh(figures, [log(2), log(0.5), log(9)], [0.0] * 3, [1.0, 1.0, 0.0]) == pytest.approx([2, 0.5, 3])
+    assert weigh(figures, [log(4)], [0.0], [2.0]) == [3]
+    assert read(figures) == pytest.approx(
         {
             f"{RATIO}/min": 0.5,
             f"{RATIO}/mean": 10.5 / 4,
@@ -54,17 +61,18 @@ def test_the_figures_of_a_step_by_hand():
         },
         rel=1e-5,
     )
-    assert correction.read() == {}, "every step has its own"
-    weigh(correction, [0.0, 0.0], [0.0, 0.0], [0.0, 0.0])
-    assert correction.read() == {}, "no token, no figure"
+    nothing = StepFigures()
+    weigh(nothing, [0.0, 0.0], [0.0, 0.0], [0.0, 0.0])
+    assert read(nothing) == {}, "no token, no figure"
 
 
 def test_figures_of_several_processes_are_joined():
     """Another process has two tokens with ratio 1 beside ours with ratio 3."""
-    correction = ImportanceCorrection()
-    weigh(correction, [math.log(3)], [0.0], [1.0])
-    figures = correction.read(lambda ours: [ours, [2.0, 2.0, 0.0, 0.0, 0.0, 1.0, -1.0, 0.0]])
-    assert [figures[f"{RATIO}/{name}"] for name in ("min", "mean", "max")] == pytest.approx([1.0, 5 / 3, 3.0])
+    figures, other = StepFigures(), StepFigures()
+    weigh(figures, [math.log(3)], [0.0], [1.0])
+    weigh(other, [0.0, 0.0], [0.0, 0.0], [1.0, 1.0])
+    joined = read(figures, other)
+    assert [joined[f"{RATIO}/{name}"] for name in ("min", "mean", "max")] == pytest.approx([1.0, 5 / 3, 3.0])
 
 
 def test_the_policy_that_samples_for_itself_has_nothing_to_correct(settings, monkeypatch):
@@ -75,7 +83,8 @@ def test_the_policy_that_samples_for_itself_has_nothing_to_correct(settings, mon
         inputs, figures = step_inputs(trainer), []
         for packing in (True, False):
             losses_and_gradients(trainer, inputs, packing)
-            figures.append(trainer.correction.read())
+            figures.append(trainer.figures.read(lambda ours: [ours]))
+            trainer.figures = StepFigures()
         return figures
 
     for figures in with_trainer(change(settings, **{"rollout.temperature": 0.7}), monkeypatch, act):
@@ -96,9 +105,7 @@ def disturb(trainer):
 
 def by_hand(trainer):
     """For each sampled token of each row: ratio from plain forward passes, advantage, whether its turn has signal."""
-    from querylect.train.credit import assign_credit
-
-    credit = assign_credit(trainer.trees, "turn", [0.5, 1.0], "none")
+    credit = Credited(trainer.trees, "turn", [0.5, 1.0], "none")
     samples = []
     for tree in trainer.trees:
         for node in chain.from_iterable(tree.paths()):
@@ -113,14 +120,14 @@ def by_hand(trainer):
 
 @pytest.mark.parametrize(("maximum", "packing"), [(1.2, True), (3.0, False)])
 def test_a_disturbed_sampler_is_corrected_by_the_weights_that_follow(settings, monkeypatch, maximum, packing):
-    monkeypatch.setattr(mismatch, "LARGEST_WEIGHT", maximum)
+    monkeypatch.setattr(policy_loss, "LARGEST_WEIGHT", maximum)
 
     def act(trainer):
         ready(trainer)
         disturb(trainer)
         inputs = step_inputs(trainer)
         losses, _ = losses_and_gradients(trainer, inputs, packing)
-        return float(losses.sum()), by_hand(trainer), trainer.correction.read()
+        return float(losses.sum()), by_hand(trainer), trainer.figures.read(lambda ours: [ours])
 
     loss, (ratios, advantages, signal), figures = with_trainer(settings, monkeypatch, act)
     assert ratios.max() > 1.3
