@@ -21,7 +21,7 @@ import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count, islice
@@ -36,7 +36,7 @@ from querylect.data.load import load_dataset
 from querylect.envs.builder.build import build_index
 from querylect.envs.client.base import ServiceAddress
 from querylect.envs.client.child_process import local_service
-from querylect.envs.client.client import AsyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.index.arrays import mapped, read_words
 from querylect.envs.plan import SearchPlan
 from querylect.envs.retrievers import bm25
@@ -141,7 +141,8 @@ def post_all(
         def post(body: str) -> int:
             answer = http.post(url, content=body, headers={"Content-Type": "application/json", **(headers or {})})
             answer.raise_for_status()
-            return len(json.loads(answer.content)["rankings"])
+            content = json.loads(answer.content)
+            return len(content.get("results") or content["rankings"])
 
         def call() -> None:
             assert sum(pool.map(post, unseen(bodies))) == BATCH * len(bodies)
@@ -211,7 +212,7 @@ def measure_dense(config: EnvironmentConfig, texts: list[str], model: str, round
     report(rates, "32 connections, one plan each")
 
     fresh = (f"{texts[n % len(texts)]} {n // len(texts)}" for n in count())
-    with local_service(config) as service, connected(service) as (client, run):
+    with local_service(config) as service, EnvironmentClient(ClientConfig(deadline=1200), [service]) as client:
         previous: list[SearchPlan] = []
 
         def step(half_repeated: bool) -> None:
@@ -220,7 +221,7 @@ def measure_dense(config: EnvironmentConfig, texts: list[str], model: str, round
             repeated = previous[: size // 2] if half_repeated else []
             new = [SearchPlan.of(text, k=K) for text in islice(fresh, size - len(repeated))]
             previous = new + repeated
-            run(ask(client, [*repeated, *new], 128))
+            client.search([*repeated, *new], with_text=False)
 
         step(False)
         calls = {"half of it known": lambda: step(True), "all of it new": lambda: step(False)}
@@ -246,24 +247,6 @@ async def post_in_turn(service: ServiceAddress, body_lists: Sequence[Sequence[st
         await writer.wait_closed()
 
     await asyncio.gather(*map(connection, body_lists))
-
-
-@contextmanager
-def connected(service: ServiceAddress) -> Iterator[tuple[AsyncEnvironmentClient, Callable[[Coroutine], None]]]:
-    """A connected client, and how a call of it is run."""
-    with asyncio.Runner() as runner:
-        client = AsyncEnvironmentClient(ClientConfig(deadline=1200), [service])
-        runner.run(client.info())
-        try:
-            yield client, runner.run
-        finally:
-            runner.run(client.close())
-
-
-async def ask(client: AsyncEnvironmentClient, plans: Sequence[SearchPlan], size: int) -> None:
-    """Ask for all plans, `size` at a time."""
-    for start in range(0, len(plans), size):
-        await client.search(plans[start : start + size], with_text=False)
 
 
 def ensure(config: EnvironmentConfig) -> None:

@@ -44,7 +44,7 @@ def doctor(
 
         findings = [memory(settings, {"gpus": [["", gpu_memory * USABLE]] * gpus, "bf16": True})]
     else:
-        from .machine import answer, machine, start_probe
+        from .machine import answer, available_bytes, machine, start_probe
         from .surroundings import surroundings
 
         probe = start_probe()  # it takes the longest
@@ -52,7 +52,6 @@ def doctor(
         probed = answer(probe)
         findings = [*machine(settings.run_folder.parent if settings else Path("."), probed), *external]
         if settings is not None:
-            from ..envs.memory import available_bytes
             from .memory import memory
 
             findings.append(memory(settings, probed.get("torch", {}), available_bytes()))

@@ -13,10 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..envs.memory import available_bytes
 from ..provenance import installed_versions
 from ..sources import install_command
 from .findings import Finding
+
+_GROUP = Path("/sys/fs/cgroup")
+"""The control group of a container or a Slurm job (version 2): limit, use and its break-down."""
 
 PROBE_SECONDS = 120.0
 """How long the child may take; on a machine under load an import of torch takes half a minute."""
@@ -148,3 +150,19 @@ def _package(name: str, remedy: str) -> Finding:
 
 def _version(name: str) -> str | None:
     return installed_versions([name]).get(name)
+
+
+def available_bytes() -> int:
+    """Bytes that can be taken without swapping: what the machine has free, or less where a control group says so."""
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    try:
+        limit, used, details = (
+            (_GROUP / f"memory.{name}").read_text(encoding="ascii") for name in ("max", "current", "stat")
+        )
+    except OSError:
+        return free
+    if not limit.strip().isdigit():
+        return free
+    cached = sum(int(line.split()[1]) for line in details.splitlines() if line.startswith("inactive_file "))
+    return min(free, max(0, int(limit) - int(used) + cached))

@@ -73,9 +73,7 @@ class Environment:
             retriever = Reranked(retriever, reranker, index.documents)
         self.dataset = dataset.name
         self._dataset, self._retriever, self._documents = dataset, retriever, index.documents
-        self._qrels = _all_qrels(dataset)
-        self._levels = _all_levels(dataset)
-        self._left_out = _left_out(dataset, index.documents)
+        self._judgements = _judgements(dataset, index.documents)
         self._lock = threading.Lock()
         self._info = EnvironmentInfo(
             name=config.name or f"{dataset.name}/{manifest.recipe.name}",
@@ -144,10 +142,9 @@ class Environment:
         """The plan to rank for a step. It leaves out the documents that the question excludes, and the one with the
         question's id where the dataset says so (`ignore_identical_ids`). Raises RequestError for an unknown question.
         """
-        if step.question_id not in self._qrels:
+        if step.question_id not in self._judgements:
             raise RequestError(f"unknown question id {step.question_id!r}; take ids from the environment's questions.")
-        left_out = self._left_out.get(step.question_id)
-        plan = step.plan
+        plan, left_out = step.plan, self._judgements[step.question_id].left_out
         return plan.model_copy(update={"without": (*plan.without, *left_out)}) if left_out else plan
 
     def rank(self, plans: Sequence[SearchPlan]) -> list[Ranking]:
@@ -203,11 +200,9 @@ class Environment:
 
         Raises KeyError for an unknown question, ConfigError for an unknown metric.
         """
-        qrels, level = self._qrels[question_id], self._levels[question_id]
-        ids = [hit.id for hit in ranking]
-        if left_out := self._left_out.get(question_id):
-            ids = [name for name in ids if name not in left_out]
-        return {name: _measure(name, level)(ids, qrels) for name in metrics}
+        judged = self._judgements[question_id]
+        ids = [hit.id for hit in ranking if hit.id not in judged.left_out]
+        return {name: _measure(name, judged.level)(ids, judged.qrels) for name in metrics}
 
     def result(self, ranking: Ranking, with_text: bool = True) -> PlanResult:
         """What a plan's ranking is to a client."""
@@ -251,33 +246,29 @@ def settings_hash(dataset: Dataset, documents: Container[str], config: Environme
         for split, content in dataset.splits.items()
         for question in content.questions
     )
-    qrels = {name: sorted(judged.items()) for name, judged in sorted(_all_qrels(dataset).items())}
-    left_out = sorted(_left_out(dataset, documents).items())
+    judgements = sorted(_judgements(dataset, documents).items())
+    qrels = {name: sorted(judged.qrels.items()) for name, judged in judgements}
+    left_out = [(name, judged.left_out) for name, judged in judgements if judged.left_out]
     return data_sha256([questions, qrels, left_out, dataset.relevance_level, config.vectors.device])
 
 
-def _left_out(dataset: Dataset, documents: Container[str]) -> dict[str, tuple[str, ...]]:
-    """The documents of the corpus that are left out of a question's rankings, by question id; only of questions with
-    some."""
-    left_out = {}
-    for question in (question for split in dataset.splits.values() for question in split.questions):
-        names = dict.fromkeys(name for name in question.excluded if name in documents)
-        if dataset.ignore_identical_ids and question.id in documents:
-            names[question.id] = None
-        if names:
-            left_out[question.id] = tuple(names)
-    return left_out
+class _Judgement(NamedTuple):
+    """By what the rankings of a question are scored."""
+
+    qrels: Mapping[str, int]
+    level: int
+    """The least grade that binary metrics count as relevant."""
+    left_out: tuple[str, ...]
+    """Documents of the corpus that are left out of its rankings."""
 
 
-def _all_levels(dataset: Dataset) -> dict[str, int]:
-    """The least grade that binary metrics count, by question id."""
-    levels: dict[str, int] = {}
+def _judgements(dataset: Dataset, documents: Container[str]) -> dict[str, _Judgement]:
+    """By question id; no question is in two splits (data/load.py)."""
+    judgements = {}
     for split in dataset.splits.values():
         level = split.relevance_level(dataset.relevance_level)
-        levels |= {question.id: level for question in split.questions}
-    return levels
-
-
-def _all_qrels(dataset: Dataset) -> dict[str, Mapping[str, int]]:
-    """The qrels of all splits by question id; no question is in two splits (data/load.py)."""
-    return {question.id: split.qrels[question.id] for split in dataset.splits.values() for question in split.questions}
+        for question in split.questions:
+            names = dict.fromkeys([*question.excluded, *([question.id] if dataset.ignore_identical_ids else [])])
+            left_out = tuple(name for name in names if name in documents)
+            judgements[question.id] = _Judgement(split.qrels[question.id], level, left_out)
+    return judgements

@@ -48,12 +48,6 @@ class Probe(Strict):
     """Which knowledge base to ask, for environments that hold several."""
 
 
-def _summary(probe: Probe) -> str:
-    """The terms of a probe in one line, each cut to 60 characters."""
-    texts = [term.text if len(term.text) <= 60 else f"{term.text[:59]}…" for term in probe.terms]
-    return " + ".join(f"{term.weight:g}·{text!r}" for term, text in zip(probe.terms, texts, strict=True))
-
-
 class SearchPlan(Strict):
     """Probes and how their rankings become one ranking of `k` documents."""
 
@@ -75,12 +69,6 @@ class SearchPlan(Strict):
         """How much a search of it costs, in characters to read: the measure of the limits of a service."""
         depth = max(self.k, *(probe.k or 0 for probe in self.probes)) + len(self.without)
         return sum(TEXT_WORK + len(text) for text in self.texts) + DOCUMENT_WORK * depth
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({' | '.join(map(_summary, self.probes))}, fuse={self.fuse!r}, k={self.k})"
-
-    def __str__(self) -> str:
-        return repr(self)
 
     @classmethod
     def of(cls, text: str, k: int = 10) -> "SearchPlan":

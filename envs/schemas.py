@@ -211,9 +211,3 @@ class Problem(Wire):
     title: str
     status: int
     detail: str
-
-
-class Health(Wire):
-    """Answer of `GET /healthz` and of `GET /readyz`."""
-
-    status: str

@@ -7,11 +7,7 @@ questions of a run.
 """
 
 import json
-import math
-from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise, starmap
-from operator import gt
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,9 +32,7 @@ def write_trec(folder: Path, split: Split, runs: Mapping[str, Run], metadata: Ma
     """
     folder = folder.expanduser()
     if folder.exists():
-        raise DataError(
-            f"{folder} exists already; an export is only written to a new folder. Remove it or name another."
-        )
+        raise DataError(f"{folder} exists already; an export is written to a new folder. Remove it or name another.")
     files: dict[str, Iterable[str]] = {
         "topics.tsv": [f"{_id(question.id)}\t{' '.join(question.text.split())}" for question in split.questions],
         "qrels.txt": [
@@ -56,19 +50,13 @@ def write_trec(folder: Path, split: Split, runs: Mapping[str, Run], metadata: Ma
 
 def falling(scores: Sequence[float]) -> list[float]:
     """The scores as float32, each lowered just below its predecessor where it is not lower already."""
-    single = array("f", scores).tolist()
-    if all(starmap(gt, pairwise(single))):
-        return single
-    values: list[float] = []
-    for score in single:
-        value = np.float32(score)
-        if values and not value < values[-1]:
-            value = np.nextafter(np.float32(values[-1]), np.float32(-math.inf))
-        values.append(float(value))
-    return values
+    values: list[np.float32] = []
+    for value in np.asarray(scores, dtype=np.float32):
+        values.append(value if not values or value < values[-1] else np.nextafter(values[-1], np.float32("-inf")))
+    return [float(value) for value in values]
 
 
-def _run_lines(name: str, run: Run) -> Iterable[str]:
+def _run_lines(name: str, run: Run) -> Iterator[str]:
     for question, hits in run.items():
         ranking = hits or [RankedHit(NOTHING, 0.0)]
         scores = falling([hit.score for hit in ranking])
@@ -79,7 +67,6 @@ def _run_lines(name: str, run: Run) -> Iterable[str]:
 def _id(identifier: str) -> str:
     if identifier.split() != [identifier]:
         raise DataError(
-            f"the id {identifier!r} holds white space or is empty; TREC files separate their columns by it. "
-            "Give that question, document or run another id."
+            f"the id {identifier!r} is empty or holds white space, which separates the columns of TREC files."
         )
     return identifier

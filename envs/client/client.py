@@ -18,7 +18,6 @@ from typing import Any, Self, TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
-from pydantic_core import PydanticSerializationError
 
 from ...configs.schema import ClientConfig
 from ...data.types import Question
@@ -193,7 +192,7 @@ class EnvironmentClient:
         async def deliver(count: int, request: BaseModel) -> Sequence[Result | None]:
             try:
                 async with self._slots:
-                    results = (await self._ask("POST", path, kind, deadline, _json(request))).results
+                    results = (await self._ask("POST", path, kind, deadline, request.model_dump_json())).results
             except EnvironmentUnavailableError:
                 log.warning("%d searches failed; last failure: %s", count, self.last_failure)
                 return [None] * count
@@ -302,13 +301,6 @@ def _parts(plans: Sequence[SearchPlan]) -> Iterator[tuple[int, int]]:
             start, work = i, plan.work
     if plans:
         yield start, len(plans)
-
-
-def _json(request: BaseModel) -> str:
-    try:
-        return request.model_dump_json()
-    except PydanticSerializationError as error:
-        raise RequestError(f"the request is no valid Unicode text ({error}).") from error
 
 
 def _replica(service: str | ServiceAddress, token_env: str) -> tuple[str, str]:

@@ -10,9 +10,8 @@ import hmac
 import ipaddress
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
@@ -29,7 +28,7 @@ from .metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-OPEN_PATHS = frozenset({"/", "/healthz", "/readyz"})
+OPEN_PATHS = frozenset({"/", "/page.js", "/healthz", "/readyz"})
 """Calls without the token."""
 MAX_BODY_BYTES = 12 * 2**20
 """Enough for the texts of a request (MAX_WORK of schemas.py) in any script."""
@@ -55,61 +54,52 @@ RESPONSES: dict[int | str, dict[str, object]] = {
 """The errors of every call, for the OpenAPI document."""
 
 
-@dataclass(kw_only=True, slots=True)
 class RequestMiddleware:
     """Lets through requests that carry the token, or come from this machine where none is set, with bodies within the
     limits; a body is read whole first."""
 
-    app: ASGIApp = field(kw_only=False)
-    token: str | None
-    metrics: Metrics
-    open_bytes: int = 0
+    def __init__(self, app: ASGIApp, token: str | None, metrics: Metrics) -> None:
+        self._app, self._token, self._metrics = app, token, metrics
+        self._open_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self.app(scope, receive, send)
+            await self._app(scope, receive, send)
             return
-        started, status, headers = time.perf_counter(), 500, Headers(scope=scope)
-        body, read = bytearray(), scope["method"] != "POST"
+        started, status, body = time.perf_counter(), 500, bytearray()
 
         async def send_counted(message: Message) -> None:
             nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
+            status = message.get("status", status)
             await send(message)
 
-        async def receive_body() -> Message:
-            nonlocal read
-            if read:
-                return await receive()
-            read = True
-            return {"type": "http.request", "body": bytes(body)}
-
         try:
+            headers = Headers(scope=scope)
             self._check_sender(scope["path"], headers)
-            if not read:
+            if scope["method"] == "POST":
                 await self._read(body, headers, receive)
-            await self.app(scope, receive_body, send_counted)
+                receive = _replayed(bytes(body), receive)
+            await self._app(scope, receive, send_counted)
         except HTTPException as refused:
             await problem(refused.status_code, refused.detail, refused.headers)(scope, receive, send_counted)
         finally:
-            self.open_bytes -= len(body)
-            route = getattr(scope.get("route"), "path", "none")
-            self.metrics.requests.labels(route, str(status)).inc()
-            self.metrics.seconds.labels(route).observe(seconds := time.perf_counter() - started)
+            self._open_bytes -= len(body)
+            route, seconds = getattr(scope.get("route"), "path", "none"), time.perf_counter() - started
+            self._metrics.requests.labels(route, str(status)).inc()
+            self._metrics.seconds.labels(route).observe(seconds)
             log.info("%s %s %d %.4f s", scope["method"], scope["path"], status, seconds)
 
     def _check_sender(self, path: str, headers: Headers) -> None:
-        if self.token is None and not all(map(_is_local, headers.getlist("host") or [""])):
+        if self._token is None and not all(map(_is_local, headers.getlist("host") or [""])):
             raise HTTPException(
                 403,
                 f"a service without a token answers programs that ask for localhost, 127.0.0.1 or [::1] alone (here: "
                 f"{headers.get('host', '')!r}). Ask by such a name, or start it with a token: set QUERYLECT_TOKEN.",
                 CLOSE,
             )
-        expected = f"Bearer {self.token}".encode()
+        expected = f"Bearer {self._token}".encode()
         sent = headers.get("authorization", "").encode("latin-1")
-        if self.token is not None and path not in OPEN_PATHS and not hmac.compare_digest(sent, expected):
+        if self._token is not None and path not in OPEN_PATHS and not hmac.compare_digest(sent, expected):
             raise HTTPException(
                 401,
                 "no token was sent, or another one than the service's. Send the header 'Authorization: Bearer TOKEN'; "
@@ -120,22 +110,30 @@ class RequestMiddleware:
     async def _read(self, body: bytearray, headers: Headers, receive: Receive) -> None:
         """Read the body into `body`; HTTPException where it is too large or too slow."""
         declared = headers.get("content-length", "")
-        too_large = declared.isdecimal() and int(declared) > MAX_BODY_BYTES
+        size, more = int(declared) if declared.isdecimal() else 0, True
         try:
             async with asyncio.timeout(READ_SECONDS):
-                more = not too_large
-                while more:
+                while more and size <= MAX_BODY_BYTES:
                     message = await receive()
                     body += message.get("body", b"")
-                    self.open_bytes += len(message.get("body", b""))
-                    too_large = len(body) > MAX_BODY_BYTES
-                    if self.open_bytes > MAX_OPEN_BYTES:
+                    self._open_bytes += len(message.get("body", b""))
+                    if self._open_bytes > MAX_OPEN_BYTES:
                         raise HTTPException(503, "the requests in work are too large together; ask later.", CLOSE)
-                    more = message.get("more_body", False) and not too_large
+                    size, more = max(size, len(body)), message.get("more_body", False)
         except TimeoutError:
             raise HTTPException(408, f"the body did not arrive within {READ_SECONDS:g} s.", CLOSE) from None
-        if too_large:
+        if size > MAX_BODY_BYTES:
             raise HTTPException(413, f"a body has at most {MAX_BODY_BYTES} bytes. Send fewer plans at once.", CLOSE)
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Receives a body that was read already, then what comes after it."""
+    messages: Iterator[Message] = iter([{"type": "http.request", "body": body}])
+
+    async def replay() -> Message:
+        return next(messages, None) or await receive()
+
+    return replay
 
 
 def is_loopback(host: str) -> bool:
@@ -147,10 +145,9 @@ def is_loopback(host: str) -> bool:
 
 def _is_local(host: str) -> bool:
     """Whether a Host header names a loopback host."""
-    try:
+    with suppress(ValueError):
         return is_loopback(urlsplit(f"//{host}").hostname or "")
-    except ValueError:
-        return False
+    return False
 
 
 def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:

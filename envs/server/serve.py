@@ -47,9 +47,9 @@ def serve(
 ) -> None:
     """Open the environment and serve it until SIGTERM or SIGINT, then finish what is under way and return.
 
-    `ready` gets the URL once requests are taken; `extend` is as in `create_app`. Several workers need the
-    main thread. Raises UserError where the port is in use, the host is not one of this machine, or a host other than
-    loopback is asked for without a token, and what `Environment.open` raises.
+    `ready` gets the URL once requests are taken; `extend` is as in `create_app`. Several workers need the main thread.
+    Raises UserError where a host other than loopback is asked for without a token, what `Environment.open` raises, and
+    SystemExit where uvicorn cannot take the port.
     """
     if not token and not is_loopback(config.host):
         raise UserError(
@@ -59,16 +59,29 @@ def serve(
     if extend is not None and config.workers > 1:
         message = f"env.workers is {config.workers}; a rewriter is held by one. Set it to 1."
         raise UserError(message)
-    with _bound(config.host, config.port) as listener:
+    one = partial(open_app, config, token, extend)
+    settings = uvicorn.Config(
+        one if config.workers == 1 else partial(_open_worker, one, os.getpid()),
+        config.host,
+        config.port,
+        factory=True,
+        workers=config.workers,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+    )
+    with settings.bind_socket() as listener:  # it listens once the environment is open
         report = partial(ready, _url(config.host, listener.getsockname()[1]))
         if config.workers == 1:
-            _Server(_uvicorn(open_app(config, token, extend)), report).run(sockets=[listener])
+            settings.load()  # here, where a signal still ends it
+            _Server(settings, report).run(sockets=[listener])
             return
         with tempfile.TemporaryDirectory(prefix="querylect-figures-", ignore_cleanup_errors=True) as figures:
             os.environ[SHARED_FOLDER] = figures  # which workers inherit
             try:
-                worker = partial(_open_worker, config, token, os.getpid())
-                _Workers(_uvicorn(worker, factory=True, workers=config.workers), listener, report).run()
+                _Workers(settings, listener, report).run()
             finally:
                 del os.environ[SHARED_FOLDER]
 
@@ -93,18 +106,6 @@ def end_with_parent(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _uvicorn(app: Callable[..., object], **more: int) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        ws="none",
-        log_config=None,
-        access_log=False,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        **more,  # type: ignore[arg-type]
-    )
 
 
 class _Server(uvicorn.Server):
@@ -145,31 +146,15 @@ class _Workers(Multiprocess):
             self._report = None
 
 
-def _open_worker(config: EnvironmentConfig, token: str | None, parent: int) -> FastAPI:
+def _open_worker(open_environment: Callable[[], FastAPI], parent: int) -> FastAPI:
     """The app of a worker process."""
     end_with_parent(parent)
     set_up_logging()
     try:
-        return open_app(config, token)
+        return open_environment()
     except QuerylectError as error:
         log.error("%s: %s", error.label, error)
         sys.exit(STARTUP_FAILURE)
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    """A socket bound to the address, to be closed by the caller (`with`). It does not listen yet: until it does,
-    connections are refused, not kept."""
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise UserError(
-            f"cannot serve on host {host!r}, port {port}: {error.strerror or error}. Set env.host to a name or address "
-            "of this machine, and env.port to a free port that this user may take (0 takes one)."
-        ) from error
-    return listener
 
 
 def _url(host: str, port: int) -> str:

@@ -141,7 +141,7 @@ def test_the_questions_of_another_folder_search_the_same_index(env):
         "bright-biology",
     )
     assert with_rewrites.info().index_hash == plain.info().index_hash
-    assert with_rewrites.settings_hash != plain.settings_hash
+    assert with_rewrites.info().settings_hash != plain.info().settings_hash
     with refused(DataError, "grit_reason", "biology"):
         open_bright(folder, "biology", queries="grit_reason")
 

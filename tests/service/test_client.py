@@ -219,7 +219,6 @@ def test_another_replica_answers_for_a_dead_one(dead, url, connect, pauses):
         (lambda client: client.step(steps("a"), metrics=["fame@3"]), RequestError),
         (lambda client: client.questions("dev"), RequestError),
         (lambda client: client.search([SearchPlan.of("a", k=2**18)]), RequestError),
-        (lambda client: client.search([SearchPlan.of("\ud800")]), RequestError),
     ],
 )
 def test_a_wrong_request_is_an_error_at_once(url, connect, pauses, call, kind):

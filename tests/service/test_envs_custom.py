@@ -12,12 +12,13 @@ from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError, IndexFolderError
 from transformers import AutoModelForMaskedLM
 
+from ..conftest import TEXTS
 from ..encoders import loaded, save_mlm
 from ..pages import blocks
 from ..raising import refused
 
 GUIDE = blocks("add-a-retriever.md")
-NAMES = ("aspirin", "insulin", "citrus", "triptan", "statin", "withheld-judgement")
+CONTENTS = {name: f"About {name} {text}" for name, text in TEXTS.items()}
 
 
 def example(word):
@@ -45,8 +46,8 @@ def test_the_file_of_the_guide_ranks_signed_probes_as_computed_by_hand(config, s
     terms = (Term(text="headache", weight=1.0), Term(text="migraine", weight=-0.5))
     (ranking,) = environment.rank([SearchPlan(probes=(Probe(terms=terms),), k=10)])
     expected = {}
-    for name in NAMES:
-        contents = trigrams(environment.document(name).contents)
+    for name, text in CONTENTS.items():
+        contents = trigrams(text)
         score = sum(term.weight * len(trigrams(term.text) & contents) / len(trigrams(term.text)) for term in terms)
         if score > 0:
             expected[name] = score
@@ -72,7 +73,7 @@ def test_the_splade_of_the_guide_ranks_signed_probes_as_computed_by_hand(config,
     terms = (Term(text="headache", weight=1.0), Term(text="blood sugar", weight=-0.5))
     (ranking,) = environment.rank([SearchPlan(probes=(Probe(terms=terms),), k=10)])
     query = weights("headache") - 0.5 * weights("blood sugar")
-    scores = {name: weights(environment.document(name).contents) @ query for name in NAMES}
+    scores = {name: weights(text) @ query for name, text in CONTENTS.items()}
     expected = {name: score for name, score in scores.items() if score > 0}
     assert {hit.id: hit.score for hit in ranking} == pytest.approx(expected, rel=1e-4)
     assert [hit.score for hit in ranking] == sorted((hit.score for hit in ranking), reverse=True)

