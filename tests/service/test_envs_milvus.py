@@ -92,7 +92,7 @@ def test_probes_score_as_with_the_local_index_also_from_shards(kind, dataset, re
     same_scores([milvus.rank([single])[0] for single in plans(kind)], rankings)
     assert milvus.info().retriever["engine"] == "milvus"
     assert milvus.info().retriever.get("frequent_terms") == local.info().retriever.get("frequent_terms")
-    assert milvus.index_hash != local.index_hash
+    assert milvus.info().index_hash != local.info().index_hash
     verify_indexes(config)
 
 

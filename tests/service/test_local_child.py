@@ -84,7 +84,9 @@ def test_the_service_is_gone_after_its_parent_was_ended_by_a_signal(small_enviro
     with Piped([small_environment.model_dump_json(), mode], tmp_path, code=PARENT) as parent:
         url = json.loads(parent.stdout.readline())
         assert httpx.get(f"{url}/readyz", trust_env=False).status_code == 200
-        child, *forked = psutil.Process(parent.pid).children()
+        processes = psutil.Process(parent.pid).children()
+        (child,) = [process for process in processes if "querylect.envs.client.child_process" in process.cmdline()]
+        forked = [process for process in processes if process != child]
         os.killpg(parent.pid, number)
         parent.wait(60)
     ended, alive = psutil.wait_procs([child], timeout=60)
