@@ -7,6 +7,7 @@ Only `main` turns errors into exit codes: 2 for what the user can fix, 1 for oth
 import gc
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +21,7 @@ import typer
 from .adapt.commands import app as adapt_app
 from .command_options import DryRun, MixMember, Trust, Verbose
 from .configs.evaluation import SpecConfig
-from .configs.load import dump_config, is_override, known_configs, load_config
+from .configs.load import dump_config, known_configs, load_config
 from .configs.mix import chosen, only
 from .configs.run_settings import load_run_config
 from .configs.schema import RunConfig
@@ -91,23 +92,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SystemExit as stop:
         # typer wraps these two in its own SystemExit
         cause = stop.__context__.__cause__ if stop.__context__ else None
-        if isinstance(cause, KeyboardInterrupt):
-            sys.exit(_interrupted(cause))
-        if isinstance(cause, EOFError):
-            sys.exit(_unexpected(cause))
-        raise
-    except KeyboardInterrupt as stop:
-        sys.exit(_interrupted(stop))
-    except QuerylectError as error:
-        log.debug("where the error arose", exc_info=error)
-        if not error.already_reported:
-            _print_stderr(f"{error.label}: {error}")
-        sys.exit(error.exit_code)
-    except PermissionError as error:
-        _print_stderr(f"error: {error}")
-        sys.exit(UserError.exit_code)
-    except Exception as error:  # noqa: BLE001 (the last stop of every error)
-        sys.exit(_unexpected(error))
+        if not isinstance(cause, KeyboardInterrupt | EOFError):
+            raise
+        sys.exit(_report(cause))
+    except BaseException as error:  # noqa: BLE001 (the last stop of every error)
+        sys.exit(_report(error))
 
 
 _EXTRAS = {
@@ -121,24 +110,30 @@ _EXTRAS = {
 """The extra that installs everything that a command needs for most configs."""
 
 
+def _report(error: BaseException) -> int:
+    """Print what ended a command and return its exit code; a run of several processes says it once."""
+    log.debug("where the error arose", exc_info=error)
+    match error:
+        case KeyboardInterrupt():
+            silent, code = os.environ.get("RANK", "0") != "0", 130
+            text = "Interrupted. Repeat the command to go on (train and optimize: with --resume)."
+        case QuerylectError():
+            silent, code, text = error.already_reported, error.exit_code, f"{error.label}: {error}"
+        case PermissionError():
+            silent, code, text = False, UserError.exit_code, f"error: {error}"
+        case _:
+            silent, code, text = False, 1, "".join(traceback.format_exception(error)).rstrip()
+            text += (
+                f"\nThis is a mistake in querylect {__version__}, not in your input: please report it with the above."
+            )
+    if not silent:
+        _print_stderr(text)
+    return code
+
+
 def _print_stderr(text: str) -> None:
     with suppress(OSError):  # a closed terminal must not change the exit code
         typer.echo(text, err=True)
-
-
-def _interrupted(stop: KeyboardInterrupt) -> int:
-    """Say how to go on, once for all processes of a run; `stop` may bring the option that this takes."""
-    if os.environ.get("RANK", "0") == "0":
-        _print_stderr(f"Interrupted. Go on with the same command{''.join(f' and {option}' for option in stop.args)}.")
-    return 130
-
-
-def _unexpected(error: BaseException) -> int:
-    _print_stderr("".join(traceback.format_exception(error)).rstrip())
-    _print_stderr(
-        f"This is a mistake in querylect {__version__}, not in your input: please report it with the lines above."
-    )
-    return 1
 
 
 def _resolve(
@@ -148,15 +143,9 @@ def _resolve(
     dry_run: bool,
     load: Callable[[str, Sequence[str]], RunConfig] = load_config,
 ) -> RunConfig:
-    """Load a command's config; a dry run prints it and ends the command.
-
-    An override given as CONFIG changes the config `demo`.
-    """
+    """Load a command's config; a dry run prints it and ends the command."""
     set_up_logging(verbose)
-    changes = list(overrides or ())
-    if is_override(config):
-        config, changes = "demo", [config, *changes]
-    settings = load(config, changes)
+    settings = load(config, list(overrides or ()))
     if dry_run:
         typer.echo(dump_config(settings), nl=False)
         raise typer.Exit
@@ -168,13 +157,11 @@ def _resolve_run(
 ) -> tuple[RunConfig, Path | None]:
     """(config, folder) of a run folder; (config, None) of a packaged config or a YAML file."""
     folder = Path(run).expanduser()
-    config_file = folder / "config.yaml"
-    if config_file.is_file():
+    if (folder / "config.yaml").is_file():
         load = partial(load_run_config, trust=trust or dry_run)
         return _resolve(str(folder), overrides, verbose, dry_run, load), folder
     if folder.is_dir() and run not in known_configs():
-        message = f"{run} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote."
-        raise ConfigError(message)
+        raise ConfigError(f"{run} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote.")
     return _resolve(run, overrides, verbose, dry_run), None
 
 
@@ -211,28 +198,24 @@ def index_build(
 ) -> None:
     """Build the index of CONFIG's corpus for its retriever; go on where an interrupted build stopped."""
     settings = _resolve(config, overrides, verbose, dry_run)
-    part = _shard(shard) if shard is not None else None
-    if part and (overwrite or restart or missing):
-        raise ConfigError("--shard writes parts and nothing else: leave out --overwrite, --restart and --missing.")
-    if part:
-        settings = only(settings, env)
+    if shard is not None:
+        if overwrite or restart or missing:
+            raise ConfigError("--shard writes parts and nothing else: leave out --overwrite, --restart and --missing.")
         from .envs.builder.build import build_shard
 
+        target = only(settings, env).env
         with progress_bar("indexing") as progress:
-            parts = build_shard(settings.env, *part, progress=progress)
-        typer.echo(f"{settings.env.index}: shard {shard} is written ({parts} parts)")
+            parts = build_shard(target, *_shard(shard), progress=progress)
+        typer.echo(f"{target.index}: shard {shard} is written ({parts} parts)")
         return
-    wanted = [
-        run_config
-        for run_config in chosen(settings, env).values()
-        if not missing or (run_config.client.urls == "local" and not run_config.env.has_index)
-    ]
     from .envs.builder.build import build_index
 
-    for run_config in wanted:
+    for member in chosen(settings, env).values():
+        if missing and (member.client.urls != "local" or member.env.has_index):
+            continue
         with progress_bar("indexing") as progress:
-            manifest = build_index(run_config.env, overwrite=overwrite, progress=progress, restart=restart)
-        typer.echo(f"{run_config.env.index}: {manifest.documents} documents")
+            manifest = build_index(member.env, overwrite=overwrite, progress=progress, restart=restart)
+        typer.echo(f"{member.env.index}: {manifest.documents} documents")
 
 
 @index_app.command("merge")
@@ -253,11 +236,10 @@ def index_merge(
 
 
 def _shard(shard: str) -> tuple[int, int]:
-    first, _, second = shard.partition("/")
-    if not (first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second)):
-        message = f"--shard is {shard!r}; expected i/n with i from 1 to n, such as 3/16."
-        raise ConfigError(message)
-    return int(first), int(second)
+    match = re.fullmatch(r"(\d+)/(\d+)", shard)
+    if match is None:
+        raise ConfigError(f"--shard is {shard!r}; expected i/n, such as 3/16.")
+    return int(match[1]), int(match[2])
 
 
 @index_app.command("verify")
@@ -313,8 +295,7 @@ def serve(
     """Serve CONFIG's environment over HTTP until Ctrl-C; print its URL once it answers."""
     settings = only(_resolve(config, overrides, verbose, dry_run), env)
     if rewriter is None and (checkpoint is not None or revision is not None or turn is not None or trust):
-        message = "--checkpoint, --revision, --turn and --trust are for a rewriter; there is no --rewriter."
-        raise ConfigError(message)
+        raise ConfigError("--checkpoint, --revision, --turn and --trust need --rewriter.")
     from .envs.client.services import PRIVATE, source_address_for, write_url
     from .envs.credentials import token_of
 
@@ -366,11 +347,7 @@ def train(
     from .train.run import train as train_policy
 
     out = sys.stdout  # a tracker may have redirected sys.stdout by the end of the run
-    try:
-        folder = train_policy(settings, resume, trust)
-    except KeyboardInterrupt as stop:
-        resumable = (settings.run_folder / "config.yaml").exists()
-        raise KeyboardInterrupt(*(["--resume"] if resumable else [])) from stop
+    folder = train_policy(settings, resume, trust)
     if os.environ.get("RANK", "0") == "0":
         typer.echo(folder, file=out)
 
@@ -410,30 +387,17 @@ def evaluate(
     changes = list(overrides or ())
     if is_spec(run):
         if checkpoint is not None or env is not None:
-            message = "--checkpoint and --env are for a run; in a spec say systems.NAME.checkpoint=…"
-            raise ConfigError(message)
-        _evaluate_spec(load_spec(run, changes), output, overwrite, trust, verbose, dry_run)
+            raise ConfigError("--checkpoint and --env are for a run; in a spec say systems.NAME.checkpoint=…")
+        set_up_logging(verbose)
+        _evaluate_spec(load_spec(run, changes), output, overwrite, trust, dry_run)
         return
     settings, folder = _resolve_run(run, changes, verbose, dry_run, trust)
-    if checkpoint is not None and folder is None:
-        message = f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config."
-        raise ConfigError(message)
-    _evaluate_run(settings, folder, output, env, checkpoint, overwrite)
-
-
-def _evaluate_run(
-    settings: RunConfig,
-    folder: Path | None,
-    output: Path | None,
-    env: str | None,
-    checkpoint: str | None,
-    overwrite: bool,
-) -> None:
-    """Evaluate a run folder, or without one the untrained policy of a config, and print the paths of the reports."""
-    from .rollouts.checkpoints import find_checkpoint
-
     if folder is not None:
+        from .rollouts.checkpoints import find_checkpoint
+
         find_checkpoint(folder, checkpoint)
+    elif checkpoint is not None:
+        raise ConfigError(f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config.")
     from .eval.run import evaluate_each
 
     for path in evaluate_each(settings, folder, output, env, checkpoint, overwrite):
@@ -441,10 +405,7 @@ def _evaluate_run(
         typer.echo(path)
 
 
-def _evaluate_spec(
-    spec: SpecConfig, output: Path | None, overwrite: bool, trust: bool, verbose: bool, dry_run: bool
-) -> None:
-    set_up_logging(verbose)
+def _evaluate_spec(spec: SpecConfig, output: Path | None, overwrite: bool, trust: bool, dry_run: bool) -> None:
     if dry_run:
         from .configs.spec_files import dump_spec
         from .eval.run_baselines import with_run_baselines

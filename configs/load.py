@@ -51,10 +51,12 @@ def load_config(name: str | None, overrides: Sequence[str] = ()) -> RunConfig:
     """Read and validate a configuration: a packaged one (`demo`), a YAML file, or for None the schema's defaults.
 
     Each override is `dotted.key=VALUE` with a YAML value (`train.learning_rate=1e-5`, `rollout.branching=[2,2]`); a
-    later one wins. Raises ConfigError.
+    later one wins. One in place of the name changes `demo`. Raises ConfigError.
     """
     if name is None:
         return validated(RunConfig, {}, "the defaults", overrides)
+    if is_override(name):
+        name, overrides = "demo", [name, *overrides]
     path = config_file(name)
     return validated(RunConfig, read_yaml(path), str(path), overrides)
 

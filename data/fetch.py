@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatch
 from pathlib import Path
 
-from ..errors import DataError, DownloadError, first_line
+from ..errors import DataError, DownloadError, in_one_line
 from ..storage import file_sha256, write_text, writing
 from .fetched import SOURCE, card_licence
 from .known import HubFiles, KnownBenchmark
@@ -101,12 +101,12 @@ def _hub(repo: str) -> Iterator[None]:
         yield
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:  # GatedRepoError among them
         raise DataError(
-            f"{repo}: {first_line(error)} Check the name, and the terms of the repository on the Hub; a local copy is "
+            f"{repo}: {in_one_line(error)} Check the name, and the terms of the repository on the Hub; a local copy is "
             "read with --from FOLDER."
         ) from error
     except (errors.HTTPError, errors.XetDownloadError, errors.EntryNotFoundError, OSError) as error:
         raise DownloadError(
-            f"the Hub could not give {repo} ({first_line(error)}). Run the same command again where the network "
+            f"the Hub could not give {repo} ({in_one_line(error)}). Run the same command again where the network "
             "reaches it: it goes on with what has arrived. A copy from another machine is read with --from FOLDER."
         ) from error
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ..errors import DataError, first_line
+from ..errors import DataError, in_one_line
 from .jsonl import read_records
 
 _BATCH_ROWS = 512
@@ -122,7 +122,7 @@ def _parquet(path: Path, columns: Sequence[str], expected: str) -> Iterator[tupl
         file = parquet.ParquetFile(path)
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise DataError(
-            f"{path} is no readable Parquet file ({first_line(error)}); expected {expected}. {FETCH}"
+            f"{path} is no readable Parquet file ({in_one_line(error)}); expected {expected}. {FETCH}"
         ) from error
     with file:
         names = file.schema_arrow.names
@@ -141,7 +141,7 @@ def _parquet(path: Path, columns: Sequence[str], expected: str) -> Iterator[tupl
                     yield number, row
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(
-                f"{path} is damaged after row {number} ({first_line(error)}); expected {expected}. {FETCH}"
+                f"{path} is damaged after row {number} ({in_one_line(error)}); expected {expected}. {FETCH}"
             ) from error
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from ..command_options import DryRun, MixMember, Verbose
-from ..configs.load import dump_config, is_override, load_config
+from ..configs.load import dump_config, load_config
 from ..configs.mix import only
 from ..logs import progress_bar, set_up_logging
 from .checks import refuse_unsupported
@@ -26,20 +26,13 @@ def optimize(
 ) -> None:
     """Optimise the prompt of CONFIG's policy with GEPA against its environment and print the run folder."""
     set_up_logging(verbose)
-    changes = list(overrides or ())
-    if is_override(config):
-        config, changes = "demo", [config, *changes]
-    settings = only(load_config(config, changes), env)
+    settings = only(load_config(config, list(overrides or ())), env)
     refuse_unsupported(settings.rewriter, settings.reward)
     if dry_run:
         typer.echo(dump_config(settings), nl=False)
         raise typer.Exit
     from .run import optimize as optimize_prompt
 
-    try:
-        with progress_bar("searches") as progress:
-            folder = optimize_prompt(settings, resume, progress)
-    except KeyboardInterrupt as stop:
-        resumable = (settings.run_folder / "config.yaml").exists()
-        raise KeyboardInterrupt(*(["--resume"] if resumable else [])) from stop
+    with progress_bar("searches") as progress:
+        folder = optimize_prompt(settings, resume, progress)
     typer.echo(folder)

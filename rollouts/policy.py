@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ..configs.schema import PolicyConfig
-from ..errors import CheckpointError, ConfigError, ModelError, first_line
+from ..errors import CheckpointError, ConfigError, ModelError, in_one_line
 from ..sources import adapter_error, resolve_model
 from ..storage import parse_json
 from .checkpoints import base_under, optimized_prompt
@@ -68,7 +68,7 @@ def load_policy(
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise (CheckpointError if full else ModelError)(
             f"{label}: no causal language model could be loaded from {source!r} "
-            f"({first_line(error, 200)}). Expected config.json with weights and a tokenizer, one GGUF file, or a Hub "
+            f"({in_one_line(error, 200)}). Expected config.json with weights and a tokenizer, one GGUF file, or a Hub "
             "id that can be reached.",
         ) from error
     templates = tokenizer.chat_template
@@ -363,6 +363,6 @@ def _merge_adapter(model: "PreTrainedModel", adapter: Path) -> "PreTrainedModel"
         return merged
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise CheckpointError(
-            f"checkpoint {adapter} does not fit the policy ({first_line(error, 200)}). "
+            f"checkpoint {adapter} does not fit the policy ({in_one_line(error, 200)}). "
             "It was trained on another model, or is incomplete: name the right run or an earlier checkpoint."
         ) from error

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...configs.environment import VectorsConfig
-from ...errors import ConfigError, RequestError, first_line
+from ...errors import ConfigError, RequestError, in_one_line
 from ...sources import optional_packages
 from .base import SPARE
 from .gpu_index import MAX_NEIGHBOURS, check_gpu, flat_on_gpu, to_gpu
@@ -101,7 +101,7 @@ def build(folder: Path, vectors: Vectors, config: VectorsConfig) -> None:
     try:
         faiss.write_index(index, os.fspath(folder / NEAREST))
     except RuntimeError as error:
-        raise OSError(f"{NEAREST} could not be written: {first_line(error)}") from error
+        raise OSError(f"{NEAREST} could not be written: {in_one_line(error)}") from error
 
 
 def open_nearest(folder: Path, vectors: Vectors, config: VectorsConfig) -> Nearest:
@@ -117,7 +117,7 @@ def open_nearest(folder: Path, vectors: Vectors, config: VectorsConfig) -> Neare
     try:
         index = faiss.read_index(os.fspath(folder / NEAREST), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
-        raise ValueError(f"{NEAREST}: {first_line(error)}") from error
+        raise ValueError(f"{NEAREST}: {in_one_line(error)}") from error
     if config.search == "hnsw":
         index.hnsw.efSearch = _HNSW_DEPTH
     else:

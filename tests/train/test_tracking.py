@@ -27,7 +27,7 @@ from querylect.train.tracking import finish_wandb, tracker_callbacks, tracking_i
 from transformers import TrainerControl, TrainerState
 folder, settings, first, last = Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 config = RunConfig.model_validate({"name": "walk", "tracking": settings})
-provenance = {"step": first - 1, "git": {"directory": {"commit": "c0ffee", "dirty": True}}}
+provenance = {"step": first - 1, "git": {"commit": "c0ffee", "dirty": True}}
 args = grpo_config(config, folder, run_name=f"walk-{tracking_id(folder)}")
 state, control = TrainerState(global_step=first - 1), TrainerControl()
 callbacks = tracker_callbacks(config, folder, provenance)
@@ -158,7 +158,7 @@ def test_an_offline_run_that_was_resumed_is_uploaded_as_one_curve_once(server, s
         (1, 1, 0.1, 0.05), (2, 2, 0.2, 0.1), (3, 3, 0.3, 0.15),
     ]  # fmt: skip
     configs = [json.loads(bucket["config"]) for bucket in server.buckets if bucket["config"]]
-    assert configs[0]["provenance"]["value"]["git"]["directory"]["commit"] == "c0ffee"
+    assert configs[0]["provenance"]["value"]["git"]["commit"] == "c0ffee"
     assert "rates" in {bucket.get("groupName") for bucket in server.buckets}
 
     operation_count = len(server.operations)

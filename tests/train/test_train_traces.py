@@ -48,7 +48,7 @@ def test_equal_runs_leave_equal_policies_without_traces_of_the_machine(lora, set
 @pytest.mark.parametrize("merge", [True, False])
 def test_two_exports_of_a_checkpoint_are_equal_and_hold_no_state_of_a_repository(merge, copied, tmp_path):  # noqa: F811
     state = {"commit": "c0ffee", "branch": "secret-branch", "dirty": True}
-    started = {"starts": [{"step": 0, "git": {"directory": state, "package": None}}]}
+    started = {"starts": [{"step": 0, "git": state}]}
     (copied / "provenance.json").write_text(json.dumps(started), encoding="utf-8")
     wishes = ExportOptions(merge_lora=merge, base_model=None if merge else "acme/base", example="my head hurts")
     folders = [Path(export_to_folder(copied, tmp_path / name, wishes)) for name in ("one", "other")]
