@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 
 from ..configs.differences import FREE_TO_CHANGE, among, flat
+from ..configs.llm import SyntheticConfig
 from ..configs.load import validated
 from ..configs.schema import DatasetConfig, EnvironmentConfig, QuestionsConfig, RunConfig
 from ..configs.section import as_name
-from ..configs.synthetic import SyntheticConfig
 from ..data.beir import judging, load_beir, question_line
 from ..data.documents.corpus import source_digest, write_corpus
 from ..data.types import AllDocuments

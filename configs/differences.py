@@ -2,28 +2,22 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .schema import TrainConfig
+from .training import TrainConfig
 
-FREE_TO_CHANGE = ("tracking", "eval", "answers", "client", "env.host", "env.port", "env.workers",
-                  "train.save_steps",
-                  "train.validate_steps", "train.guard",
-                  "train.keep_checkpoints", "rollout.micro_batch", "rollout.max_prompt_tokens",
-                  "rollout.vllm", "rollout.server",
-                  "optimize.searches", "optimize.proposals", "synthetic",
-                  *(f"{model}.{name}" for model in ("rewriter.llm", "optimize.reflection", "optimize.task",
-                                                         "reward.answer.reader")
-                    for name in ("concurrency", "deadline", "cache")))  # fmt: skip
+FREE_TO_CHANGE = (
+    "tracking", "eval", "answers", "client", "env.host", "env.port", "env.workers", "train.save_steps",
+    "train.validate_steps", "train.guard", "train.keep_checkpoints", "rollout.micro_batch",
+    "rollout.max_prompt_tokens", "rollout.vllm", "rollout.server", "optimize.searches", "optimize.proposals",
+    "synthetic", *(f"{model}.{name}"
+                   for model in ("rewriter.llm", "optimize.reflection", "optimize.task", "reward.answer.reader")
+                   for name in ("concurrency", "deadline", "cache")),
+)  # fmt: skip
 """Settings that never change what a run learns."""
 
 
-def free_to_change(train: "TrainConfig") -> tuple[str, ...]:
-    """Settings that a resumed run may change: they do not affect what it learns up to a given step.
-
-    With a constant learning rate `train.steps` is one of them; a decaying schedule depends on it from the first step.
-    """
+def free_to_change(train: TrainConfig) -> tuple[str, ...]:
+    """Settings that a resumed run may change; `train.steps` is one of them unless the learning rate decays by it."""
     return (*FREE_TO_CHANGE, "train.steps") if train.lr_schedule == "constant" else FREE_TO_CHANGE
 
 
@@ -38,5 +32,5 @@ def flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, 
 
 def among(name: str, sections: Collection[str]) -> bool:
     """Whether a dotted name is one of `sections` or below one; the prefix of a mix's member is ignored."""
-    local_name = re.sub(r"^mix\.environments\.[^.]+\.", "", name)
-    return any(local_name == section or local_name.startswith(f"{section}.") for section in sections)
+    name = re.sub(r"^mix\.environments\.[^.]+\.", "", name)
+    return any(f"{name}.".startswith(f"{section}.") for section in sections)

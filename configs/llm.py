@@ -1,4 +1,4 @@
-"""Settings of prompted (frozen) language models, and of the readers of `querylect answers`."""
+"""Settings of prompted (frozen) language models and of what they do: answer, write questions, propose prompts."""
 
 from typing import Annotated, Literal
 
@@ -64,3 +64,65 @@ class AnswerRewardConfig(ReaderConfig):
     """Top documents shown to the reader."""
     weight: Annotated[float, Field(gt=0, le=1)] = 1.0
     """w_a: the reward's metric is (1 − w_a)·`reward.metric` + w_a·answer; 1 needs no relevance judgements."""
+
+
+class QuestionsConfig(Section):
+    """Questions that a language model generates for every content of a corpus (docs/qb-rag.md)."""
+
+    writer: LlmConfig = LlmConfig()
+    judge: LlmConfig | None = None
+    """The model that judges whether a content answers a question; None: the writer."""
+    per_content: Annotated[int, Field(ge=1)] = 20
+    """Questions requested per content; a model may write more or fewer."""
+    about: str = "written by experts to inform and advise people"
+    """Description of the contents in the prompt, after "a text …"."""
+    words: Annotated[int, Field(ge=1)] = 1500
+    """Words of a content shown to writer and judge, title included."""
+    max_tokens: Annotated[int, Field(ge=1)] = 1024
+    """Maximum tokens of the writer's answer, which has all questions of a content."""
+    form: AnswerForm = "json"
+    """Answer format of the writer and a structured judge: JSON, or labelled lines, which small models follow better."""
+    judge_form: Literal["structured", "yes_no"] = "structured"
+    """structured: an explanation and a verdict. yes_no: the more probable first token of Yes and No."""
+    judge_tokens: Annotated[int, Field(ge=1)] = 256
+    """structured: maximum tokens of the judge's answer."""
+    limit: Annotated[int, Field(ge=1)] | None = None
+    """Write questions for this many contents, drawn at random; None: all. The others cannot be retrieved."""
+    mean: Annotated[float, Field(gt=0)] | None = None
+    """Down-sample all questions to this mean number per content (m̄); None: keep all. A smaller sample is a subset of a
+    larger one."""
+
+
+Style = Literal["keyword", "question", "vague", "typo", "multi_hop"]
+STYLES: tuple[Style, ...] = ("keyword", "question", "vague", "typo", "multi_hop")
+"""How users ask: search words, a full question, everyday words without the right terms, a question with typing
+mistakes, a question that takes two passages."""
+
+
+class SyntheticConfig(Section):
+    """Questions that a language model writes for passages that nobody has judged (docs/adapt.md); writer, judge and
+    form of the answers are those of `questions`."""
+
+    count: Annotated[int, Field(ge=3)] = 1000
+    """Questions requested; fewer remain after the judge and the removal of repeats."""
+    styles: Annotated[list[Style], Field(min_length=1)] = list(STYLES)
+    """Styles of the questions, in turn."""
+    judge: bool = True
+    """Keep only questions that their passages answer, according to the judge. False: keep every question, with its own
+    passages as the only relevant ones; for writers that cannot judge."""
+    min_words: Annotated[int, Field(ge=1)] = 20
+    """Passages with fewer words get no question."""
+
+
+class OptimizeConfig(Section):
+    """Prompt optimisation by GEPA (docs/optimize.md): the policy's weights stay, its system message changes."""
+
+    searches: Annotated[int, Field(ge=1)] | None = None
+    """Budget of searches, validation included; None: as many as the rollouts of training with the same config, which is
+    `train.steps` × `train.questions_per_step` × the turns of a tree."""
+    proposals: Annotated[int, Field(ge=1)] = 200
+    """Maximum number of proposals of the reflection model."""
+    reflection: LlmConfig | None = None
+    """The model that proposes prompts; None: the base model of the policy."""
+    task: LlmConfig | None = None
+    """A prompted (frozen) model, such as one at an endpoint, whose prompt is optimised instead of the policy's."""

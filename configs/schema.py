@@ -1,24 +1,21 @@
 """Every setting of a run, validated. An unknown key is an error that names the nearest known key."""
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from .environment import ClientConfig as ClientConfig
 from .environment import DatasetConfig as DatasetConfig
 from .environment import EnvironmentConfig as EnvironmentConfig
 from .environment import RerankConfig as RerankConfig
-from .llm import AnswerRewardConfig, AnswersConfig
+from .llm import AnswerRewardConfig, AnswersConfig, OptimizeConfig, SyntheticConfig
+from .llm import QuestionsConfig as QuestionsConfig
 from .methods import TRAINING_FREE, TrainingFreeName
-from .optimize import OptimizeConfig
-from .questions import QuestionsConfig as QuestionsConfig
 from .rewriter import RewriterConfig as RewriterConfig
 from .section import Name, RewardMetric, Section, cutoff
-from .synthetic import SyntheticConfig
 from .training import TrainConfig as TrainConfig
 
 
@@ -71,8 +68,7 @@ class VllmServerConfig(Section):
     timeout: Annotated[float, Field(ge=0)] = 240.0
     """Seconds to wait for the server to start."""
     weights_folder: str | None = None
-    """Send weights as files in this folder, which trainer and server both see: /dev/shm on one machine, else a shared
-    file system. None: over NCCL, which needs a local CUDA device."""
+    """Send weights as files in this folder, such as /dev/shm, which trainer and server both see. None: over NCCL."""
 
 
 class RolloutConfig(Section):
@@ -136,11 +132,9 @@ class RewardConfig(Section):
     turn_weights: list[float] = [0.5, 1.0]
     """λ: weight of each turn's reward, first to last."""
     search_price: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Price of a search, subtracted from the reward of a path for each of its turns that searches or has the wrong
-    format; what a stop costs is in docs/stop.md."""
+    """Price of a turn that searches or has the wrong format, subtracted from the reward of its path (docs/stop.md)."""
     kind: Literal["metric", "answer"] = "metric"
-    """What is rewarded. metric: `metric` of the ranking. answer: a frozen reader's answer from the retrieved documents,
-    as `answer` scores it."""
+    """metric: reward `metric` of the ranking. answer: a frozen reader's answer from the documents."""
     answer: AnswerRewardConfig = AnswerRewardConfig()
     """The reader of `kind: answer`."""
 
@@ -156,8 +150,7 @@ class RewardConfig(Section):
 
     @property
     def raw_signal(self) -> str:
-        """What `train.raw_reward` compares of raw questions: `signal`, but the score where a gain is rewarded, because
-        a raw question has no gain over itself."""
+        """What `train.raw_reward` compares of raw questions: `signal`, or the score where a gain is rewarded."""
         return ANSWER if self.kind == "answer" and self.answer.gain else self.signal
 
     @property
@@ -196,6 +189,9 @@ class EvalConfig(Section):
     """Compare with HyDE by the untrained policy, with the token budget of all `turns` for its passage."""
 
 
+MemberName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+
+
 class MixMemberConfig(Section):
     """One environment of a mix; other settings are inherited from the run's `env`, `client` and `rewriter`."""
 
@@ -210,16 +206,8 @@ class MixMemberConfig(Section):
 class MixConfig(Section):
     """Train one policy on several environments: each step samples questions from all of them (docs/mix.md)."""
 
-    environments: Annotated[dict[str, MixMemberConfig], Field(min_length=1)]
+    environments: Annotated[dict[MemberName, MixMemberConfig], Field(min_length=1)]
     """Environments by name (lower-case letters, digits, - and _); the name is part of question ids and metric names."""
-
-    @field_validator("environments")
-    @classmethod
-    def _check_names(cls, members: dict[str, MixMemberConfig]) -> dict[str, MixMemberConfig]:
-        for name in members:
-            if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
-                raise ValueError(f"the environment name {name!r} must be of lower-case letters, digits, - and _")
-        return members
 
 
 SHARED = ("env", "client", "rewriter")
@@ -308,34 +296,22 @@ class RunConfig(Section):
         return filled_in(values)
 
     @model_validator(mode="after")
-    def _check_turn_weights(self) -> "RunConfig":
+    def _check_together(self) -> "RunConfig":
         turns, weights = len(self.rollout.branching), len(self.reward.turn_weights)
         if turns > 1 and turns != weights:
             raise ValueError(
                 f"reward.turn_weights has {weights} weights for {turns} turns "
                 f"(rollout.branching {self.rollout.branching}); give one weight per turn"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_answer_reward(self) -> "RunConfig":
         if self.reward.kind == "answer" and self.mix is not None:
-            raise ValueError(
-                "reward.kind is answer and the run has a mix, whose environments would need right answers and a reader "
-                "each; use reward.kind: metric, or train on one environment"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_stop(self) -> "RunConfig":
-        members = self.mix.environments if self.mix is not None else {}
-        rewriters = {"rewriter.stop": self.rewriter} | {
-            f"mix.environments.{name}.rewriter.stop": member.rewriter for name, member in members.items()
-        }
-        unsearched = [setting for setting, rewriter in rewriters.items() if rewriter.stop == "answer"]
-        if unsearched and self.reward.kind != "answer":
-            raise ValueError(
-                f"{unsearched[0]} is answer and reward.kind is {self.reward.kind}: a path without a search has no "
-                f"ranking to score; use reward.kind: answer, or {unsearched[0]}: true, which searches the question"
-            )
+            raise ValueError("reward.kind is answer, which takes one environment, and the run has a mix")
+        rewriters = {"rewriter.stop": self.rewriter}
+        for name, member in self.mix.environments.items() if self.mix is not None else ():
+            rewriters[f"mix.environments.{name}.rewriter.stop"] = member.rewriter
+        for setting, rewriter in rewriters.items():
+            if rewriter.stop == "answer" and self.reward.kind != "answer":
+                raise ValueError(
+                    f"{setting} is answer and reward.kind is {self.reward.kind}: a path without a search has no "
+                    f"ranking to score; use reward.kind: answer, or {setting}: true, which searches the question"
+                )
         return self

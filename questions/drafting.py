@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+from ..configs.llm import SyntheticConfig
 from ..configs.schema import DatasetConfig, EnvironmentConfig, QuestionsConfig
-from ..configs.synthetic import SyntheticConfig
 from ..data.corpus import open_corpus
 from ..data.leakage import words
 from ..data.sampling import Item, in_batches

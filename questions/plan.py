@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..configs.synthetic import Style, SyntheticConfig
+from ..configs.llm import Style, SyntheticConfig
 from ..data.sampling import draw, sample_key
 from ..data.types import Document
 from ..errors import DataError

@@ -6,7 +6,7 @@ The examples are this project's, of texts that are in no packaged corpus.
 import random
 from collections.abc import Mapping, Sequence
 
-from ..configs.synthetic import Style
+from ..configs.llm import Style
 from ..data.leakage import words
 from ..data.types import Document
 from ..llms.structured import FormPrompt, WorkedExample

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from ..configs.llm import SyntheticConfig
 from ..configs.schema import DatasetConfig, EnvironmentConfig, QuestionsConfig
-from ..configs.synthetic import SyntheticConfig
 from ..data.beir import (
     judging,
     link_corpus,

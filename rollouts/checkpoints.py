@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from ..configs.llm import LlmConfig
-from ..configs.optimize import OptimizeConfig
+from ..configs.llm import LlmConfig, OptimizeConfig
 from ..configs.schema import RunConfig
 from ..errors import CheckpointError, ConfigError
 from ..storage import parse_json

@@ -111,7 +111,7 @@ def test_one_environment_is_chosen_by_its_name(path):
         ("mix.environments.minilm.wieght=2.0", ["mix.environments.NAME.weight?"]),
         ("mix.environments.minilm.weight=0.0", ["minilm.weight is 0.0", "greater than 0"]),
         ("mix.environments={}", ["mix.environments is {}", "at least 1"]),
-        ("mix.environments.Mini-LM={weight: 1.0, env: {index: x}}", ["'Mini-LM'"]),
+        ("mix.environments.Mini-LM={weight: 1.0, env: {index: x}}", ["Mini-LM"]),
     ],
 )
 def test_what_cannot_be_mixed_is_refused_by_name(path, override, facts):

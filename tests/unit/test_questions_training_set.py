@@ -9,8 +9,8 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from querylect.configs.llm import STYLES, SyntheticConfig
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig, QuestionsConfig
-from querylect.configs.synthetic import STYLES, SyntheticConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.documents.corpus import documents_of_passages, write_corpus
 from querylect.data.leakage import overlap
