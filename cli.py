@@ -11,7 +11,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -208,13 +208,20 @@ def index_build(
             parts = build_shard(target, *_shard(shard), progress=progress)
         typer.echo(f"{target.index}: shard {shard} is written ({parts} parts)")
         return
+    from filelock import FileLock
+
     from .envs.builder.build import build_index
 
     for member in chosen(settings, env).values():
         if missing and (member.client.urls != "local" or member.env.has_index):
             continue
-        with progress_bar("indexing") as progress:
-            manifest = build_index(member.env, overwrite=overwrite, progress=progress, restart=restart)
+        index = member.env.index_folder
+        index.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(index.with_name(f".{index.name}.job")) if missing else nullcontext():
+            if missing and member.env.has_index:
+                continue  # another process built it while this one waited
+            with progress_bar("indexing") as progress:
+                manifest = build_index(member.env, overwrite=overwrite, progress=progress, restart=restart)
         typer.echo(f"{member.env.index}: {manifest.documents} documents")
 
 

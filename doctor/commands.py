@@ -1,6 +1,7 @@
 """The command `querylect doctor`."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +36,7 @@ def doctor(
     check of the GPU fails."""
     set_up_logging(verbose)
     settings = load_config(config, list(overrides or ())) if config is not None else None
-    from .findings import as_data, as_text, ready
+    from .checks import as_text, available_bytes, gpu_findings, machine, probe
 
     if gpus is not None:
         if settings is None:
@@ -44,21 +45,16 @@ def doctor(
 
         findings = [memory(settings, {"gpus": [["", gpu_memory * USABLE]] * gpus, "bf16": True})]
     else:
-        from .machine import answer, available_bytes, machine, start_probe
-        from .surroundings import surroundings
-
-        probe = start_probe()  # it takes the longest
-        external = surroundings()
-        probed = answer(probe)
-        findings = [*machine(settings.run_folder.parent if settings else Path("."), probed), *external]
+        report = probe()
+        findings = machine(settings.run_folder.parent if settings else Path("."), report)
         if settings is not None:
             from .memory import memory
 
-            findings.append(memory(settings, probed.get("torch", {}), available_bytes()))
+            findings.append(memory(settings, report.get("torch", {}), available_bytes()))
     if gpu:
-        from .gpu import gpu_findings
-
         findings += gpu_findings()
-    typer.echo(json.dumps(as_data(findings), indent=2) if as_json else as_text(findings))
-    if not ready(findings):
+    ready = all(finding.state != "failed" for finding in findings)
+    data = {"ready": ready, "findings": [asdict(finding) for finding in findings]}
+    typer.echo(json.dumps(data, indent=2) if as_json else as_text(findings))
+    if not ready:
         raise typer.Exit(2)

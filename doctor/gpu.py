@@ -1,32 +1,28 @@
-"""`querylect doctor --gpu`: compute on this machine's GPU what a training run computes, and compare and time it.
-
-Each check is a process of its own with a deadline, so that one that crashes or hangs does not end the others.
-"""
+"""Computes on this machine's GPU what a training run computes, and compares: `python -m querylect.doctor.gpu CHECK`
+prints the finding of one check as JSON."""
 
 import json
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
-from ..errors import in_one_line
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from ..configs.schema import RunConfig
+from ..rollouts.engines.base import Sampling
+from ..rollouts.engines.open import open_engine
+from ..rollouts.engines.transformers import TransformersEngine
+from ..rollouts.policy import load_policy, move_to
 from ..sources import install_command
-from .findings import Finding
+from ..train.packing.attention import Kind
+from ..train.packing.packing import token_logps
+from .checks import Finding
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-    from transformers import PreTrainedModel
-
-    from ..train.packing.attention import Kind
-
-AREA = "gpu"
-SECONDS = 300
-"""Deadline of one check; the first call of FlexAttention compiles it."""
 FLOAT32_ERROR = 1e-4
 """Largest relative difference of packed and flat gradients in float32."""
 BFLOAT16_FACTOR = 2.0
@@ -47,80 +43,35 @@ class Workload:
     """Tokens of prompt, first turn, documents and second turn of a tree with branching [4, 4]."""
 
 
-def gpu_findings(seconds: float = SECONDS) -> list[Finding]:
-    """The findings of all checks, each in its own process."""
-    return [_in_process(name, seconds) for name in CHECKS]
-
-
-def _in_process(name: str, seconds: float) -> Finding:
-    code = "import sys; from querylect.doctor.gpu import write_check; write_check(*sys.argv[1:])"
-    with TemporaryDirectory() as folder:
-        answer = Path(folder) / "finding.json"
-        command = [sys.executable, "-P", "-c", code, name, str(answer)]
-        try:
-            ended = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
-            return Finding(**json.loads(answer.read_text()))
-        except subprocess.TimeoutExpired:
-            return Finding(AREA, name, "failed", f"no answer in {seconds:g} s")
-        except (OSError, ValueError):
-            last = ended.stderr.strip().splitlines()[-1:] or ["it printed nothing"]
-            return Finding(AREA, name, "failed", f"its process ended (exit code {ended.returncode}): {last[0][:300]}")
-
-
-def write_check(name: str, path: str) -> None:
-    """Run one check on the GPU and write its finding as JSON."""
-    import torch
-
-    if not torch.cuda.is_available():
-        finding = Finding(AREA, name, "failed", "torch sees no GPU", "querylect doctor says what is missing")
-    else:
-        try:
-            finding = CHECKS[name](torch.device("cuda"), Workload())
-        except Exception as error:  # noqa: BLE001 (a failed check is what is reported)
-            finding = Finding(AREA, name, "failed", f"{type(error).__name__}: {in_one_line(error)}")
-    Path(path).write_text(json.dumps(asdict(finding)))
-
-
-def gradients(device: "torch.device", work: Workload) -> Finding:
+def gradients(device: torch.device, work: Workload) -> Finding:
     """Gradients of a packed tree against those of flat float32 rows with the same weights, in float32 and bfloat16."""
-    import torch
-
-    from ..rollouts.policy import move_to
-
-    rows = _tree(work, device)
-    model = _policy(work, device)
+    kinds: list[Kind] = ["sdpa", "flex"] if device.type == "cuda" else ["sdpa"]
+    rows, model = _tree(work, device), _policy(work, device)
     move_to(model, torch.bfloat16)
-    rounded = {kind: _gradient(model, rows, kind) for kind in (None, *_kinds(device))}
+    rounded = {kind: _gradient(model, rows, kind) for kind in (None, *kinds)}
     move_to(model, torch.float32)
     exact = _gradient(model, rows, None)
 
-    def error(gradient: "Tensor") -> float:
+    def error(gradient: Tensor) -> float:
         return float((gradient - exact).norm() / exact.norm())
 
     flat = error(rounded[None])
     equal, parts = True, [f"flat bfloat16 {flat:.1e}"]
-    for kind in _kinds(device):
-        errors = {"float32": error(_gradient(model, rows, kind)), "bfloat16": error(rounded[kind])}
-        # False for NaN
-        equal &= errors["float32"] <= FLOAT32_ERROR and errors["bfloat16"] <= BFLOAT16_FACTOR * flat
-        parts += [f"{kind} {name} {value:.1e}" for name, value in errors.items()]
-    detail = f"relative error of gradients against flat float32 rows: {', '.join(parts)}"
-    remedy = "" if equal else "train with train.packing=false, and report this"
-    return Finding(AREA, "gradients", "ok" if equal else "failed", detail, remedy)
+    for kind in kinds:
+        exact_error, rounded_error = error(_gradient(model, rows, kind)), error(rounded[kind])
+        equal &= exact_error <= FLOAT32_ERROR and rounded_error <= BFLOAT16_FACTOR * flat  # False for NaN
+        parts.append(f"{kind} float32 {exact_error:.1e}, bfloat16 {rounded_error:.1e}")
+    seen = f"relative error of gradients against flat float32 rows: {'; '.join(parts)}"
+    expected = f"float32 up to {FLOAT32_ERROR:g}, bfloat16 up to {BFLOAT16_FACTOR:g} times that of flat rows"
+    if equal:
+        return Finding("gradients", "ok", seen, expected)
+    return Finding("gradients", "failed", seen, expected, "train with train.packing=false, and report this")
 
 
-def vllm(device: "torch.device", work: Workload) -> Finding:
+def vllm(device: torch.device, work: Workload) -> Finding:
     """Greedy samples of vLLM against transformers, before and after the weights have changed."""
-    import torch
-
     if find_spec("vllm") is None:
-        return Finding(AREA, "vllm", "missing", "not installed", install_command("gpu"))
-    from ..configs.schema import RunConfig
-    from ..rollouts.engines.base import Sampling
-    from ..rollouts.engines.open import open_engine
-    from ..rollouts.engines.transformers import TransformersEngine
-    from ..rollouts.policy import load_policy, move_to
-
+        return Finding("vllm", "missing", "not installed", remedy=install_command("gpu"))
     with TemporaryDirectory() as folder:
         _save(work, Path(folder))
         shares = {"gpu_memory_utilization": 0.2, "enable_sleep_mode": device.type == "cuda"}
@@ -144,28 +95,14 @@ def vllm(device: "torch.device", work: Workload) -> Finding:
             weights.sleep()
             with torch.no_grad():
                 model.get_output_embeddings().weight.mul_(1.5)
-    remedy = "" if error <= LOGP_ERROR else "use rollout.engine=transformers, and report this"
-    detail = f"mean difference of greedy log-probabilities from transformers: {', '.join(parts)}"
-    return Finding(AREA, "vllm", "failed" if remedy else "ok", detail, remedy)
+    seen = f"mean difference of greedy log-probabilities from transformers: {', '.join(parts)}"
+    expected = f"up to {LOGP_ERROR} nats"
+    if error <= LOGP_ERROR:
+        return Finding("vllm", "ok", seen, expected)
+    return Finding("vllm", "failed", seen, expected, "use rollout.engine=transformers, and report this")
 
 
-CHECKS: dict[str, Callable[["torch.device", Workload], Finding]] = {
-    "gradients": gradients, "vllm": vllm,
-}  # fmt: skip
-
-
-def _kinds(device: "torch.device") -> Iterator["Kind"]:
-    yield "sdpa"
-    if device.type == "cuda":
-        yield "flex"
-
-
-def _policy(work: Workload, device: "torch.device") -> "PreTrainedModel":
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    from ..rollouts.policy import move_to
-
+def _policy(work: Workload, device: torch.device) -> PreTrainedModel:
     config = Qwen3Config(
         vocab_size=work.vocabulary, hidden_size=work.hidden, intermediate_size=3 * work.hidden,
         num_hidden_layers=work.layers, num_attention_heads=work.hidden // 64, num_key_value_heads=work.hidden // 128,
@@ -173,58 +110,13 @@ def _policy(work: Workload, device: "torch.device") -> "PreTrainedModel":
     )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = Qwen3ForCausalLM(config)
+        model = Qwen3ForCausalLM(config).eval()
     move_to(model, device)
-    model.eval()
     return model
 
 
-def _tree(work: Workload, device: "torch.device") -> tuple["Tensor", "Tensor"]:
-    """(16, T) ids of the leaves of a tree, and (16, T − prompt) which tokens are scored."""
-    import torch
-
-    random = torch.Generator().manual_seed(0)
-
-    def ids(count: int) -> list[int]:
-        return torch.randint(work.vocabulary, (count,), generator=random).tolist()
-
-    start, first, documents, second = work.lengths
-    prompt, rows, scored = ids(start), [], []
-    for _ in range(4):
-        stem = [*prompt, *ids(first), *ids(documents)]
-        for leaf in range(4):
-            rows.append([*stem, *ids(second)])
-            scored.append([leaf == 0] * first + [False] * documents + [True] * second)
-    return torch.tensor(rows, device=device), torch.tensor(scored, device=device)
-
-
-def _backward(model: "PreTrainedModel", rows: tuple["Tensor", "Tensor"], kind: "Kind | None") -> int:
-    """Add the gradient of the log-probabilities, in part negative as advantages are; returns the computed tokens."""
-    from ..train.packing.packing import token_logps
-
-    ids, scored = rows
-    start = ids.shape[1] - scored.shape[1]
-    targets = [row.nonzero()[:, 0].cpu().numpy() + start for row in scored]
-    logps, _, tokens = token_logps(model, list(ids.cpu().numpy()), targets, 1.0, attention=kind)
-    signs = 1 - 2 * (ids[:, start:][scored] % 2)
-    (logps * signs).mean().backward()
-    return tokens
-
-
-def _gradient(model: "PreTrainedModel", rows: tuple["Tensor", "Tensor"], kind: "Kind | None") -> "Tensor":
-    import torch
-
-    model.zero_grad(set_to_none=True)
-    _backward(model, rows, kind)
-    return torch.cat([weight.grad.float().flatten() for weight in model.parameters() if weight.grad is not None])
-
-
 def _save(work: Workload, folder: Path) -> None:
-    """A policy with random weights and a tokenizer of single bytes."""
-    import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
+    """Save a policy with random weights and a tokenizer of single bytes."""
     names = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<|im_start|>", "<|im_end|>"]
     core = Tokenizer(models.BPE(vocab={name: number for number, name in enumerate(names)}, merges=[]))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -235,3 +127,44 @@ def _save(work: Workload, folder: Path) -> None:
     model = _policy(work, torch.device("cpu"))
     model.config.eos_token_id = len(names) - 1
     model.save_pretrained(folder)
+
+
+def _tree(work: Workload, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(16, T) ids of the leaves of a tree, and (16, T − prompt) which tokens are scored."""
+    random = torch.Generator().manual_seed(0)
+    start, first, documents, second = work.lengths
+
+    def ids(count: int) -> list[int]:
+        return torch.randint(work.vocabulary, (count,), generator=random).tolist()
+
+    prompt, rows, scored = ids(start), [], []
+    for _ in range(4):
+        stem = [*prompt, *ids(first + documents)]
+        for leaf in range(4):
+            rows.append([*stem, *ids(second)])
+            scored.append([leaf == 0] * first + [False] * documents + [True] * second)
+    return torch.tensor(rows, device=device), torch.tensor(scored, device=device)
+
+
+def _gradient(model: PreTrainedModel, rows: tuple[Tensor, Tensor], kind: Kind | None) -> Tensor:
+    """The gradient of the log-probabilities, half of them negative as advantages are; `kind` None: flat rows."""
+    model.zero_grad(set_to_none=True)
+    ids, scored = rows
+    start = ids.shape[1] - scored.shape[1]
+    targets = [row.nonzero()[:, 0].cpu().numpy() + start for row in scored]
+    logps, _, _ = token_logps(model, list(ids.cpu().numpy()), targets, 1.0, attention=kind)
+    signs = 1 - 2 * (ids[:, start:][scored] % 2)
+    (logps * signs).mean().backward()
+    return torch.cat([weight.grad.float().flatten() for weight in model.parameters() if weight.grad is not None])
+
+
+def main(name: str) -> None:
+    """Run the check of that name and print its finding. A check that raises ends the process."""
+    finding = Finding(name, "failed", "torch sees no GPU", remedy="querylect doctor says what is missing")
+    if torch.cuda.is_available():
+        finding = {"gradients": gradients, "vllm": vllm}[name](torch.device("cuda"), Workload())
+    sys.stdout.write("\n" + json.dumps(asdict(finding)) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

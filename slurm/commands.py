@@ -33,23 +33,22 @@ def launch(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the jobs and stop.")] = False,
     verbose: Verbose = False,
 ) -> None:
-    """Train CONFIG on a Slurm cluster: write the job into the run folder, submit it, print its id."""
+    """Train CONFIG on a Slurm cluster: write the config into the run folder, submit the job, print its id."""
     set_up_logging(verbose)
     settings = load_config(config, list(overrides or ()))
-    from .launch import LaunchOptions, describe_jobs, jobs_of
-    from .launch import launch as submit
+    from .launch import LaunchOptions, describe, jobs_of, submit
 
     needed = 1 + vllm_server + retriever_nodes
-    if nodes is None and needed > 1:
-        nodes = needed
+    nodes = nodes or (needed if needed > 1 else None)
     if nodes is not None and nodes < needed:
         raise ConfigError(
             f"--nodes {nodes} leaves none to train: vLLM takes {int(vllm_server)} and the retriever {retriever_nodes}. "
             f"Ask for at least {needed}."
         )
-    launch_options = LaunchOptions(nodes, gpus, time, partition, account, vllm_server, retriever_nodes, shards)
+    options = LaunchOptions(nodes, gpus, time, partition, account, vllm_server, retriever_nodes, shards)
+    jobs = jobs_of(settings, options, chain)
     if dry_run:
-        typer.echo(describe_jobs(jobs_of(settings, launch_options, chain), settings.run_folder / "job"), nl=False)
+        typer.echo(describe(jobs), nl=False)
         return
-    for number, script in submit(settings, launch_options, chain):
-        typer.echo(f"{number} {script}")
+    for number, name in submit({settings.run_folder / "job" / "config.yaml": settings}, [jobs]):
+        typer.echo(f"{number} {name}")

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Evaluate runs and plans as a job array:  sbatch --array=1-3 slurm/eval_array.sh RUN|PLAN… [KEY=VALUE …]
+# Evaluate runs and specs as a job array:  sbatch --array=1-3 slurm/eval_array.sh RUN|SPEC … [KEY=VALUE …]
 #
-# Every task, counted from 1, takes one of them, or more where there are more than tasks; the settings go to all. Where
-# a task was killed, name what it had taken once more. More: docs/slurm.md.
+# Each task evaluates one of them, or several if there are more than tasks; the settings apply to all.
 #SBATCH --job-name=eval-array
 #SBATCH --array=1-1
 #SBATCH --nodes=1

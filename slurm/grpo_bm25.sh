@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Train a rewriter for BM25:  sbatch slurm/grpo_bm25.sh [CONFIG] [KEY=VALUE …]
 #
-# The retriever runs beside the trainer, on CPUs; otherwise as grpo_contriever.sh. More: docs/slurm.md.
+# As grpo_contriever.sh; the retriever runs beside the trainer, on CPUs. More: docs/slurm.md.
 #SBATCH --job-name=grpo-bm25
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1

@@ -1,14 +1,10 @@
 #!/usr/bin/env bash
 # Train a rewriter for Contriever:  sbatch slurm/grpo_contriever.sh [CONFIG] [KEY=VALUE …]
 #
-# All weights of an 8B policy take the eight GPUs of a node, with ZeRO-2 (SHARDING=zero3, fsdp2 or ddp: another one);
-# for LoRA one is enough: sbatch --gpus-per-node=1 --mem=128G slurm/grpo_contriever.sh CONFIG. `querylect doctor CONFIG`
-# says what a config needs. The retriever runs beside the trainer; RETRIEVER_DEVICE=cpu keeps it off the GPUs, and with
-# RETRIEVER_NODES=1 and --nodes=2 it has a node of its own. With VLLM_GPUS=3, train.staleness=1 and
-# train.questions_per_step=510 three of the GPUs sample the next step while five train. Submitting the same run again
-# continues it. Ten minutes before the time limit the run saves a checkpoint and goes back into the queue. --dry-run, from
-# the shell (bash slurm/grpo_contriever.sh --dry-run), prints the whole job; without it that trains here. More:
-# docs/slurm.md.
+# All weights of an 8B policy are trained on the eight GPUs of a node, with ZeRO-2; LoRA needs one:
+# sbatch --gpus-per-node=1 --mem=128G slurm/grpo_contriever.sh CONFIG. The retriever runs beside the trainer. The
+# variables in lib.sh choose other layouts. Submit the same run again to continue it. `bash slurm/grpo_contriever.sh
+# --dry-run` prints the whole job. More: docs/slurm.md.
 #SBATCH --job-name=grpo-contriever
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1

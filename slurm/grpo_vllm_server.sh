@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # Train on one node and generate on another:  sbatch slurm/grpo_vllm_server.sh [CONFIG] [KEY=VALUE …]
 #
-# The second node serves the policy with `trl vllm-serve`; the first trains with the engine vllm_server and sends its
-# weights there at every step. policy.model must be a folder or a Hub id. VLLM_ARGS holds further arguments of the
-# server, such as "--tensor_parallel_size 4 --max_model_len 8192"; unset, all eight GPUs of its node share the model. With --nodes=3 and RETRIEVER_NODES=1 the third node
+# The second node runs `trl vllm-serve` with VLLM_ARGS, the first trains with the engine vllm_server and sends it the
+# weights at every step. policy.model must be a folder or a Hub id. With --nodes=3 and RETRIEVER_NODES=1 the third node
 # serves the retriever. More: docs/slurm.md.
 #SBATCH --job-name=grpo-vllm-server
 #SBATCH --nodes=2
@@ -18,4 +17,5 @@
 #SBATCH --output=%x-%j.log
 export VLLM_ARGS="${VLLM_ARGS---tensor_parallel_size 8}"
 source "${QUERYLECT_SLURM:-${SLURM_SUBMIT_DIR:-.}/slurm}/lib.sh"
-train_job --vllm-nodes 1 paper_contriever "$@"
+vllm_nodes=1
+train_job paper_contriever "$@"

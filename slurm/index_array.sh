@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Build an index as a job array, one shard per task; task 0 puts the shards together:
+# Build an index as a job array, one shard per task; task 0 merges the shards:
 #
 #   job=$(sbatch --parsable slurm/index_array.sh CONFIG [KEY=VALUE …])
 #   sbatch --array=0 --dependency=afterok:$job slurm/index_array.sh CONFIG [KEY=VALUE …]
 #
-# env.index must lie on a file system that all nodes share. Where a task was killed, submit the same array again: what is
-# finished is kept. For BM25 leave the GPU out: sbatch --gpus=0 … An index over others (hybrid, qb-rag) has no shards:
-# `querylect launch --chain` writes a job without an array for it, and `bash slurm/index_array.sh` builds it here.
+# All nodes must see env.index. Submit the same array again if a task was killed: finished parts are kept. BM25 needs no
+# GPU (--gpus=0). An index over others (hybrid, qb-rag) has no shards: --array=1 builds it in one task.
 #SBATCH --job-name=index-array
 #SBATCH --array=1-16
 #SBATCH --nodes=1

@@ -1,8 +1,7 @@
-"""Writes the job scripts of a run into its folder and submits them: those of this folder with their blanks filled.
+"""Submits the job scripts of this folder for a run, or for the runs of a sweep.
 
-A written script holds its resolved request (#SBATCH), the paths of this installation and the config as it is now: what
-runs tomorrow is what was launched today. Its second line is the command that submits it: a name or path of the config
-stands in it, and in every command of the script, quoted for a shell.
+The config is written down at submission, and jobs read that file when they start: what runs tomorrow is what was
+launched today.
 """
 
 import os
@@ -10,24 +9,26 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..configs.load import dump_config
 from ..configs.mix import environments
-from ..configs.schema import EnvironmentConfig, RunConfig
+from ..configs.schema import RunConfig
 from ..errors import ClusterError, ConfigError, in_one_line
-from ..storage import writing
-from .requests import FOLDER, ON_ONE_NODE, ONE_GPU, command_of, header, refuse_paths, script_on_one_node
+from ..storage import write_text
+from .requests import FOLDER, script_on_one_node
 
 UNDIVIDED = ("hybrid", "qb-rag")
 """Retrievers over other indexes, which are not built in shards."""
+ONE_GPU = {"gpus-per-node": "1", "cpus-per-task": "16", "mem": "128G"}
+"""Requested where one process trains adapters."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """What the user changes in a script's request; None keeps the script's value."""
+    """What the user changes in the request of a script; None keeps it."""
 
     nodes: int | None = None
     gpus: int | None = None
@@ -39,209 +40,193 @@ class LaunchOptions:
     retriever_nodes: int = 0
     shards: int = 16
 
-
-@dataclass(frozen=True, slots=True)
-class JobTarget:
-    """What a job works on."""
-
-    name: str
-    """Of the run or sweep; the job's name ends in it."""
-    folder: Path
-    """Its folder, for logs/ and job/."""
-    adapters: bool
-    """Whether LoRA is trained, for which one GPU is enough."""
-    command: str = "launch"
-    """The command of querylect that writes the script."""
+    @property
+    def placement(self) -> dict[str, str]:
+        """Options of sbatch for every job."""
+        return _given({"partition": self.partition, "account": self.account})
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One script to submit."""
+    """A script to submit."""
 
     name: str
-    text: str
-    options: Sequence[str] = ()
-    """Arguments of sbatch, which come before what the cluster file exports."""
+    folder: Path
+    """Of the run or sweep: its name ends the job's name, and it gets the log."""
+    script: str
+    arguments: Sequence[str]
+    request: Mapping[str, str]
+    """Options of sbatch beside name and log, without `--`."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables that the job needs."""
+
+    @property
+    def command(self) -> list[str]:
+        """The sbatch command."""
+        log = f"{self.folder}/logs/job-{self.name}-".replace("%", "%%") + "%j.log"  # % begins a pattern of Slurm
+        options = {"job-name": f"{self.name}-{self.folder.name}", "output": log, "export": "ALL", **self.request}
+        flags = [f"--{name}={value}" for name, value in options.items()]
+        return ["sbatch", *flags, str(FOLDER / f"{self.script}.sh"), *self.arguments]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepJobs:
+    """The unfinished runs of a sweep."""
+
+    folder: Path
+    training: Mapping[Path, RunConfig]
+    """The runs to train, by the file that gets their config."""
+    trained: Sequence[Path] = ()
+    """Run folders that are only evaluated."""
+    evaluate: bool = False
+    """Whether the runs of `training` are evaluated, too."""
+    at_once: int | None = None
+    """Tasks that run at the same time; None: as many as the cluster gives."""
+
+    def chains(self, options: LaunchOptions) -> list[list[Job]]:
+        """A job array with a task per run, and one that evaluates each; arrays in a chain have the same tasks.
+
+        Raises ConfigError if the runs need different nodes or GPUs.
+        """
+        chains = []
+        if self.training:
+            jobs = [
+                _training(config, [], self.folder, options, {"WANDB_RUN_GROUP": self.folder.name})
+                for config in self.training.values()
+            ]
+            if any((job.script, job.request) != (jobs[0].script, jobs[0].request) for job in jobs):
+                scripts = ", ".join(sorted({job.script for job in jobs}))
+                raise ConfigError(
+                    f"the runs need different jobs (scripts {scripts}; one GPU for LoRA, several for all weights). "
+                    "Sweep them separately."
+                )
+            request = jobs[0].request | self._tasks(len(jobs))
+            files = [str(path) for path in self.training]
+            chains.append([Job("train", self.folder, jobs[0].script, files, request, jobs[0].variables)])
+        folders = [config.run_folder for config in self.training.values()]
+        if folders and self.evaluate:
+            chains[0].append(_evaluation("eval", folders, self.folder, options, self._tasks(len(folders))))
+        if self.trained:
+            tasks = self._tasks(len(self.trained))
+            chains.append([_evaluation("eval-trained", self.trained, self.folder, options, tasks)])
+        return chains
+
+    def _tasks(self, count: int) -> dict[str, str]:
+        return {"array": f"1-{count}" + (f"%{self.at_once}" if self.at_once is not None else "")}
 
 
 def jobs_of(config: RunConfig, options: LaunchOptions, chain: bool) -> list[Job]:
-    """The jobs in their order; each but the first waits until the one before has ended well.
-
-    Their scripts read the config that `launch` writes. Raises ConfigError for a path or an option that no
-    script can hold.
-    """
-    refuse_paths(config)
-    run = config.run_folder
-    config_path = str(run / "job" / "config.yaml")
-    target = JobTarget(config.name, run, config.policy.lora is not None)
-    train = make_job(
-        "train", script_of(config.env, options), shlex.quote(config_path), requested_options(options), target, options
-    )
+    """The training of a run; with `chain`, index, training and evaluation, each after the one before has succeeded."""
+    folder = config.run_folder
+    files = [str(folder / "job" / "config.yaml")]
+    train = _training(config, files, folder, options)
     if not chain:
         return [train]
-    placement = placement_of(options)
-    no_gpu = {"gpus": "0"} if options.gpus == 0 else {}
-    evaluation = make_job("eval", "eval_array", shlex.quote(str(run)), placement | no_gpu, target, options)
+    jobs = [train, _evaluation("eval", [folder], folder, options)]
     local = [member.env for member in environments(config).values() if member.client.urls == "local"]
     missing = [env for env in local if not env.has_index]
     if not missing:
-        return [train, evaluation]
-    if all(env.retriever == "bm25" for env in missing):
-        no_gpu = {"gpus": "0"}
-    if any(env.retriever in UNDIVIDED for env in missing):
-        index = [
-            make_job("index", "index_array", shlex.quote(config_path), placement | no_gpu, target, options, array=False)
-        ]
-    else:
-        shards = placement | no_gpu | {"array": f"1-{options.shards}"}
-        merging = placement | {"gpus": "0", "array": "0"}
-        index = [
-            make_job("index", "index_array", shlex.quote(config_path), shards, target, options),
-            make_job("merge", "index_array", shlex.quote(config_path), merging, target, options),
-        ]
-    return [*index, train, evaluation]
+        return jobs
+    no_gpu = options.gpus == 0 or all(env.retriever == "bm25" for env in missing)
+    request = options.placement | ({"gpus": "0"} if no_gpu else {})
+    shards = 1 if any(env.retriever in UNDIVIDED for env in missing) else options.shards
+    if shards > 1:
+        merging = options.placement | {"gpus": "0", "array": "0"}
+        jobs.insert(0, Job("merge", folder, "index_array", files, merging))
+    jobs.insert(0, Job("index", folder, "index_array", files, request | {"array": f"1-{shards}"}))
+    return jobs
 
 
-def launch(config: RunConfig, options: LaunchOptions, chain: bool = False) -> list[tuple[str, Path]]:
-    """Write the scripts and submit them; gives the id and the script of every job.
+def _training(
+    config: RunConfig, files: list[str], folder: Path, options: LaunchOptions, variables: Mapping[str, str] = {}
+) -> Job:
+    several = (options.nodes or 1) - options.retriever_nodes > 1 or (options.gpus or 1) > 1
+    script = "grpo_vllm_server" if options.vllm_server else "grpo_nodes" if several else script_on_one_node(config.env)
+    request = {} if several or options.vllm_server or config.policy.lora is None else ONE_GPU
+    request = request | _given({"nodes": options.nodes, "time": options.time, "gpus-per-node": options.gpus})
+    if options.retriever_nodes:
+        variables = {**variables, "RETRIEVER_NODES": str(options.retriever_nodes)}
+    return Job("train", folder, script, files, request | options.placement, variables)
 
-    Raises ClusterError where there is no Slurm or it refuses a job, StorageError where the scripts cannot be written,
-    ConfigError where a job may still wait for another config of this run.
+
+def _evaluation(
+    name: str, runs: Sequence[Path], folder: Path, options: LaunchOptions, more: Mapping[str, str] = {}
+) -> Job:
+    request = options.placement | ({"gpus": "0"} if options.gpus == 0 else {}) | more
+    return Job(name, folder, "eval_array", [str(run) for run in runs], request)
+
+
+def _given(options: Mapping[str, object]) -> dict[str, str]:
+    return {name: str(value) for name, value in options.items() if value is not None}
+
+
+def describe(jobs: Sequence[Job]) -> str:
+    """The commands that submit the jobs, each with its script, as text."""
+    return "\n".join(
+        f"── {job.name}: {shlex.join([*_assignments(job), *job.command])}\n"
+        + (FOLDER / f"{job.script}.sh").read_text(encoding="utf-8")
+        for job in jobs
+    )
+
+
+def _assignments(job: Job) -> list[str]:
+    variables = {"QUERYLECT_SLURM": str(FOLDER), "QUERYLECT": str(Path(sys.executable).with_name("querylect"))}
+    return ["env", *(f"{name}={value}" for name, value in {**variables, **job.variables}.items())]
+
+
+def submit(
+    configs: Mapping[Path, RunConfig], chains: Sequence[Sequence[Job]], dependency: str = "afterok"
+) -> list[tuple[str, str]]:
+    """Write the configs and submit the jobs, each of a chain to start by `dependency` on the one before; returns their
+    ids and names.
+
+    Raises ClusterError if there is no Slurm or it refuses a job (the chain's jobs are then cancelled), StorageError if
+    a config cannot be written, ConfigError if a job may still wait for another config in its place.
     """
-    require_sbatch("launch", "`querylect train` trains here")
-    jobs = jobs_of(config, options, chain)
-    folder = config.run_folder / "job"
-    config_file, text = folder / "config.yaml", dump_config(config)
-    with writing(folder):
-        previous = config_file.read_text(encoding="utf-8") if config_file.exists() else None
-        if previous not in (None, text):
-            raise ConfigError(
-                f"{config_file} holds other settings, and a job of that launch reads them when it starts. Choose "
-                f"another name=…, or, where no such job is left, remove {folder}."
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-        scripts = [write_script(folder, job) for job in jobs]
-        config_file.write_text(text, encoding="utf-8")
-        (folder.parent / "logs").mkdir(exist_ok=True)
-    try:
-        return submit_chain(jobs, scripts)
-    except ClusterError:
-        if previous is None:
-            config_file.unlink(missing_ok=True)  # nobody reads it: the next launch may say something else
-        raise
-
-
-def require_sbatch(command: str, otherwise: str) -> None:
-    """Raise ClusterError where there is no Slurm; `otherwise` says what does the same without."""
     if shutil.which("sbatch") is None:
         raise ClusterError(
-            f"there is no sbatch here: `querylect {command}` submits to Slurm, from a machine that has its commands. "
-            f"`--dry-run` shows the job anywhere, {otherwise}."
+            "there is no sbatch here: submit on a machine that has it, such as a login node. `--dry-run` prints the "
+            "jobs anywhere."
         )
-
-
-def submit_chain(jobs: Sequence[Job], scripts: Sequence[Path], dependency: str = "afterok") -> list[tuple[str, Path]]:
-    """Submit each job with the dependency on the one before; the ids and scripts.
-
-    Raises ClusterError, after the jobs before it are cancelled, if Slurm refuses one.
-    """
-    submitted: list[tuple[str, Path]] = []
-    for job, script in zip(jobs, scripts, strict=True):
-        after = [f"--dependency={dependency}:{submitted[-1][0]}", "--kill-on-invalid-dep=yes"] if submitted else []
+    for path, config in configs.items():
+        if path.exists() and path.read_text(encoding="utf-8") != dump_config(config):
+            raise ConfigError(
+                f"{path} holds other settings, and a job that was submitted with it reads them when it starts. Choose "
+                "another name, or, where no such job is left, remove the file."
+            )
+    new = [path for path in configs if not path.exists()]
+    for path in new:
+        write_text(path, dump_config(configs[path]))
+    submitted: list[tuple[str, str]] = []
+    for chain in chains:
+        (chain[0].folder / "logs").mkdir(parents=True, exist_ok=True)
+        ids: list[str] = []
         try:
-            submitted.append((_submit([*job.options, *after, str(script)]), script))
+            for job in chain:
+                after = [f"--dependency={dependency}:{ids[-1]}", "--kill-on-invalid-dep=yes"] if ids else []
+                ids.append(_submit(job, after))
         except ClusterError:
-            if submitted:
-                subprocess.run(["scancel", *(number for number, _ in submitted)], check=False, capture_output=True)
+            if ids:
+                subprocess.run(["scancel", *ids], check=False, capture_output=True)
+            for path in () if submitted else new:
+                path.unlink(missing_ok=True)  # no job reads them: the next launch may have other settings
             raise
+        submitted += [(number, job.name) for number, job in zip(ids, chain, strict=True)]
     return submitted
 
 
-def script_of(env: EnvironmentConfig, options: LaunchOptions) -> str:
-    if options.vllm_server:
-        return "grpo_vllm_server"
-    if (options.nodes or 1) - options.retriever_nodes > 1 or (options.gpus or 1) > 1:
-        return "grpo_nodes"
-    return script_on_one_node(env)
-
-
-def requested_options(options: LaunchOptions) -> dict[str, str]:
-    """What the options ask for, by names of sbatch."""
-    values = {"nodes": options.nodes, "time": options.time, "partition": options.partition, "account": options.account}
-    return {name: str(value) for name, value in values.items() if value is not None}
-
-
-def placement_of(options: LaunchOptions) -> dict[str, str]:
-    """The part of `requested_options` that holds for jobs of another size, too."""
-    return {name: value for name, value in requested_options(options).items() if name in ("partition", "account")}
-
-
-def make_job(
-    name: str,
-    script: str,
-    arguments: str,
-    requested: dict[str, str],
-    target: JobTarget,
-    options: LaunchOptions,
-    array: bool = True,
-    before: Sequence[str] = (),
-) -> Job:
-    """A script with its request, its paths and its arguments filled in; without `array` it is one job.
-
-    `arguments` is text for a shell, `before` are lines of the script before its last.
-    """
-    request, body = header(script), command_of(script)
-    del request["job-name"], request["output"]
-    if not array:
-        del request["array"]
-    if script in ON_ONE_NODE and target.adapters:
-        request |= ONE_GPU
-    if options.gpus is not None and script.startswith("grpo_"):
-        requested = requested | {"gpus-per-node": str(options.gpus)}
-    log = f"{target.folder}/logs/job-{name}-".replace("%", "%%") + "%j.log"  # % begins one of Slurm's own names
-    called = {"job-name": f"{name}-{target.name}", "output": log}
-    job_options = [f"--{key}={value}" for key, value in (called | requested).items()]
-    variables = {"QUERYLECT_SLURM": str(FOLDER), "QUERYLECT": str(Path(sys.executable).with_name("querylect"))}
-    if os.environ.get("QUERYLECT_CLUSTER"):
-        variables["QUERYLECT_CLUSTER"] = os.path.abspath(os.environ["QUERYLECT_CLUSTER"])
-    if options.retriever_nodes and script.startswith("grpo_"):
-        variables["RETRIEVER_NODES"] = str(options.retriever_nodes)
-    lines = [
-        "#!/usr/bin/env bash",
-        f"# {shlex.join(['sbatch', *job_options, str(target.folder / 'job' / f'{name}.sh')])}",
-        f"# {script}.sh for {target.name}, written by `querylect {target.command}`. Submit it again, as above, to go "
-        "on.",
-        *(f"#SBATCH --{key}={value}" if value else f"#SBATCH --{key}" for key, value in (request | requested).items()),
-        *(f"export {key}={shlex.quote(value)}" for key, value in variables.items()),
-        'source "$QUERYLECT_SLURM/lib.sh"',
-        *before,
-        f'{body} {arguments} "$@"',
-    ]
-    return Job(name, "\n".join(lines) + "\n", job_options)
-
-
-def write_script(folder: Path, job: Job) -> Path:
-    path = folder / f"{job.name}.sh"
-    path.write_text(job.text, encoding="utf-8")
-    return path
-
-
-def _submit(arguments: Sequence[str]) -> str:
+def _submit(job: Job, after: Sequence[str]) -> str:
     """The id of the submitted job."""
     cluster = os.path.abspath(os.environ.get("QUERYLECT_CLUSTER") or FOLDER / "cluster.sh")
-    # What the file itself prints is no answer of sbatch, and a last line that fails is nothing wrong.
-    command = ["bash", "-c", 'source "$0"; exec sbatch --parsable "$@"', cluster, *arguments]
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    # The cluster file may print something, and end with a line that fails.
+    shell = ["bash", "-c", 'source "$0"; exec "$@"', cluster]
+    sbatch, *arguments = job.command
+    variables = {"QUERYLECT_CLUSTER": cluster}
+    command = [*shell, *_assignments(job), sbatch, "--parsable", *after, *arguments]
+    process = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False)
     if process.returncode:
         raise ClusterError(
             f"Slurm refused the job ({in_one_line(process.stderr)}). Change --nodes, --gpus, --time, --partition, "
             f"--account or what {cluster} exports."
         )
     return process.stdout.strip().splitlines()[-1].split(";")[0]
-
-
-def describe_jobs(jobs: Sequence[Job], folder: Path) -> str:
-    """The commands that submit jobs of `folder`, each with its script, as text."""
-    return "\n".join(
-        f"── {job.name}: {shlex.join(['sbatch', *job.options, str(folder / job.name)])}.sh\n{job.text}" for job in jobs
-    )

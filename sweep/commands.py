@@ -48,21 +48,21 @@ def sweep(
     for_slurm = [f"--{option}" for option, value in asked.items() if value is not None]
     if for_slurm and not slurm:
         raise ConfigError(f"{', '.join(for_slurm)} are for --slurm. Add it, or leave them out.")
-    from .runs import arrays_of, plan_sweep
+    from .runs import jobs_of_sweep, plan_sweep
     from .values import swept_values
 
     plan = plan_sweep(config, arguments or (), swept_values(values), name)
     if slurm and not table:
-        from ..slurm.array import describe_sweep, launch_sweep
-        from ..slurm.launch import LaunchOptions
+        from ..slurm.launch import LaunchOptions, describe, submit
 
-        options = LaunchOptions(nodes, gpus, time, partition, account)
-        arrays = arrays_of(plan, evaluate, at_once)
+        jobs = jobs_of_sweep(plan, evaluate, at_once)
+        chains = jobs.chains(LaunchOptions(nodes, gpus, time, partition, account))
         if dry_run:
-            typer.echo(describe_sweep(arrays, options), nl=False)
+            typer.echo(describe([job for chain in chains for job in chain]), nl=False)
             return
-        for number, script in launch_sweep(arrays, options):
-            typer.echo(f"{number} {script}")
+        # aftercorr: a task of the evaluation waits for the training of the same number alone
+        for number, job in submit(jobs.training, chains, "aftercorr"):
+            typer.echo(f"{number} {job}")
         return
     from .local import commands_of, refuse_failed, run_sweep
     from .table import write_table

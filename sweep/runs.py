@@ -3,7 +3,7 @@
 OUTPUT/SWEEP/configs/RUN.yaml   the settings of each run
 OUTPUT/SWEEP/RUN                its run folder
 OUTPUT/SWEEP/sweep.md           the table of runs, also as sweep.csv
-OUTPUT/SWEEP/job, logs          what was submitted to Slurm
+OUTPUT/SWEEP/logs               of jobs that were submitted to Slurm
 """
 
 import itertools
@@ -18,7 +18,7 @@ from ..configs.load import dump_config, load_config
 from ..configs.schema import RunConfig
 from ..configs.section import as_name
 from ..errors import ConfigError
-from ..slurm.array import ArrayRun, SweepArrays
+from ..slurm.launch import SweepJobs
 from ..storage import data_sha256, write_text
 from ..train.run_folder import changed_keys
 
@@ -134,12 +134,12 @@ def write_configs(runs: Sequence[SweepRun]) -> None:
         write_text(run.config_file, dump_config(run.config))
 
 
-def arrays_of(plan: SweepPlan, evaluate: bool, at_once: int | None) -> SweepArrays:
+def jobs_of_sweep(plan: SweepPlan, evaluate: bool, at_once: int | None) -> SweepJobs:
     """The runs that are not finished, for Slurm. Raises ConfigError if all of them are."""
-    training = [ArrayRun(run.config, run.config_file) for run in plan.runs if not run.is_trained]
+    training = {run.config_file: run.config for run in plan.runs if not run.is_trained}
     trained = [run.folder for run in plan.runs if evaluate and run.is_trained and not run.is_evaluated]
     if not (training or trained):
         raise ConfigError(
             f"all {len(plan.runs)} runs of {plan.folder} are finished; --table instead of --slurm writes their table."
         )
-    return SweepArrays(plan.name, plan.folder, training, trained, evaluate, at_once)
+    return SweepJobs(plan.folder, training, trained, evaluate, at_once)

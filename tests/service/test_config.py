@@ -15,7 +15,6 @@ from querylect.configs.schema import LoraConfig, RolloutConfig, RunConfig
 from querylect.configs.section import as_name
 from querylect.configs.yaml12 import card_metadata, parse_yaml, write_yaml
 from querylect.errors import ConfigError
-from querylect.slurm.facts import facts
 from querylect.train.run_folder import RunFolder
 
 from ..raising import refused
@@ -202,12 +201,9 @@ def test_a_tilde_is_the_home_folder_in_every_path_of_a_run(tmp_path, monkeypatch
     config = load_config("demo", ["output=~/runs", "env.index=~/index"])
     assert RunFolder.create(config).path == config.run_folder == tmp_path / "runs" / "demo"
     assert not config.env.has_index
-    assert facts("demo", ["output=~/runs", "env.index=~/index"])["index_locks"] == [str(tmp_path / ".index.job")]
     (tmp_path / "index").mkdir()
     (tmp_path / "index" / "manifest.json").touch()
     assert config.env.has_index
-    paths = facts("demo", ["output=~/runs", "env.index=~/index"])
-    assert (paths["run"], paths["building"]) == (str(tmp_path / "runs" / "demo"), [])
     assert not (tmp_path / "~").exists()
 
 

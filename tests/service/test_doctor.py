@@ -1,4 +1,4 @@
-"""`querylect doctor`: its findings about this machine, simulated machines, and what a config needs."""
+"""`querylect doctor`: its findings about this machine, simulated checks, and what a config needs."""
 
 import json
 import os
@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from querylect.cli import main
 from querylect.configs.load import load_config
-from querylect.doctor import machine as machines
-from querylect.doctor import surroundings as around
-from querylect.doctor.findings import Finding
+from querylect.doctor import checks
+from querylect.doctor.checks import Finding
 from querylect.doctor.memory import memory, preview_training
 from querylect.sources import install_command
 
@@ -27,11 +26,6 @@ def program(folder: Path, name: str, script: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def probe_printing(answer: str) -> subprocess.Popen[str]:
-    """A probe process that runs this code."""
-    return subprocess.Popen([sys.executable, "-c", answer], stdout=subprocess.PIPE, text=True)
-
-
 def by_name(findings: list[Finding]) -> dict[str, Finding]:
     return {finding.name: finding for finding in findings}
 
@@ -43,36 +37,34 @@ def test_a_machine_with_gpus(tmp_path, monkeypatch):
         "torch": {"cuda": "13.0", "gpus": [["NVIDIA H100", 79.6], ["NVIDIA H100", 79.6]], "bf16": True},
         "faiss": {"gpus": 2},
     }
-    findings = by_name(
-        machines.machine(tmp_path, machines.answer(probe_printing(f"print({json.dumps(json.dumps(devices))})")))
-    )
-    assert findings["driver"].detail == "NVIDIA 580.65.06, 2 GPUs"
-    assert findings["torch"].detail.endswith("CUDA 13.0: NVIDIA H100 (80 GiB), NVIDIA H100 (80 GiB)")
-    assert (findings["bf16"].state, findings["bf16"].detail) == ("ok", "the GPU is faster in it than in float32")
-    assert findings["faiss"].detail.endswith("on 2 GPUs")
+    monkeypatch.setattr(checks, "PROBE", f"print({json.dumps(json.dumps(devices))})")
+    findings = by_name(checks.machine(tmp_path, checks.probe()))
+    assert findings["driver"].seen == "NVIDIA 580.65.06, 2 GPUs"
+    assert findings["torch"].seen.endswith("CUDA 13.0: NVIDIA H100 (80 GiB), NVIDIA H100 (80 GiB)")
+    assert (findings["bf16"].state, findings["bf16"].seen) == ("ok", "the GPU is faster in it than in float32")
+    assert findings["faiss"].seen.endswith("on 2 GPUs")
 
 
 def test_a_machine_whose_torch_ends_the_process_and_without_a_driver(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    findings = by_name(
-        machines.machine(tmp_path / "not" / "yet", machines.answer(probe_printing("import os; os._exit(134)")))
-    )
+    monkeypatch.setattr(checks, "PROBE", "import os; os._exit(134)")
+    findings = by_name(checks.machine(tmp_path / "not" / "yet", checks.probe()))
     assert findings["driver"].state == "missing"
-    assert "exit code 134" in findings["torch"].detail
+    assert "exit code 134" in findings["torch"].seen
     assert findings["faiss"].state == "missing"
     assert "bf16" not in findings
-    assert str(tmp_path) in findings["disk"].detail
+    assert str(tmp_path) in findings["disk"].seen
 
 
 def test_a_cluster_by_its_partitions(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
-    assert around._slurm().detail == "no sbatch in PATH"
+    assert checks._slurm().seen == "no sbatch in PATH"
     program(tmp_path / "bin", "sbatch", "exit 0")
-    program(tmp_path / "bin", "sinfo", "echo 'gpu* up 4'; echo 'cpu up 20'")
+    program(tmp_path / "bin", "sinfo", "echo 'gpu*'; echo cpu")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    assert around._slurm().detail == "partitions: gpu*, cpu (* is the default)"
+    assert checks._slurm().seen == "partitions: gpu*, cpu (* is the default)"
     program(tmp_path / "bin", "sinfo", "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1")
-    assert (around._slurm().state, "Unable to contact" in around._slurm().detail) == ("missing", True)
+    assert (checks._slurm().state, "Unable to contact" in checks._slurm().seen) == ("missing", True)
 
 
 def test_an_extra_says_what_it_lacks_and_how_to_get_it(monkeypatch):
@@ -83,15 +75,18 @@ def test_an_extra_says_what_it_lacks_and_how_to_get_it(monkeypatch):
         "old": [Requirement("pytest>=999")],
         "gone": [Requirement("nowhere-to-be-found>=1"), Requirement("pytest")],
     }
-    monkeypatch.setattr(around, "known_extras", lambda: requirements)
-    findings = by_name(around.extras())
+    monkeypatch.setattr(checks, "known_extras", lambda: requirements)
+    findings = by_name(checks.extras())
     assert {name: finding.state for name, finding in findings.items()} == {
-        "there": "ok",
-        "old": "missing",
-        "gone": "missing",
+        "extra there": "ok",
+        "extra old": "missing",
+        "extra gone": "missing",
     }
-    assert findings["old"].detail.endswith("which is not >=999")
-    assert (findings["gone"].detail, findings["gone"].remedy) == ("no nowhere-to-be-found", install_command("gone"))
+    assert findings["extra old"].seen.endswith("which is not >=999")
+    assert (findings["extra gone"].seen, findings["extra gone"].remedy) == (
+        "no nowhere-to-be-found",
+        install_command("gone"),
+    )
 
 
 GIB = 2**30
@@ -102,7 +97,7 @@ H100 = ["NVIDIA H100", 79.2]
     ("name", "gpus", "state", "fact", "remedy"),
     [
         ("paper_bm25", [H100] * 8, "ok", "on 8 GPUs with ZeRO-2", ""),
-        ("paper_bm25", [H100], "needed", "on 1 GPU,", "policy.lora={}"),
+        ("paper_bm25", [H100], "failed", "on 1 GPU,", "policy.lora={}"),
         ("demo", [["small", 12.0]], "ok", "on 1 GPU,", ""),
         ("paper_bm25", [], "ok", "those of slurm/grpo_bm25.sh have 79 GiB each", ""),
         ("demo", [], "ok", "30.0 GiB are free", ""),
@@ -110,8 +105,8 @@ H100 = ["NVIDIA H100", 79.2]
 )
 def test_the_memory_of_a_run_against_this_machine_or_the_gpus_of_its_job(name, gpus, state, fact, remedy):
     finding = memory(load_config(name, []), {"gpus": gpus, "bf16": True}, 30 * GIB)
-    assert (finding.name, finding.state) == ("memory", state)
-    assert fact in finding.detail
+    assert finding.state == state
+    assert fact in f"{finding.seen}; {finding.expected}"
     assert remedy in finding.remedy
 
 
@@ -125,13 +120,13 @@ def test_a_policy_of_unknown_size_has_no_estimate():
 @pytest.mark.parametrize(("changes", "code"), [([], 0), (["policy.model=Qwen/Qwen3-32B"], 2)])
 def test_the_memory_of_a_run_on_gpus_that_are_not_here(capsys, monkeypatch, changes, code):
     """This machine is not probed."""
-    monkeypatch.setattr(machines, "start_probe", lambda: pytest.fail("the machine was probed"))
+    monkeypatch.setattr(checks, "probe", lambda: pytest.fail("the machine was probed"))
     with pytest.raises(SystemExit) as ended:
         main(["doctor", "paper_contriever", *changes, "--gpus", "8", "--gpu-memory", "80", "--json"])
     assert (ended.value.code or 0) == code
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
-    assert (finding["name"], bool(finding["remedy"])) == ("memory", code == 2)
-    assert "GiB per GPU on 8 GPUs" in finding["detail"]
+    assert bool(finding["remedy"]) == (code == 2)
+    assert "GiB per GPU on 8 GPUs" in finding["seen"]
 
 
 def test_a_dry_run_of_training_says_what_memory_it_takes_and_stays_a_config(capsys, tmp_path):
@@ -163,18 +158,17 @@ def test_the_command_on_this_machine_shows_no_token(tmp_path):
     report = json.loads(done.stdout)
     findings = {finding["name"]: finding for finding in report["findings"]}
     assert report["ready"] is True
-    assert findings["torch"]["state"] == findings["faiss"]["state"] == findings["wandb"]["state"] == "ok"
+    assert findings["torch"]["state"] == findings["faiss"]["state"] == "ok"
     for secret in (KEY, HF_TOKEN):
         assert secret not in done.stdout + done.stderr
 
 
-def test_without_a_config_nothing_is_needed(monkeypatch, capsys):
-    answer = json.dumps({"torch_error": "no", "faiss_error": "no"})
-    monkeypatch.setattr(machines, "start_probe", lambda: probe_printing(f"print({answer!r})"))
-    monkeypatch.setattr(around, "surroundings", lambda: [Finding("cluster", "slurm", "missing", "none", "do")])
+def test_findings_are_lines_with_their_remedies(monkeypatch, capsys):
+    monkeypatch.setattr(checks, "probe", lambda: {})
+    monkeypatch.setattr(
+        checks, "machine", lambda *_: [Finding("slurm", "missing", "none", "one", "do"), Finding("b", "ok", "1")]
+    )
     with pytest.raises(SystemExit) as ended:
         main(["doctor"])
     assert not ended.value.code
-    stdout = capsys.readouterr().out
-    assert "missing slurm" in stdout
-    assert "→ do" in stdout
+    assert capsys.readouterr().out == "missing slurm  none; expected one\n               → do\nok      b      1\n"

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from querylect.cli import main
-from querylect.doctor import gpu
-from querylect.doctor.findings import Finding
+from querylect.doctor import checks, gpu
+from querylect.doctor.checks import Finding
 from querylect.train.packing import packing
 
 from ..vllm_doubles import vllm  # noqa: F401 (fixture)
@@ -21,8 +21,8 @@ TINY = gpu.Workload(hidden=128, layers=1, vocabulary=300, lengths=(20, 5, 9, 4))
 def test_gradients_of_packed_trees_are_compared_with_flat_ones(monkeypatch):
     finding = gpu.gradients(CPU, TINY)
     assert (finding.state, finding.remedy) == ("ok", "")
-    assert "sdpa float32" in finding.detail
-    assert "flat bfloat16" in finding.detail
+    assert "sdpa float32" in finding.seen
+    assert "flat bfloat16" in finding.seen
     pack = packing._packed
 
     def shifted(paths, attention, device):
@@ -56,8 +56,8 @@ def test_one_wrong_key_in_bfloat16_alone_fails_the_gradients(hidden_key, monkeyp
 
 def test_vllm_is_compared_with_transformers_also_after_a_change_of_weights(vllm, monkeypatch):
     finding = gpu.vllm(CPU, TINY)
-    assert finding.state == "ok", finding.detail
-    assert "after a change of weights" in finding.detail
+    assert finding.state == "ok", finding.seen
+    assert "after a change of weights" in finding.seen
     first = type(vllm[0].answers).load
     monkeypatch.setattr(type(vllm[0].answers), "load", lambda model, weights: first(model, []) or list(weights))
     stale = gpu.vllm(CPU, TINY)
@@ -65,44 +65,27 @@ def test_vllm_is_compared_with_transformers_also_after_a_change_of_weights(vllm,
 
 
 def test_a_check_that_ends_or_hangs_is_said_and_the_next_one_runs(monkeypatch):
-    started = []
-
     def run(command, **options):
-        name, path = command[-2:]
-        started.append(name)
+        name = command[-1]
         if name == "gradients":
-            return SimpleNamespace(returncode=-11, stderr="Segmentation fault\n")
+            return SimpleNamespace(returncode=-11, stdout="", stderr="Segmentation fault\n")
         if name == "vllm":
-            raise gpu.subprocess.TimeoutExpired(command, options["timeout"])
-        gpu.write_check(name, path)
-        return SimpleNamespace(returncode=0, stderr="")
+            raise checks.subprocess.TimeoutExpired(command, options["timeout"])
+        return SimpleNamespace(returncode=0, stdout='a log\n{"name": "third", "state": "ok", "seen": "cuda"}\n')
 
-    monkeypatch.setattr(gpu.subprocess, "run", run)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    checks = {
-        name: lambda device, work, name=name: Finding("gpu", name, "ok", str(device)) for name in (*gpu.CHECKS, "third")
-    }
-    checks["other"] = lambda device, work: 1 / 0
-    monkeypatch.setattr(gpu, "CHECKS", checks)
-    findings = {finding.name: finding for finding in gpu.gpu_findings(7)}
-    assert started == list(findings) == ["gradients", "vllm", "third", "other"]
-    states = {name: finding.state for name, finding in findings.items()}
-    assert states == {"gradients": "failed", "vllm": "failed", "third": "ok", "other": "failed"}
-    assert "Segmentation fault" in findings["gradients"].detail
-    assert "ZeroDivisionError" in findings["other"].detail
-    assert "7 s" in findings["vllm"].detail
-    assert findings["third"].detail == "cuda"
+    monkeypatch.setattr(checks.subprocess, "run", run)
+    gradients, vllm, third = checks.gpu_findings(["gradients", "vllm", "third"])
+    assert (gradients.state, vllm.state, third.state) == ("failed", "failed", "ok")
+    assert "Segmentation fault" in gradients.seen
+    assert "300 s" in vllm.seen
+    assert third.seen == "cuda"
 
 
 @pytest.mark.parametrize(("state", "code"), [("ok", 0), ("missing", 0), ("failed", 2)])
 def test_the_command_ends_by_its_checks(monkeypatch, capsys, state, code):
-    from querylect.doctor import machine, surroundings
-
-    monkeypatch.setattr(gpu, "gpu_findings", lambda: [Finding("gpu", "vllm", state, "said")])
-    monkeypatch.setattr(machine, "start_probe", lambda: None)
-    monkeypatch.setattr(machine, "answer", lambda _probe: {})
-    monkeypatch.setattr(machine, "machine", lambda *_: [])
-    monkeypatch.setattr(surroundings, "surroundings", lambda: [])
+    monkeypatch.setattr(checks, "gpu_findings", lambda: [Finding("vllm", state, "said")])
+    monkeypatch.setattr(checks, "probe", lambda: {})
+    monkeypatch.setattr(checks, "machine", lambda *_: [])
     with pytest.raises(SystemExit) as ended:
         main(["doctor", "--gpu", "--json"])
     assert (ended.value.code or 0) == code
@@ -112,7 +95,7 @@ def test_the_command_ends_by_its_checks(monkeypatch, capsys, state, code):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_without_a_gpu_a_check_says_so(tmp_path):
-    gpu.write_check("vllm", str(tmp_path / "finding.json"))
-    finding = json.loads((tmp_path / "finding.json").read_text())
-    assert (finding["state"], finding["detail"]) == ("failed", "torch sees no GPU")
+def test_without_a_gpu_a_check_says_so(capsys):
+    gpu.main("vllm")
+    finding = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (finding["state"], finding["seen"]) == ("failed", "torch sees no GPU")

@@ -17,12 +17,11 @@ from pydantic import TypeAdapter
 from querylect.cli import main
 from querylect.configs.load import dump_config, load_config
 from querylect.configs.section import Name
-from querylect.errors import ClusterError, ConfigError, StoppedError
-from querylect.slurm.array import SweepArrays, describe_sweep, jobs_of_sweep, launch_sweep
-from querylect.slurm.launch import LaunchOptions
+from querylect.errors import ConfigError, StoppedError
+from querylect.slurm.launch import LaunchOptions, submit
 from querylect.sweep import local
 from querylect.sweep.local import commands_of, run_process
-from querylect.sweep.runs import arrays_of, plan_sweep, run_names
+from querylect.sweep.runs import jobs_of_sweep, plan_sweep, run_names
 from querylect.sweep.values import swept_values
 
 from ..command import end
@@ -143,37 +142,19 @@ def started(run, final=False):
 def test_an_array_trains_one_run_per_task_and_evaluates_each_after_it(workdir):
     runs = plan(*GRID)
     started(runs.runs[1], final=True)
-    options = LaunchOptions(time="2:00:00", partition="gpu")
-    arrays = arrays_of(runs, evaluate=True, at_once=2)
-    (training, evaluation), (late,) = jobs_of_sweep(arrays, options)
+    jobs = jobs_of_sweep(runs, evaluate=True, at_once=2)
+    (training, evaluation), (late,) = jobs.chains(LaunchOptions(time="2:00:00", partition="gpu"))
     assert [job.name for job in (training, evaluation, late)] == ["train", "eval", "eval-trained"]
-    for job, span in ((training, "1-3%2"), (evaluation, "1-3%2"), (late, "1-1%2")):
-        assert f"#SBATCH --array={span}\n" in job.text
-        assert f"--array={span}" in job.options
-        assert "--partition=gpu" in job.options
-        assert job.text.count("#SBATCH --array") == 1
-    assert "--time=2:00:00" in training.options
-    assert not any("--time" in option for option in evaluation.options)
-    assert "runs/tiny-sweep/learning_rate-0.0001-branching-4 " in late.text
-    description = describe_sweep(arrays, options)
-    first = runs.runs[0]
-    assert str(first.config_file) in description
-    assert str(first.folder) in description
+    for job, tasks in ((training, "1-3%2"), (evaluation, "1-3%2"), (late, "1-1%2")):
+        assert job.request["array"] == tasks
+        assert job.request["partition"] == "gpu"
+    assert training.request["time"] == "2:00:00"
+    assert "time" not in evaluation.request
+    waiting = [run for run in runs.runs if run is not runs.runs[1]]
+    assert training.arguments == [str(run.config_file) for run in waiting]
+    assert evaluation.arguments == [str(run.folder) for run in waiting]
+    assert late.arguments == ["runs/tiny-sweep/learning_rate-0.0001-branching-4"]
     assert list(workdir.iterdir()) == [workdir / "runs"]
-
-
-def test_every_task_reads_its_own_config(workdir, tmp_path):
-    sweep = plan("seed=0,1,2", overrides=["output=it's a $(touch marker) #1"])
-    runs = sweep.runs
-    arrays = SweepArrays("s", runs[0].folder.parent, arrays_of(sweep, False, None).training)
-    ((job,),) = jobs_of_sweep(arrays, LaunchOptions())
-    (tmp_path / "lib.sh").write_text('train_job() { printf "%s\\n" "$1"; }\n')
-    script = "\n".join(line for line in job.text.splitlines() if not line.startswith("export QUERYLECT_SLURM"))
-    for task, run in enumerate(runs, start=1):
-        environment = {"SLURM_ARRAY_TASK_ID": str(task), "QUERYLECT_SLURM": str(tmp_path), "PATH": "/usr/bin:/bin"}
-        done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
-        assert done.stdout == f"{run.config_file}\n"
-    assert not (workdir / "marker").exists()
 
 
 def test_an_array_is_submitted_once_for_settings_that_stay(workdir, tmp_path, monkeypatch):
@@ -183,20 +164,23 @@ def test_an_array_is_submitted_once_for_settings_that_stay(workdir, tmp_path, mo
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     assert command("tiny", "--set", "seed=0,1", "--slurm", "--eval") == 0
     first, second = (workdir / "calls").read_text().splitlines()
-    assert "--dependency=aftercorr:12 --kill-on-invalid-dep=yes runs/tiny-sweep/job/eval.sh" in second
-    assert first.endswith("--array=1-2 runs/tiny-sweep/job/train.sh")
+    assert "--dependency=aftercorr:12 --kill-on-invalid-dep=yes" in second
+    assert second.endswith("eval_array.sh runs/tiny-sweep/seed-0 runs/tiny-sweep/seed-1")
+    assert " --array=1-2 " in first
     assert load_config("runs/tiny-sweep/configs/seed-1.yaml").seed == 1
-    with refused(ConfigError, "runs/tiny-sweep/configs/seed-0.yaml", "--name"):
-        launch_sweep(arrays_of(plan("seed=0", overrides=["train.steps=9"]), False, None), LaunchOptions())
+
+    def submit_jobs(*grid, **more):
+        jobs = jobs_of_sweep(plan(*grid, **more), False, None)
+        submit(jobs.training, jobs.chains(LaunchOptions()))
+
+    with refused(ConfigError, "runs/tiny-sweep/configs/seed-0.yaml"):
+        submit_jobs("seed=0", overrides=["train.steps=9"])
     with refused(ConfigError, "grpo_bm25", "grpo_contriever"):
-        launch_sweep(arrays_of(plan("env.retriever=bm25,contriever"), False, None), LaunchOptions())
+        submit_jobs("env.retriever=bm25,contriever")
     for run in plan("seed=0,1").runs:
         started(run, final=True)
     with refused(ConfigError, "--table"):
-        arrays_of(plan("seed=0,1"), False, None)
-    monkeypatch.setenv("PATH", "/nowhere")
-    with refused(ClusterError, "sweep"):
-        launch_sweep(arrays_of(plan("seed=2"), False, None), LaunchOptions())
+        submit_jobs("seed=0,1")
 
 
 RUN = """#!/usr/bin/env bash

@@ -93,12 +93,12 @@ def test_everything_light_works_without_optional_packages():
 
         heavy = {"openai", "httpx", "jinja2", "rich"}
         assert not heavy & sys.modules.keys()
-        import querylect.doctor.commands, querylect.doctor.machine
+        import querylect.doctor.commands, querylect.doctor.checks
         import querylect.envs.client.client, querylect.inference.adapters.common
         from querylect.cli import main
         from querylect.rewards.metrics import measure
 
-        querylect.doctor.machine.PROBE = blocking + querylect.doctor.machine.PROBE  # a process of its own
+        querylect.doctor.checks.PROBE = blocking + querylect.doctor.checks.PROBE  # a process of its own
         assert querylect.Rewriter is querylect.inference.rewriter.Rewriter
         print(measure("ndcg@10")(["b", "a"], {"a": 1}), measure("mrr")(["b", "a"], {"a": 1}))
         for arguments in (["--help"], ["train", "demo", "--dry-run"], ["launch", "demo", "--dry-run"], ["doctor"]):
