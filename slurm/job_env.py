@@ -1,12 +1,11 @@
-"""Prints what a job needs of its config as shell assignments: `python -m querylect.slurm.job_env [--gpus N [--on-all]]
-CONFIG [KEY=VALUE …]`, where N GPUs train; --on-all: adapters too.
+"""Prints what a job needs of its config as shell assignments: `python -m querylect.slurm.job_env GPUS ON_ALL CONFIG
+[KEY=VALUE …]`. ON_ALL, unless empty: adapters are trained on all GPUs.
 
 Runs at the start of every job, without heavy imports. Exit code 2 and one sentence if the config is wrong.
 """
 
 import shlex
 import sys
-from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,21 +35,17 @@ def job_env(
     for name, member in served.items():
         if not member.env.has_index:
             missing.setdefault(member.env.index_folder, name)
-    run = settings.run_folder
+    parts = [index.with_name(f".{index.name}.parts") for index in missing]
     return {
-        "run": str(run),
+        "run": str(settings.run_folder),
         "model": settings.policy.model,
         "launcher": launcher_of(settings.policy, gpus, on_all),
         "token_envs": tokens,
         "serving": list(served),  # names of the environments that the job serves; "" without a mix
         "building": list(missing.values()),  # those of them that have no index
         # folders whose files tell that the job has finished something
-        "finished": [str(run / "checkpoints"), *(str(path) for index in missing for path in _written(index))],
+        "finished": [str(path) for path in (settings.run_folder / "checkpoints", *missing, *parts)],
     }
-
-
-def _written(index: Path) -> list[Path]:
-    return [index, index.with_name(f".{index.name}.parts")]
 
 
 def as_shell(variables: dict[str, str | Sequence[str]]) -> str:
@@ -62,16 +57,10 @@ def as_shell(variables: dict[str, str | Sequence[str]]) -> str:
     return "\n".join(f"{name}={value}" for name, value in quoted.items())
 
 
-def main() -> int:
-    parser = ArgumentParser()
-    parser.add_argument("--gpus", type=int, default=1)
-    parser.add_argument("--on-all", action="store_true")
-    parser.add_argument("config")
-    parser.add_argument("overrides", nargs="*")
-    options = parser.parse_args()
+def main(gpus: str, on_all: str, config: str, *overrides: str) -> int:
     set_up_logging()
     try:
-        variables = job_env(options.config, options.overrides, options.gpus, options.on_all)
+        variables = job_env(config, overrides, int(gpus), bool(on_all))
     except QuerylectError as error:
         sys.stderr.write(f"{error.label}: {error}\n")
         return error.exit_code
@@ -80,4 +69,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

@@ -53,10 +53,10 @@ read_arguments() {
     done
 }
 
-# Sets the variables that slurm/job_env.py prints for the config; "$@": its options.
+# Sets the variables that slurm/job_env.py prints for the config: GPUS ON_ALL.
 read_config() {
     local variables
-    variables="$("${container[@]}" "$bin/python" -m querylect.slurm.job_env "$@" "${arguments[@]}")" || exit
+    variables="$("${container[@]}" "$bin/python" -m querylect.slurm.job_env "$1" "$2" "${arguments[@]}")" || exit
     eval "$variables"
 }
 
@@ -207,15 +207,15 @@ end_all() {
     done
     kill -9 "${running[@]}" 2>/dev/null || true
     running=()
-    [ -n "$dry" ] || [ -z "$services" ] || rm -rf "$services"
+    [ -n "$dry" ] || rm -rf "$services"
 }
 
 # ── Parts of a training job ─────────────────────────────────────────────────────────────────────────────────────────
 
 # Makes the folders of the run and this job's token. A second job of the run is refused by the trainer's lock.
 open_run() {
-    services="$run/services-${SLURM_JOB_ID:-$$}"
-    [ -z "$dry" ] || { services="$run/services-JOB"; return; }
+    services="$run/services-${SLURM_JOB_ID:-JOB}"
+    [ -z "$dry" ] || return 0
     mkdir -p "$run/logs"
     rm -rf "$services"
     (umask 077 && mkdir "$services" && head -c 32 /dev/urandom | base64 >"$services/token")
@@ -233,8 +233,8 @@ start_retrievers() {
     fi
     export QUERYLECT_SERVICES="$services"
     for token_env in "${token_envs[@]}"; do
-        unset "$token_env"   # the token of the submitting shell would take precedence over the file
         export "${token_env}_FILE=$services/token"
+        unset "$token_env"   # the token of the submitting shell would take precedence over the file
     done
     [ "${RETRIEVER_DEVICE:-}" != cpu ] || device=(env CUDA_VISIBLE_DEVICES=)
     for environment in "${serving[@]}"; do
@@ -268,7 +268,7 @@ are_ready() {
 start_vllm() {
     local port host=127.0.0.1 command more
     [ -n "$vllm_node" ] || [ "${#seen_by_vllm[@]}" != 0 ] || return 0
-    port="${VLLM_PORT:-$(job_port 1)}"
+    port="$(job_port 1)"
     command=("$bin/trl" vllm-serve --model "$model" --port "$port" --enable_prefix_caching true)
     if [ -z "$vllm_node" ]; then
         read -ra more <<<"${VLLM_ARGS---data_parallel_size $VLLM_GPUS}"
@@ -295,9 +295,9 @@ start_trainer() {
     fi
     launch=(--num_machines "$nodes" "${launcher[@]}"
         --main_process_ip "$([ "$nodes" = 1 ] && echo 127.0.0.1 || address_of "${trainers[0]}")"
-        --main_process_port "${MASTER_PORT:-$(job_port 0)}" -m querylect "${train[@]}")
+        --main_process_port "$(job_port 0)" -m querylect "${train[@]}")
     # The launcher passes signals on and waits until the step under way is saved: its default is 30 seconds.
-    export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 PET_SHUTDOWN_TIMEOUT="${GRACE_SECONDS:-540}"
+    export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 PET_SHUTDOWN_TIMEOUT=540
     cpus=$((${SLURM_CPUS_PER_TASK:-1} * nodes / trainer_gpus))
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((cpus > 0 ? cpus : 1))}"
     if [ "$nodes" = 1 ]; then
@@ -342,8 +342,8 @@ train_job() {
     arguments=("${items[@]:-$default}" "${changes[@]}")
     share_out "${vllm_nodes:-0}"
     [ -z "$vllm_node" ] && [ "${#seen_by_vllm[@]}" = 0 ] || arguments+=(rollout.engine=vllm_server)
-    read_config --gpus "$trainer_gpus" ${on_all:+--on-all}
-    [ -z "$dry" ] || { show_request; echo "run"; show_command "$run"; }
+    read_config "$trainer_gpus" "${on_all:-}"
+    [ -z "$dry" ] || show_request
     open_run
     if [ "${#building[@]}" != 0 ]; then
         start index "${container[@]}" "$querylect" index build "${arguments[@]}" --missing
@@ -363,7 +363,7 @@ index_job() {
     read_arguments "$@"
     [ "${#items[@]}" = 1 ] || refuse "Name the config: sbatch slurm/index_array.sh CONFIG [KEY=VALUE …]"
     arguments=("${items[@]}" "${changes[@]}")
-    read_config
+    read_config 1 ""
     [ -z "$dry" ] || show_request
     task="${SLURM_ARRAY_TASK_ID:-${dry:+1}}"
     case "$task/$tasks" in

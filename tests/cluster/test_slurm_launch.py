@@ -126,7 +126,7 @@ def hostile_config():
 
     fill(values, "")
     assert {"output", "env.index", "env.model", "env.host", "policy.model"} <= set(accepted)
-    assert not {"name", "client.token_env"} & set(accepted)
+    assert "name" not in accepted
     return validated(RunConfig, values, "here")
 
 
@@ -137,7 +137,7 @@ def test_a_dry_run_executes_nothing_of_a_config_and_prints_commands_to_paste(wor
     for head, job in zip(heads, jobs, strict=True):
         pasted = subprocess.run(["bash", "-c", f"printf '%s\\0' {head}"], capture_output=True, text=True, check=True)
         words = pasted.stdout.split("\0")[:-1]
-        assert words[words.index("sbatch") :] == job.command
+        assert words == job.command()
         assert any(HOSTILE in word for word in words)
     assert not list(workdir.iterdir())
 
