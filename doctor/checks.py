@@ -60,7 +60,7 @@ class Finding:
     name: str
     state: Literal["ok", "missing", "failed"]
     """missing: not there, and needed for some purposes only."""
-    seen: str
+    observed: str
     expected: str = ""
     remedy: str = ""
     """What to do, as a command if there is one."""
@@ -72,7 +72,7 @@ def as_text(findings: list[Finding]) -> str:
     lines: list[str] = []
     for finding in findings:
         expected = f"; expected {finding.expected}" if finding.expected else ""
-        lines.append(f"{finding.state:<8}{finding.name:<{width}}  {finding.seen}{expected}")
+        lines.append(f"{finding.state:<8}{finding.name:<{width}}  {finding.observed}{expected}")
         if finding.remedy:
             lines.append(f"{'':<8}{'':<{width}}  → {finding.remedy}")
     return "\n".join(lines)
@@ -143,10 +143,10 @@ def available_bytes() -> int:
 def _disk(output: Path) -> Finding:
     folder = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
     free, writable = shutil.disk_usage(folder).free / 2**30, os.access(folder, os.W_OK)
-    seen = f"{free:.1f} GiB free in {folder}{'' if writable else ', which cannot be written to'}"
+    observed = f"{free:.1f} GiB free in {folder}{'' if writable else ', which cannot be written to'}"
     if writable and free >= DISK_GIB:
-        return Finding("disk", "ok", seen)
-    return Finding("disk", "missing", seen, f"{DISK_GIB} GiB for checkpoints", "free some space, or set output=…")
+        return Finding("disk", "ok", observed)
+    return Finding("disk", "missing", observed, f"{DISK_GIB} GiB for checkpoints", "free some space, or set output=…")
 
 
 def _driver() -> Finding:
@@ -185,11 +185,11 @@ def _compiled(package: str) -> Finding:
     """A package that compiles code when it runs."""
     installed = installed_versions([package]).get(package)
     compiler = any(map(shutil.which, ("g++", "c++", "clang++")))
-    seen = f"{installed or 'not installed'}{'' if compiler else ', no C++ compiler'}"
+    observed = f"{installed or 'not installed'}{'' if compiler else ', no C++ compiler'}"
     if installed and compiler:
-        return Finding(package, "ok", seen)
+        return Finding(package, "ok", observed)
     remedy = "apt-get install g++" if installed else install_command("gpu" if package == "triton" else package)
-    return Finding(package, "missing", seen, remedy=remedy)
+    return Finding(package, "missing", observed, remedy=remedy)
 
 
 def extras() -> list[Finding]:

@@ -61,11 +61,11 @@ def gradients(device: torch.device, work: Workload) -> Finding:
         exact_error, rounded_error = error(_gradient(model, rows, kind)), error(rounded[kind])
         equal &= exact_error <= FLOAT32_ERROR and rounded_error <= BFLOAT16_FACTOR * flat  # False for NaN
         parts.append(f"{kind} float32 {exact_error:.1e}, bfloat16 {rounded_error:.1e}")
-    seen = f"relative error of gradients against flat float32 rows: {'; '.join(parts)}"
+    observed = f"relative error of gradients against flat float32 rows: {'; '.join(parts)}"
     expected = f"float32 up to {FLOAT32_ERROR:g}, bfloat16 up to {BFLOAT16_FACTOR:g} times that of flat rows"
     if equal:
-        return Finding("gradients", "ok", seen, expected)
-    return Finding("gradients", "failed", seen, expected, "train with train.packing=false, and report this")
+        return Finding("gradients", "ok", observed, expected)
+    return Finding("gradients", "failed", observed, expected, "train with train.packing=false, and report this")
 
 
 def vllm(device: torch.device, work: Workload) -> Finding:
@@ -95,11 +95,11 @@ def vllm(device: torch.device, work: Workload) -> Finding:
             weights.sleep()
             with torch.no_grad():
                 model.get_output_embeddings().weight.mul_(1.5)
-    seen = f"mean difference of greedy log-probabilities from transformers: {', '.join(parts)}"
+    observed = f"mean difference of greedy log-probabilities from transformers: {', '.join(parts)}"
     expected = f"up to {LOGP_ERROR} nats"
     if error <= LOGP_ERROR:
-        return Finding("vllm", "ok", seen, expected)
-    return Finding("vllm", "failed", seen, expected, "use rollout.engine=transformers, and report this")
+        return Finding("vllm", "ok", observed, expected)
+    return Finding("vllm", "failed", observed, expected, "use rollout.engine=transformers, and report this")
 
 
 def _policy(work: Workload, device: torch.device) -> PreTrainedModel:

@@ -45,15 +45,19 @@ def preview_training(config: RunConfig) -> list[str]:
     processes = int(launched or (1 if alone else request.layout.processes))
     check_combinations(config, processes, launched is None and not alone and request.layout.zero > 0)
     if planner is None:
-        return [f"memory: {_unknown(config).seen}"]
+        return [f"memory: {_unknown(config).observed}"]
     finding = _finding(planner, [request.layout], f"those of slurm/{request.script}.sh")
     parts = [f"  {part}" for part in planner.estimate(request.layout).lines()[1:]]
-    return [f"memory: {finding.seen}; {finding.expected}", *parts, *([f"  {finding.remedy}"] if finding.remedy else [])]
+    return [
+        f"memory: {finding.observed}; {finding.expected}",
+        *parts,
+        *([f"  {finding.remedy}"] if finding.remedy else []),
+    ]
 
 
 def _unknown(config: RunConfig) -> Finding:
-    seen = f"not estimated: nothing says how large policy.model {config.policy.model!r} is"
-    return Finding(NAME, "missing", seen, "a folder with config.json, or a name with a size")
+    observed = f"not estimated: nothing says how large policy.model {config.policy.model!r} is"
+    return Finding(NAME, "missing", observed, "a folder with config.json, or a name with a size")
 
 
 def _layouts(policy: PolicyConfig, count: int, size: float, fast: bool) -> list[ProcessLayout]:

@@ -39,10 +39,10 @@ def test_a_machine_with_gpus(tmp_path, monkeypatch):
     }
     monkeypatch.setattr(checks, "PROBE", f"print({json.dumps(json.dumps(devices))})")
     findings = by_name(checks.machine(tmp_path, checks.probe()))
-    assert findings["driver"].seen == "NVIDIA 580.65.06, 2 GPUs"
-    assert findings["torch"].seen.endswith("CUDA 13.0: NVIDIA H100 (80 GiB), NVIDIA H100 (80 GiB)")
-    assert (findings["bf16"].state, findings["bf16"].seen) == ("ok", "the GPU is faster in it than in float32")
-    assert findings["faiss"].seen.endswith("on 2 GPUs")
+    assert findings["driver"].observed == "NVIDIA 580.65.06, 2 GPUs"
+    assert findings["torch"].observed.endswith("CUDA 13.0: NVIDIA H100 (80 GiB), NVIDIA H100 (80 GiB)")
+    assert (findings["bf16"].state, findings["bf16"].observed) == ("ok", "the GPU is faster in it than in float32")
+    assert findings["faiss"].observed.endswith("on 2 GPUs")
 
 
 def test_a_machine_whose_torch_ends_the_process_and_without_a_driver(tmp_path, monkeypatch):
@@ -50,21 +50,21 @@ def test_a_machine_whose_torch_ends_the_process_and_without_a_driver(tmp_path, m
     monkeypatch.setattr(checks, "PROBE", "import os; os._exit(134)")
     findings = by_name(checks.machine(tmp_path / "not" / "yet", checks.probe()))
     assert findings["driver"].state == "missing"
-    assert "exit code 134" in findings["torch"].seen
+    assert "exit code 134" in findings["torch"].observed
     assert findings["faiss"].state == "missing"
     assert "bf16" not in findings
-    assert str(tmp_path) in findings["disk"].seen
+    assert str(tmp_path) in findings["disk"].observed
 
 
 def test_a_cluster_by_its_partitions(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
-    assert checks._slurm().seen == "no sbatch in PATH"
+    assert checks._slurm().observed == "no sbatch in PATH"
     program(tmp_path / "bin", "sbatch", "exit 0")
     program(tmp_path / "bin", "sinfo", "echo 'gpu*'; echo cpu")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    assert checks._slurm().seen == "partitions: gpu*, cpu (* is the default)"
+    assert checks._slurm().observed == "partitions: gpu*, cpu (* is the default)"
     program(tmp_path / "bin", "sinfo", "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1")
-    assert (checks._slurm().state, "Unable to contact" in checks._slurm().seen) == ("missing", True)
+    assert (checks._slurm().state, "Unable to contact" in checks._slurm().observed) == ("missing", True)
 
 
 def test_an_extra_says_what_it_lacks_and_how_to_get_it(monkeypatch):
@@ -82,8 +82,8 @@ def test_an_extra_says_what_it_lacks_and_how_to_get_it(monkeypatch):
         "extra old": "missing",
         "extra gone": "missing",
     }
-    assert findings["extra old"].seen.endswith("which is not >=999")
-    assert (findings["extra gone"].seen, findings["extra gone"].remedy) == (
+    assert findings["extra old"].observed.endswith("which is not >=999")
+    assert (findings["extra gone"].observed, findings["extra gone"].remedy) == (
         "no nowhere-to-be-found",
         install_command("gone"),
     )
@@ -106,7 +106,7 @@ H100 = ["NVIDIA H100", 79.2]
 def test_the_memory_of_a_run_against_this_machine_or_the_gpus_of_its_job(name, gpus, state, fact, remedy):
     finding = memory(load_config(name, []), {"gpus": gpus, "bf16": True}, 30 * GIB)
     assert finding.state == state
-    assert fact in f"{finding.seen}; {finding.expected}"
+    assert fact in f"{finding.observed}; {finding.expected}"
     assert remedy in finding.remedy
 
 
@@ -126,7 +126,7 @@ def test_the_memory_of_a_run_on_gpus_that_are_not_here(capsys, monkeypatch, chan
     assert (ended.value.code or 0) == code
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
     assert bool(finding["remedy"]) == (code == 2)
-    assert "GiB per GPU on 8 GPUs" in finding["seen"]
+    assert "GiB per GPU on 8 GPUs" in finding["observed"]
 
 
 def test_a_dry_run_of_training_says_what_memory_it_takes_and_stays_a_config(capsys, tmp_path):

@@ -21,8 +21,8 @@ TINY = gpu.Workload(hidden=128, layers=1, vocabulary=300, lengths=(20, 5, 9, 4))
 def test_gradients_of_packed_trees_are_compared_with_flat_ones(monkeypatch):
     finding = gpu.gradients(CPU, TINY)
     assert (finding.state, finding.remedy) == ("ok", "")
-    assert "sdpa float32" in finding.seen
-    assert "flat bfloat16" in finding.seen
+    assert "sdpa float32" in finding.observed
+    assert "flat bfloat16" in finding.observed
     pack = packing._packed
 
     def shifted(paths, attention, device):
@@ -56,8 +56,8 @@ def test_one_wrong_key_in_bfloat16_alone_fails_the_gradients(hidden_key, monkeyp
 
 def test_vllm_is_compared_with_transformers_also_after_a_change_of_weights(vllm, monkeypatch):
     finding = gpu.vllm(CPU, TINY)
-    assert finding.state == "ok", finding.seen
-    assert "after a change of weights" in finding.seen
+    assert finding.state == "ok", finding.observed
+    assert "after a change of weights" in finding.observed
     first = type(vllm[0].answers).load
     monkeypatch.setattr(type(vllm[0].answers), "load", lambda model, weights: first(model, []) or list(weights))
     stale = gpu.vllm(CPU, TINY)
@@ -71,14 +71,14 @@ def test_a_check_that_ends_or_hangs_is_said_and_the_next_one_runs(monkeypatch):
             return SimpleNamespace(returncode=-11, stdout="", stderr="Segmentation fault\n")
         if name == "vllm":
             raise checks.subprocess.TimeoutExpired(command, options["timeout"])
-        return SimpleNamespace(returncode=0, stdout='a log\n{"name": "third", "state": "ok", "seen": "cuda"}\n')
+        return SimpleNamespace(returncode=0, stdout='a log\n{"name": "third", "state": "ok", "observed": "cuda"}\n')
 
     monkeypatch.setattr(checks.subprocess, "run", run)
     gradients, vllm, third = checks.gpu_findings(["gradients", "vllm", "third"])
     assert (gradients.state, vllm.state, third.state) == ("failed", "failed", "ok")
-    assert "Segmentation fault" in gradients.seen
-    assert "300 s" in vllm.seen
-    assert third.seen == "cuda"
+    assert "Segmentation fault" in gradients.observed
+    assert "300 s" in vllm.observed
+    assert third.observed == "cuda"
 
 
 @pytest.mark.parametrize(("state", "code"), [("ok", 0), ("missing", 0), ("failed", 2)])
@@ -98,4 +98,4 @@ def test_the_command_ends_by_its_checks(monkeypatch, capsys, state, code):
 def test_without_a_gpu_a_check_says_so(capsys):
     gpu.main("vllm")
     finding = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (finding["state"], finding["seen"]) == ("failed", "torch sees no GPU")
+    assert (finding["state"], finding["observed"]) == ("failed", "torch sees no GPU")
