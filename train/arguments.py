@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from ..configs.schema import PolicyConfig, RolloutConfig, RunConfig, TrainConfig
 from ..errors import ConfigError
 from ..rollouts.engines.base import check_tensor_parallel
-from .fsdp import check_fsdp, uses_fsdp
-from .zero import lacks_float32_masters, uses_deepspeed
+from .sharding import check_fsdp, lacks_float32_masters, uses_deepspeed, uses_fsdp
 
 if TYPE_CHECKING:
     from trl import GRPOConfig

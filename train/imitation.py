@@ -16,7 +16,7 @@ from ..configs.schema import TrainConfig
 from ..data.sampling import in_batches
 from ..logs import progress_bar
 from ..rollouts.memory import give_back_freed_memory
-from .packing.check import attention_kind
+from .packing.attention import attention_kind
 from .packing.packing import token_logps
 from .run_folder import RunFolder
 

@@ -31,10 +31,9 @@ from ..rollouts.tokenizer import Tokenizer
 from ..storage import only_command
 from .arguments import check_combinations, grpo_config, trainable_dtype
 from .distributed.processes import Processes, launched, shared_environment
-from .fsdp import splits_weights
 from .questions import TrainingData, prepare_data
 from .run_folder import RunFolder, remove_traces, staged, step_of
-from .zero import zero_stage
+from .sharding import splits_weights, zero_stage
 
 if TYPE_CHECKING:
     from peft import PeftModel

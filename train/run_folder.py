@@ -32,7 +32,7 @@ from ..rollouts.checkpoints import WARM_START_FOLDER
 from ..sources import portable
 from ..storage import append, atomic_folder, parse_json, restore_folder, write_text, writing
 from ..version import __version__
-from .zero import OPTIMIZER_PARTS, uses_deepspeed
+from .sharding import OPTIMIZER_PARTS, uses_deepspeed
 
 log = logging.getLogger(__name__)
 

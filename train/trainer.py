@@ -28,7 +28,6 @@ Differences from textbook GRPO (docs/training.md has the settings):
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -37,6 +36,7 @@ from typing import TYPE_CHECKING
 import torch
 from accelerate.utils import fsdp2_prepare_model
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader
 from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
@@ -52,17 +52,23 @@ from .answers import reader_metrics
 from .batch import Rollout, TurnBatch, turn_batch
 from .credit import Credit, assign_credit, subsample
 from .distributed.processes import Processes, step_timeout
-from .fsdp import enable_fsdp, load_optimizer, save_optimizer, splits_weights, uses_fsdp, whole_weights
 from .loss import Normalizer, StepFigures, importance_weights, policy_loss
 from .metrics import step_metrics
 from .mix import mix_metrics, refuse_outage
-from .packing.check import attention_kind
+from .packing.attention import attention_kind
 from .packing.packing import token_logps
-from .reference import loaded_on_the_cpu, offload, offloads, on_device, release
 from .run_folder import RunFolder, remove_traces
+from .sharding import (
+    enable_fsdp,
+    load_optimizer,
+    save_optimizer,
+    splits_weights,
+    uses_deepspeed,
+    uses_fsdp,
+    whole_weights,
+)
 from .step_trees import StepTrees, random_states
 from .turns import Turns, describe, gather, turns_of
-from .zero import uses_deepspeed
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -101,20 +107,19 @@ class TreeTrainer(GRPOTrainer):
         self._preparing = 0.0
         self._staging: Path | None = None
         self._before_step: tuple[int, Callable[[], None]] | None = None
-        with loaded_on_the_cpu(args):
-            super().__init__(
-                model,
-                reward_funcs=_no_reward,
-                args=args,
-                train_dataset=Dataset.from_dict({"prompt": list(step_trees.questions)}),
-                processing_class=processing_class,
-            )
+        if run.train.beta and run.policy.lora is None:  # "auto" would leave on the disk what does not fit beside vLLM
+            args.model_init_kwargs = {"device_map": None}
+        super().__init__(
+            model,
+            reward_funcs=_no_reward,
+            args=args,
+            train_dataset=Dataset.from_dict({"prompt": list(step_trees.questions)}),
+            processing_class=processing_class,
+        )
         if uses_fsdp() and self.ref_model is not None:
             fsdp2_prepare_model(self.accelerator, self.ref_model)
-        self.offloads_reference = self.ref_model is not None and offloads(self.accelerator.device)
-        """Whether the reference model is on the GPU only while its log-probabilities are computed."""
-        if self.offloads_reference:
-            offload(self.ref_model)
+        elif self.ref_model is not None:
+            self._move_reference("cpu")
         self.processes.set_timeout(step_timeout(run))
 
     def create_accelerator_and_postprocess(self) -> None:
@@ -211,14 +216,23 @@ class TreeTrainer(GRPOTrainer):
     def _reference_logps(self, batches: Sequence[TurnBatch]) -> list[Tensor]:
         """Log-probabilities of the reference: a second model, the policy without its adapter, or a frozen adapter."""
         if self.ref_model is not None:
-            moved = on_device(self.ref_model, self.accelerator.device) if self.offloads_reference else nullcontext()
-            with moved:
-                logps = [self._logps_of(self.ref_model, batch) for batch in batches]
-            release(self.ref_model)
+            self._move_reference(self.accelerator.device)
+            logps = [self._logps_of(self.ref_model, batch) for batch in batches]
+            self._move_reference("cpu")
+            for part in self.ref_model.modules():
+                if isinstance(part, FSDPModule):  # no backward pass follows, after which it would release its weights
+                    part.reshard()
             return logps
         model = self.accelerator.unwrap_model(self.model)
         with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
             return [self._logps_of(self.model, batch) for batch in batches]
+
+    def _move_reference(self, device: torch.device | str) -> None:
+        """The reference model is on the GPU only while its log-probabilities are computed, unless it is split over the
+        processes."""
+        if not splits_weights() and self.accelerator.device.type != "cpu":
+            self.accelerator.unwrap_model(self.ref_model).to(device)
+            torch.cuda.empty_cache()
 
     def _logps_of(self, model: nn.Module, batch: TurnBatch) -> Tensor:
         """(n,) log-probabilities without gradient."""

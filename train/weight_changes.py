@@ -1,10 +1,9 @@
-"""Estimate the share of trained weights that an optimizer step changes, from a cheap random sample.
+"""The share of trained weights that an optimizer step changes, from a cheap random sample.
 
 No curve reveals rounding: a bfloat16 weight stays unchanged if its update is below half a unit in the last place, while
 loss, reward and gradient look healthy. Therefore a seeded sample of the weights that the optimizer updates is compared
-bitwise before and after every step, in their storage dtype. Under DeepSpeed these are the float32 master weights of
-this process's shard, which AdamW updates; the bfloat16 weights used for computation follow them. Under FSDP2 they are
-this process's shard of the weights.
+bitwise before and after every step, in their storage dtype: under DeepSpeed the float32 master weights of this
+process's shard, under FSDP2 this process's shard of the weights.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -28,7 +27,7 @@ class WeightSample:
         self._tensors = [tensor for tensor in tensors if tensor.numel()]
         total = sum(tensor.numel() for tensor in self._tensors)
         draw = torch.Generator().manual_seed(seed)
-        self._places = [
+        self._indices = [
             torch.randint(tensor.numel(), (count,), generator=draw).unique().to(tensor.device)
             if (count := max(1, SAMPLED * tensor.numel() // total)) < tensor.numel()
             else torch.arange(tensor.numel(), device=tensor.device)
@@ -38,20 +37,18 @@ class WeightSample:
 
     @torch.no_grad()
     def _read(self) -> list[Tensor]:
-        """The current bits of the sampled elements."""
-        pairs = zip(self._tensors, self._places, strict=True)
+        pairs = zip(self._tensors, self._indices, strict=True)
         return [tensor.detach().reshape(-1)[indices].view(_BITS[tensor.element_size()]) for tensor, indices in pairs]
 
     def changed(self) -> tuple[int, int]:
         """(number of elements changed since the last call, number of compared elements)."""
         previous, self._bits = self._bits, self._read()
         counts = [(new != old).sum() for new, old in zip(self._bits, previous, strict=True)]
-        return int(torch.stack(counts).sum()) if counts else 0, sum(map(len, self._places))
+        return int(torch.stack(counts).sum()) if counts else 0, sum(map(len, self._indices))
 
 
 def stepped_weights(trainer: Trainer) -> Iterator[Tensor]:
-    """The weights that the optimizer of a started trainer updates in this process: the float32 shards of ZeRO, its part
-    of each trainable parameter under FSDP2, else the trainable parameters."""
+    """The weights that the optimizer of a started trainer updates in this process."""
     engine = getattr(trainer, "deepspeed", None)
     for name in SHARDS:
         if shards := getattr(getattr(engine, "optimizer", None), name, None):
@@ -64,11 +61,7 @@ def stepped_weights(trainer: Trainer) -> Iterator[Tensor]:
 
 
 class WeightChanges(TrainerCallback):
-    """Measures the share of changed weights per step.
-
-    `gather` joins the counts of all processes: under ZeRO and FSDP2 each holds another shard, else all hold the same
-    weights.
-    """
+    """Measures the share of changed weights per step; `gather` joins the counts of all processes."""
 
     def __init__(self, trainer: Trainer, seed: int, gather: Callable[[tuple[int, int]], list[tuple[int, int]]]) -> None:
         self.trainer, self.seed, self.gather = trainer, seed, gather
@@ -85,9 +78,8 @@ class WeightChanges(TrainerCallback):
     ) -> None:
         """Compare the weights; DeepSpeed has already stepped in the backward pass. Collective."""
         assert self._sample is not None
-        counts = self.gather(self._sample.changed())
-        compared = sum(count for _, count in counts)
-        self._share = sum(count for count, _ in counts) / compared if compared else None
+        changed, compared = map(sum, zip(*self.gather(self._sample.changed()), strict=True))
+        self._share = changed / compared if compared else None
 
     def read(self) -> dict[str, float]:
         """`changed_weights` of the last step, from 0 to 1; empty if no step was measured since the last call."""

@@ -77,7 +77,7 @@ def test_accelerate_launches_fsdp_and_other_processes_go_on(settings, tmp_path):
 SPLITTING = """
 from accelerate import Accelerator
 from accelerate.utils import fsdp2_prepare_model
-from querylect.train.fsdp import enable_fsdp
+from querylect.train.sharding import enable_fsdp
 accelerator = Accelerator(cpu=True)
 enable_fsdp(accelerator)
 fsdp2_prepare_model(accelerator, model)

@@ -12,7 +12,7 @@ from querylect.configs.schema import PolicyConfig, TrainConfig
 from querylect.errors import CheckpointError
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
-from querylect.train.zero import OPTIMIZER_PARTS
+from querylect.train.sharding import OPTIMIZER_PARTS
 
 from ..forked import Forked, forked
 from ..lessons import change, records
@@ -75,9 +75,9 @@ import json, sys
 import deepspeed, torch
 from types import SimpleNamespace
 from querylect.train.weight_changes import WeightSample, stepped_weights
-from querylect.train.zero import check_deepspeed
+from querylect.train.sharding import prepare_deepspeed
 
-check_deepspeed()
+prepare_deepspeed()
 config = json.load(open(sys.argv[1]))
 config |= {"bf16": {"enabled": True}, "train_batch_size": 2, "train_micro_batch_size_per_gpu": 1}
 config |= {"gradient_accumulation_steps": 2, "gradient_clipping": 1.0}
@@ -138,8 +138,8 @@ largest = max(largest, 90 * 32)
 """
 SPLITTING = """
 import deepspeed
-from querylect.train.zero import check_deepspeed
-check_deepspeed()
+from querylect.train.sharding import prepare_deepspeed
+prepare_deepspeed()
 config |= {"train_batch_size": 2, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1}
 config["gradient_clipping"] = 1.0
 config["zero_optimization"] |= {"stage3_param_persistence_threshold": 0}

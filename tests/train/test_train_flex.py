@@ -65,7 +65,7 @@ def test_the_mask_is_the_one_that_torch_builds_from_all_pairs(forest):
 
     ids = count()
     ends = ends_of([row for tree in forest for row in sequences_of(tree, ids)])
-    mask = packed_row(ends, len(ends), "flex").mask
+    mask = packed_row(ends, "flex")
     assert mask.shape[-1] % TILE == 0
     padding = torch.arange(len(ends), mask.shape[-1])
     visible = dense(torch.cat([ends, padding + 1]))
@@ -123,7 +123,7 @@ def attend(ends, seed=0):
     """FlexAttention of random states of a layer with 4 query and 2 key heads, and the same by a mask of all pairs."""
     random = torch.Generator().manual_seed(seed)
     query, key, value = (torch.randn(1, len(ends), heads, 16, generator=random).transpose(1, 2) for heads in (4, 2, 2))
-    mask = packed_row(ends, len(ends), "flex").mask
+    mask = packed_row(ends, "flex")
     with torch.no_grad():
         out = packed_attention._flex(query, key, value, mask, None, 0.0)
     reference = torch.nn.functional.scaled_dot_product_attention(

@@ -156,10 +156,15 @@ def test_full_training_and_kl_run_and_resume(settings):
 def test_layers_computed_again_give_the_same_run(settings, changes, monkeypatch):
     """And they are computed again: a packed layer attends in the forward pass and once more in the backward pass."""
     from querylect.train.packing import attention as packed_attention
+    from transformers import AttentionInterface
 
     attended = []
-    inner = packed_attention._refuse_more_than_a_mask
-    monkeypatch.setattr(packed_attention, "_refuse_more_than_a_mask", lambda *args: attended.append(1) or inner(*args))
+
+    def counted(*arguments, packed_row=None, **options):
+        attended.extend([] if packed_row is None else [1])
+        return packed_attention._forward(*arguments, packed_row=packed_row, **options)
+
+    monkeypatch.setitem(AttentionInterface._global_mapping, packed_attention.NAME, counted)
     runs = []
     for name, setting in (("plain", False), ("again", True)):
         attended.clear()

@@ -27,7 +27,7 @@ def test_a_sample_is_seeded_spread_by_size_and_near_the_whole():
     torch.manual_seed(0)
     tensors = [torch.randn(900_000), torch.randn(100_000), torch.randn(3)]
     samples = [WeightSample(tensors, seed) for seed in (0, 0, 1)]
-    positions = [[part.tolist() for part in sample._places] for sample in samples]
+    positions = [[part.tolist() for part in sample._indices] for sample in samples]
     assert positions[0] == positions[1] != positions[2]
     counts = [len(part) for part in positions[0]]
     assert counts[2] == 1

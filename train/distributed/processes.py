@@ -19,9 +19,8 @@ from ...envs.client.child_process import local_service
 from ...envs.client.client import EnvironmentClient
 from ...envs.client.connect import AnyClient, known_services, open_environment, open_environments
 from ...errors import ConfigError
-from ..fsdp import check_fsdp, launch_fsdp, uses_fsdp
 from ..run_folder import staged
-from ..zero import check_deepspeed, uses_deepspeed
+from ..sharding import check_fsdp, launch_fsdp, prepare_deepspeed, uses_deepspeed, uses_fsdp
 
 if TYPE_CHECKING:
     from torch import device as TorchDevice
@@ -126,7 +125,7 @@ def launched() -> Iterator[Processes]:
 
     cpu = not torch.cuda.is_available()
     if uses_deepspeed():
-        check_deepspeed()
+        prepare_deepspeed()
         state = PartialState(cpu=False, timeout=START_TIMEOUT, **({"backend": "gloo"} if cpu else {}))
     else:
         state = PartialState(cpu=cpu, timeout=START_TIMEOUT)

@@ -190,7 +190,7 @@ class MemoryPlanner:
             resident["DeepSpeed's buckets"] = min(ZERO_BUCKETS, 8 * trained)
         elif layout.processes > 1 and not layout.fsdp:
             resident["DDP's buckets"] = 4 * trained
-        offloaded = full and not layout.splits_weights and layout.gpu_gib is not None  # train/reference.py
+        offloaded = full and not layout.splits_weights and layout.gpu_gib is not None  # train/trainer.py
         if train.beta > 0 and not offloaded:
             resident["reference"] = stored_weights if full else 4 * trained
         if rollout.engine == "transformers" and (not full or layout.splits_weights or train.staleness):

@@ -7,8 +7,7 @@ import torch
 
 from ...configs.schema import PolicyConfig, RolloutConfig, TrainConfig
 from ...rollouts.policy import torch_dtype
-from ..fsdp import uses_fsdp
-from ..zero import zero_stage
+from ..sharding import uses_fsdp, zero_stage
 from .estimate import GIB, MemoryPlanner, ProcessLayout
 from .model_shape import from_config
 

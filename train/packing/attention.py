@@ -12,21 +12,20 @@ The layout of a row is passed through the model as the keyword argument `packed_
 attention function.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
 import torch
 from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
-from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from ...errors import ModelError, in_one_line
+from ...errors import ModelError
 from .limits import BLOCK
 
 NAME = "querylect_packed"
@@ -36,6 +35,11 @@ RECOMPILATIONS = 144
 """Maximum number of compiled kernels: 36 lengths up to 131,072 tokens, with and without gradient, in two types."""
 
 Kind = Literal["sdpa", "flex"]
+
+
+def attention_kind(device: torch.device) -> Kind:
+    """The attention implementation for this device."""
+    return "flex" if device.type == "cuda" else "sdpa"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,32 +54,19 @@ class Block:
     """(1, 1, end − begin, n) boolean: True where the query attends to the key."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackedRow:
-    """The attention layout of one packed row: blocks for sdpa, or the mask of FlexAttention."""
-
-    longest: int
-    """Length of the longest sequence in the row."""
-    mask: list[Block] | BlockMask
-    layers: set[int] = field(default_factory=set)
-    """Indices of the layers that have used this layout."""
+PackedRow = list[Block] | BlockMask
+"""The attention layout of one packed row: blocks for sdpa, or the mask of FlexAttention."""
 
 
-def packed_row(ends: Tensor, longest: int, kind: Kind = "sdpa") -> PackedRow:
-    """The layout of a row; `ends` (T,) is one past each token's subtree."""
-    return PackedRow(longest, flex_mask(_padded(ends)) if kind == "flex" else blocks(ends))
-
-
-def compiled_length(tokens: int) -> int:
-    """The length to which FlexAttention's inputs of `tokens` are padded: a multiple of TILE, one of four per doubling,
-    so less than a quarter (or TILE) is added."""
+def packed_row(ends: Tensor, kind: Kind = "sdpa") -> PackedRow:
+    """The layout of a row; `ends` (T,) is one past each token's subtree. For FlexAttention padding tokens, which attend
+    only to themselves, are added up to a multiple of TILE, one of four per doubling: less than a quarter, or TILE."""
+    if kind == "sdpa":
+        return blocks(ends)
+    tokens = len(ends)
     step = max(TILE, 1 << max(0, (tokens - 1).bit_length() - 3))
-    return -(-tokens // step) * step
-
-
-def _padded(ends: Tensor) -> Tensor:
-    """`ends` with padding tokens that attend only to themselves."""
-    return torch.cat([ends, torch.arange(len(ends), compiled_length(len(ends)), device=ends.device) + 1])
+    length = -(-tokens // step) * step
+    return flex_mask(torch.cat([ends, torch.arange(tokens, length, device=ends.device) + 1]))
 
 
 def blocks(ends: Tensor, size: int | None = None) -> list[Block]:
@@ -142,12 +133,11 @@ def _forward(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
         )
         return plain
-    _refuse_more_than_a_mask(packed_row, kwargs)
-    packed_row.layers.add(int(module.layer_idx))  # type: ignore[arg-type]
-    visible = packed_row.mask
+    if more := [name for name in ("softcap", "s_aux", "position_bias") if kwargs.get(name) is not None]:
+        raise ModelError(f"a layer of the policy asks for {', '.join(more)}, which train.packing does not reproduce")
     query, key = query.to(value.dtype), key.to(value.dtype)  # under autocast, rotary embeddings return float32
-    if isinstance(visible, BlockMask):
-        return _flex(query, key, value, visible, scaling, dropout).transpose(1, 2), None
+    if isinstance(packed_row, BlockMask):
+        return _flex(query, key, value, packed_row, scaling, dropout).transpose(1, 2), None
     repeats = query.shape[1] // key.shape[1]
     parts = [
         nn.functional.scaled_dot_product_attention(
@@ -158,55 +148,24 @@ def _forward(
             dropout_p=dropout,
             scale=scaling,
         )
-        for block in visible
+        for block in packed_row
     ]
     return torch.cat(parts, dim=2).transpose(1, 2), None
 
 
-def _refuse_more_than_a_mask(row: PackedRow, kwargs: Mapping[str, object]) -> None:
-    """Raise ModelError if a layer passes arguments that change attention beyond the ancestor mask."""
-    names = {"softcap": "soft-capped scores", "s_aux": "attention sinks", "position_bias": "position biases"}
-    unsupported = [feature for name, feature in names.items() if kwargs.get(name) is not None]
-    window = kwargs.get("sliding_window")
-    if isinstance(window, int) and row.longest > window:
-        unsupported.append(f"a sliding window of {window} tokens, and a sequence has {row.longest}")
-    if unsupported:
-        raise ModelError(
-            f"a layer of the policy asks for {' and '.join(unsupported)}, which train.packing does not reproduce"
-        )
-
-
-def _compiled_only(
-    query: Tensor, key: Tensor, value: Tensor, *, block_mask: BlockMask, scale: float | None, enable_gqa: bool
-) -> Tensor:
-    if not torch.compiler.is_dynamo_compiling():
-        raise _not_compiled("torch.compile is disabled")
-    return flex_attention(query, key, value, block_mask=block_mask, scale=scale, enable_gqa=enable_gqa)
-
-
 @cache
-def _flex_kernel(device: str) -> Callable[..., object]:
+def _flex_kernel(device: str) -> Callable[..., Tensor]:
     """FlexAttention, compiled on CUDA; on a CPU the eager version, which materializes all scores, for tests."""
     if device == "cuda":
         # fullgraph: past the limit it raises, where it would else run uncompiled
         limits: dict[str, Any] = {"recompile_limit": RECOMPILATIONS}  # not in the overloads of torch 2.13
-        return torch.compile(_compiled_only, fullgraph=True, dynamic=False, **limits)
-    return flex_attention
-
-
-def _not_compiled(reason: str) -> ModelError:
-    return ModelError(
-        f"FlexAttention was not compiled ({reason}), and uncompiled it materializes the scores of all pairs of tokens. "
-        "Set train.packing to false."
-    )
+        return torch.compile(flex_attention, fullgraph=True, dynamic=False, **limits)
+    return flex_attention  # type: ignore[return-value]
 
 
 def _flex(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scaling: float | None, dropout: float) -> Tensor:
     if dropout:
-        raise ModelError(
-            f"the policy drops {dropout:g} of its attention while it trains, which FlexAttention does not do. Set "
-            "train.packing to false."
-        )
+        raise ModelError(f"the policy drops {dropout:g} of its attention, which FlexAttention does not do")
     tokens, length = query.shape[2], mask.shape[-1]
     if tokens < length:
         query, key, value = (_pad(states, length - tokens) for states in (query, key, value))
@@ -214,13 +173,8 @@ def _flex(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scaling: f
     grouped = repeats & (repeats - 1) == 0  # some FlexAttention kernels support only powers of two
     if not grouped:
         key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
-    try:
-        out = _flex_kernel(query.device.type)(
-            query, key, value, block_mask=mask, scale=scaling, enable_gqa=grouped and repeats > 1
-        )
-    except (TorchDynamoException, FailOnRecompileLimitHit) as error:
-        raise _not_compiled(f"{type(error).__name__}: {in_one_line(error.__cause__ or error)}") from error
-    assert isinstance(out, Tensor)  # not asked for log-sum-exps, it returns nothing else
+    kernel = _flex_kernel(query.device.type)
+    out = kernel(query, key, value, block_mask=mask, scale=scaling, enable_gqa=grouped and repeats > 1)
     return out[:, :, :tokens]
 
 

@@ -5,8 +5,7 @@ what grows with the number of tokens only their hidden states are held, and the 
 inside one call of the model, so that DDP, ZeRO-3 and FSDP2 see the weights of the head used where they expect it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -68,17 +67,25 @@ def score(
         parts = []
         for piece in computed:
             hidden = checkpoint(decode, piece, use_reentrant=False) if recompute else decode(piece)
-            values, entropy = _read(policy, hidden, piece.targets, temperature, entropies)
-            parts.append((values, entropy if entropy is None or entropy_gradient else entropy.detach()))
-        parts, repeated = parts[: len(pieces)], parts[len(pieces) :]
-        values, entropy = joined(parts)
-        for ignored in repeated:  # by a gradient of 0, so that their backward passes gather weights too
-            values = values + 0.0 * ignored[0].sum()
-        return values, entropy
+            parts.append(_read(policy, hidden, piece.targets, temperature, entropies))
+        kept, repeated = parts[: len(pieces)], parts[len(pieces) :]
+        values = torch.cat([values for values, _ in kept])
+        for ignored, _ in repeated:  # by a gradient of 0, so that their backward passes gather weights too
+            values = values + 0.0 * ignored.sum()
+        if not entropies:
+            return values, None
+        entropy = torch.cat([entropy for _, entropy in kept if entropy is not None])
+        return values, entropy if entropy_gradient else entropy.detach()
 
-    with _forward_of(policy, forward):
-        values, entropy = model(input_ids=pieces[0].inputs["input_ids"])
-    return values, entropy
+    previous = policy.__dict__.get("forward")
+    policy.forward = forward  # also of calls through its wrappers
+    try:
+        scores: Scores = model(input_ids=pieces[0].inputs["input_ids"])
+    finally:
+        del policy.forward  # uncovers the method of the class
+        if previous is not None:
+            policy.forward = previous
+    return scores
 
 
 def causal_model(model: nn.Module) -> "PreTrainedModel":
@@ -88,27 +95,13 @@ def causal_model(model: nn.Module) -> "PreTrainedModel":
     return causal
 
 
-@contextmanager
-def _forward_of(policy: nn.Module, forward: Callable[..., Scores]) -> Iterator[None]:
-    """Within this context a call of `policy`, also through its wrappers, runs `forward` instead."""
-    previous = policy.__dict__.get("forward")
-    policy.forward = forward
-    try:
-        yield
-    finally:
-        del policy.forward  # uncovers the method of the class
-        if previous is not None:
-            policy.forward = previous
-
-
 def _read(policy: "PreTrainedModel", hidden: Tensor, targets: Tensor, temperature: float, entropies: bool) -> Scores:
     head = policy.get_output_embeddings()
     if isinstance(head, FSDPModule):  # its weights are read without a call of it, which would gather them
         head.unshard()
     if not isinstance(head, nn.Linear):
         raise ModelError(f"the output layer of {type(policy).__name__} is a {type(head).__name__}, not a linear layer")
-    softcap, scale = logit_settings(policy.config.get_text_config())
-    return _fused(head, hidden, targets, temperature, softcap, scale, entropies)
+    return _fused(head, hidden, targets, temperature, *logit_settings(policy.config.get_text_config()), entropies)
 
 
 def _fused(
@@ -120,12 +113,10 @@ def _fused(
     scale: float,
     entropies: bool,
 ) -> Scores:
-    weight, bias = head.weight, head.bias
-    with maybe_gather_lm_head_ctx(weight, bias):
-        width = max(1, HEAD_CHUNK // HEAD_TOKENS)
-        outputs = ("entropy",) if entropies else ()
+    outputs, width = ("entropy",) if entropies else (), max(1, HEAD_CHUNK // HEAD_TOKENS)
+    with maybe_gather_lm_head_ctx(head.weight, head.bias):
         values, entropy, *_ = _FusedScores.apply(
-            hidden, weight, bias, targets, temperature, width, softcap, scale, outputs
+            hidden, head.weight, head.bias, targets, temperature, width, softcap, scale, outputs
         )
     return values, entropy
 
@@ -161,12 +152,6 @@ class _FusedScores(ChunkedLogProbFunction):  # type: ignore[misc]  # TRL has no 
                     gradient[tokens] = part(tokens, (True, False, False))[0]
                 result[0] = gradient
         return tuple(result)
-
-
-def joined(parts: Sequence[Scores]) -> Scores:
-    """The values of all parts, and their entropies if they have any."""
-    entropies = [entropy for _, entropy in parts if entropy is not None]
-    return torch.cat([values for values, _ in parts]), torch.cat(entropies) if entropies else None
 
 
 def logit_settings(config: "PreTrainedConfig") -> tuple[float | None, float]:

@@ -16,9 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ...errors import ModelError
-from .attention import Kind, PackedRow, packed_row, take_packed_rows
-from .head import ForwardPass, causal_model, score
+from .attention import Kind, packed_row, take_packed_rows
+from .head import ForwardPass, score
 
 Ids = NDArray[np.int64]
 
@@ -87,35 +86,29 @@ def token_logps(
     number of them that any process needs, from that of this one, which repeats its last one as often as necessary.
 
     Returns ((n,) log-probabilities at `temperature` in the order of the sequences and their targets, entropies likewise
-    or None, number of computed tokens). Entropies have a gradient only with `entropy_gradient`. Raises ModelError if a
-    layer does not support packed attention, ValueError without any target.
+    or None, number of computed tokens). Entropies have a gradient only with `entropy_gradient`.
+    Raises ModelError if a layer does more than packed attention, ValueError without any target.
     """
-    asked = [index for index, positions in enumerate(targets) if len(positions)]
-    if not asked:
+    scored = [index for index, positions in enumerate(targets) if len(positions)]
+    if not scored:
         raise ValueError("no token of any sequence is to be scored")
     device = next(model.parameters()).device
-    targets = [targets[index] for index in asked]
-    sequences = [sequences[index][: int(last.max()) + 1] for index, last in zip(asked, targets, strict=True)]
+    targets = [targets[index] for index in scored]
+    sequences = [sequences[index][: int(last.max()) + 1] for index, last in zip(scored, targets, strict=True)]
     trie = pack(sequences)
     entries = np.concatenate([row[positions] for row, positions in zip(trie.rows, targets, strict=True)])
     pieces, slots, tokens = _pieces(trie, sequences, entries, attention, budget, device)
-    layouts = [row for piece in pieces if isinstance(row := piece.inputs.get("packed_row"), PackedRow)]
-    if layouts:
+    if attention is not None:
         take_packed_rows(model)
     values, per_node = score(model, pieces, temperature, entropies, entropy_gradient, passes)
-    if any(not row.layers for row in layouts):
-        raise ModelError(
-            f"no layer of {type(causal_model(model)).__name__} took what train.packing gives it: its attention does "
-            "not go through transformers' attention interface"
-        )
-    taken = torch.from_numpy(slots[entries]).to(device)
-    return values[taken], None if per_node is None else per_node[taken], tokens
+    order = torch.from_numpy(slots[entries]).to(device)
+    return values[order], None if per_node is None else per_node[order], tokens
 
 
 def _pieces(
     trie: Trie, sequences: Sequence[Ids], entries: Ids, attention: Kind | None, budget: int | None, device: torch.device
 ) -> tuple[list[ForwardPass], Ids, int]:
-    """(the forward passes, for each node of the trie its place among the scored ones, number of computed tokens)."""
+    """(the forward passes, for each node of the trie its index among the scored ones, number of computed tokens)."""
     remaining = np.zeros(len(trie.ids), bool)
     remaining[entries] = True
     slots = np.full(len(trie.ids), -1)
@@ -125,20 +118,18 @@ def _pieces(
         paths = [sequences[member] for member in members]
         inputs, rows, computed = _packed(paths, attention, device) if attention is not None else _flat(paths, device)
         tokens += computed
-        found = []
+        columns = []
         for member, row in zip(members, rows, strict=True):
             nodes = trie.rows[member]
             fresh = np.flatnonzero(remaining[nodes])
             remaining[nodes[fresh]] = False
-            found.append(np.stack([nodes[fresh], row[fresh - 1], sequences[member][fresh]]))
-        columns = np.concatenate(found, axis=1)
-        nodes, predictors, ids = columns[:, columns[0].argsort()]
+            columns.append(np.stack([nodes[fresh], row[fresh - 1], sequences[member][fresh]]))
+        nodes, predictors, ids = (joined := np.concatenate(columns, axis=1))[:, joined[0].argsort()]
         if len(nodes):
             slots[nodes] = np.arange(scored, scored + len(nodes))
             scored += len(nodes)
-            pieces.append(
-                ForwardPass(inputs, torch.from_numpy(predictors).to(device), torch.from_numpy(ids).to(device))
-            )
+            where = torch.from_numpy(np.stack([predictors, ids])).to(device)
+            pieces.append(ForwardPass(inputs, *where))
     return pieces, slots, tokens
 
 
@@ -167,24 +158,23 @@ def _packed(
 ) -> tuple[dict[str, object], Sequence[Ids], int]:
     """(inputs of the decoder, for each path the index of each of its tokens, number of tokens)."""
     trie = pack(paths)
-    ids, positions, ends = (torch.from_numpy(part).to(device) for part in (trie.ids, trie.positions, trie.ends))
-    layout = packed_row(ends, max(map(len, paths)), attention)
-    inputs: dict[str, object] = {"input_ids": ids[None], "position_ids": positions[None]}
-    # Without a mask of four dimensions transformers makes one of all pairs of tokens, which no layer looks at.
-    inputs |= {"packed_row": layout, "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)}
+    ids, positions, ends = torch.from_numpy(np.stack([trie.ids, trie.positions, trie.ends])).to(device)
+    inputs: dict[str, object] = {
+        "input_ids": ids[None],
+        "position_ids": positions[None],
+        "packed_row": packed_row(ends, attention),
+        # without a mask of four dimensions transformers makes one of all pairs of tokens, which no layer looks at
+        "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device),
+    }
     return inputs, trie.rows, len(ids)
 
 
 def _flat(paths: Sequence[Ids], device: torch.device) -> tuple[dict[str, object], Sequence[Ids], int]:
     """The same with every path in a row of its own, padded on the right."""
     width = max(map(len, paths))
-    ids, mask = np.zeros((2, len(paths), width), np.int64)
+    both = np.zeros((2, len(paths), width), np.int64)
     for row, path in enumerate(paths):
-        ids[row, : len(path)] = path
-        mask[row, : len(path)] = 1
+        both[:, row, : len(path)] = path, np.ones(len(path))
+    ids, mask = torch.from_numpy(both).to(device)
     rows = [np.arange(row * width, row * width + len(path)) for row, path in enumerate(paths)]
-    inputs: dict[str, object] = {
-        "input_ids": torch.from_numpy(ids).to(device),
-        "attention_mask": torch.from_numpy(mask).to(device),
-    }
-    return inputs, rows, sum(map(len, paths))
+    return {"input_ids": ids, "attention_mask": mask}, rows, sum(map(len, paths))

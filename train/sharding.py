@@ -1,8 +1,7 @@
-"""FSDP2, as asked for by `accelerate launch --use_fsdp --fsdp_version 2` through environment variables.
+"""DeepSpeed ZeRO and FSDP2, as accelerate's launcher asks for them through environment variables.
 
-Weights, gradients and optimizer are split over the processes, and weights are gathered a layer at a time. Until
-training begins the policy is whole in every process, as under DeepSpeed: for the warm start, to load a checkpoint, and
-for the engine's copy. What is written is whole too, in the files of a run without FSDP, so a run may be resumed by
+Until training begins the policy is whole in every process: for the warm start, to load a checkpoint, and for the
+engine's copy. Under FSDP2 what is written is whole too, in the files of a run without FSDP, so a run may be resumed by
 another number of processes, or without FSDP.
 """
 
@@ -12,15 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from .zero import zero_stage
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+OPTIMIZER_PARTS = "global_step*/*optim_states.pt"
+"""The optimizer files of a DeepSpeed checkpoint, one per process, instead of optimizer.pt."""
 _UNSUPPORTED = ("FSDP_OFFLOAD_PARAMS", "FSDP_ACTIVATION_CHECKPOINTING", "ACCELERATE_USE_PARALLELISM_CONFIG")
 """Variables by which accelerate's launcher asks for what would silently not happen here."""
+
+
+def uses_deepspeed() -> bool:
+    """Whether the launcher asked for DeepSpeed."""
+    return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
 
 
 def uses_fsdp() -> bool:
@@ -28,9 +33,38 @@ def uses_fsdp() -> bool:
     return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
 
 
+def zero_stage() -> int:
+    """The stage of ZeRO that the launcher asked for; 0 without DeepSpeed."""
+    if not uses_deepspeed():
+        return 0
+    from accelerate.utils import DeepSpeedPlugin
+
+    return int(DeepSpeedPlugin().zero_stage)
+
+
 def splits_weights() -> bool:
     """Whether the launcher asked for weights that are split over the processes, by ZeRO-3 or FSDP2."""
     return zero_stage() == 3 or uses_fsdp()
+
+
+def lacks_float32_masters() -> str:
+    """Why DeepSpeed's optimizer keeps no float32 copies of bfloat16 weights; "" if it does, as in ZeRO stages 1 to 3 by
+    default."""
+    from accelerate.utils import DeepSpeedPlugin
+
+    plugin = DeepSpeedPlugin()
+    if int(plugin.zero_stage) == 0:
+        return "ZeRO stage 0 steps bfloat16 weights themselves"
+    if plugin.deepspeed_config.get("bf16", {}).get("bf16_master_weights_and_grads", False):
+        return "its config sets bf16.bf16_master_weights_and_grads"
+    return ""
+
+
+def prepare_deepspeed() -> None:
+    """Keep DeepSpeed from compiling, for a minute or two on a CPU, an all-reduce for its inference alone."""
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 def check_fsdp() -> None:
@@ -40,15 +74,22 @@ def check_fsdp() -> None:
     version = os.environ.get("FSDP_VERSION", "1")
     if version != "2":
         raise ConfigError(
-            f"accelerate was asked for FSDP, version {version}: it flattens weights into parts that are neither "
-            "sampled from nor saved here. Launch with --config_file configs/fsdp/fsdp2.yaml (fsdp_version: 2), or with "
-            "--use_deepspeed and configs/deepspeed/zero3.json, which split the same tensors."
+            f"accelerate was asked for FSDP, version {version}, whose flattened weights are neither sampled from nor "
+            "saved here. Launch with --config_file configs/fsdp/fsdp2.yaml (fsdp_version: 2), or with --use_deepspeed."
         )
-    asked = [name for name in _UNSUPPORTED if os.environ.get(name, "false").lower() == "true"]
-    if asked:
+    if unsupported := [name for name in _UNSUPPORTED if os.environ.get(name, "false").lower() == "true"]:
         raise ConfigError(
-            f"accelerate was asked for {', '.join(asked)}, which is not done here. Leave it out, as "
+            f"accelerate was asked for {', '.join(unsupported)}, which is not done here. Leave it out, as "
             "configs/fsdp/fsdp2.yaml does; train.gradient_checkpointing=true saves the memory of activations."
+        )
+
+
+def check_fsdp_processes(processes: int) -> None:
+    """Raise ConfigError for a single process."""
+    if processes < 2:
+        raise ConfigError(
+            "accelerate was asked for FSDP in one process, and FSDP splits weights over several. Start more "
+            "(--num_processes), or launch without --use_fsdp."
         )
 
 
@@ -61,15 +102,6 @@ def launch_fsdp(processes: int) -> None:
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"  # would leave weights unloaded in all but the main process
     if os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "").lower() != "false":
         os.environ["FSDP_RESHARD_AFTER_FORWARD"] = "true"
-
-
-def check_fsdp_processes(processes: int) -> None:
-    """Raise ConfigError for a single process."""
-    if processes < 2:
-        raise ConfigError(
-            "accelerate was asked for FSDP in one process, and FSDP splits weights over several. Start more "
-            "(--num_processes), or launch without --use_fsdp."
-        )
 
 
 def enable_fsdp(accelerator: "Accelerator") -> None:
