@@ -200,7 +200,7 @@ def stopped_copy(config, folder, output, upto):
     text = (folder / "config.yaml").read_text().replace(str(folder.parent), config.output)
     (copy / "config.yaml").write_text(text, encoding="utf-8")
     for step in range(upto + 1, config.train.steps + 1):
-        shutil.rmtree(copy / "checkpoints" / f"checkpoint-{step}")
+        shutil.rmtree(copy / "checkpoints" / f"checkpoint-{step}", ignore_errors=True)
     shutil.rmtree(copy / "final")
     return config, copy
 

@@ -2,26 +2,18 @@
 
 A node of a tree is there once. It stands in the path of every leaf below it, and each leaf counts the same (Yuan et
 al., eq. 3), so the loss of a turn is multiplied by its number of leaves.
-
-A checkpoint in the middle of a rollout (`train.num_iterations`) stores it in rollout/process-N.safetensors, one file
-per process, so that a resumed run continues exactly like an uninterrupted one.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from math import nan
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from ..errors import CheckpointError
 from ..rollouts.tree import Tree
 from .turns import Floats, Ints
 
@@ -112,34 +104,3 @@ class Rollout:
     """Tokens and paths sampled and searches made by this process for this step, replaced trees included."""
     logged: Sequence[Mapping[str, JsonValue]] = ()
     """Trees for rollouts.jsonl. Like `counts` they are those of the first step on the rollout alone."""
-
-    def save(self, checkpoint: Path, process: int) -> None:
-        """Write what later steps need."""
-        tensors = {
-            f"{number}.{field.name}": value.contiguous()
-            for number, batch in enumerate(self.batches)
-            for field in fields(batch)
-            if (value := getattr(batch, field.name)) is not None
-        }
-        figures = json.dumps({"tokens": self.tokens, "metrics": dict(self.metrics)})
-        folder = checkpoint / "rollout"
-        folder.mkdir(exist_ok=True)
-        save_file(tensors, folder / f"process-{process}.safetensors", {"figures": figures})
-
-    @classmethod
-    def load(cls, checkpoint: Path, process: int, processes: int, device: torch.device) -> "Rollout":
-        """What `save` wrote. Raises OSError if it is missing, SafetensorError if it is damaged, CheckpointError if
-        another number of processes wrote it."""
-        saved_processes = len(list((checkpoint / "rollout").glob("process-*.safetensors")))
-        if saved_processes not in (0, processes):
-            raise CheckpointError(
-                f"{checkpoint} lies between two steps on one rollout, which {saved_processes} processes had, and "
-                f"{processes} would go on with it. Start {saved_processes}."
-            )
-        batches: dict[int, dict[str, Tensor]] = {}
-        with safe_open(checkpoint / "rollout" / f"process-{process}.safetensors", "pt", device=str(device)) as file:
-            for key in file.keys():  # noqa: SIM118 (no mapping)
-                number, name = key.split(".", 1)
-                batches.setdefault(int(number), {})[name] = file.get_tensor(key)
-            figures = json.loads(file.metadata()["figures"])
-        return cls([TurnBatch(**batches[number]) for number in sorted(batches)], **figures)

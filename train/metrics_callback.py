@@ -50,6 +50,8 @@ class MetricsCallback(TrainerCallback):
             record["seconds/wait"] = seconds["wait"]
         record |= {f"seconds/{name}": spent for name, spent in seconds.items() if name.startswith("retrieve/")}
         record["seconds/step"] = now - self._started
+        sampling = ("wait",) if "wait" in seconds else ("generate", "retrieve", "score")
+        record["seconds/update"] = record["seconds/step"] - sum(record[f"seconds/{name}"] for name in sampling)
         record["throughput/tokens"] = record["tokens/sampled"] / record["seconds/step"]
         record["throughput/rollouts"] = record.pop("paths") / record["seconds/step"]
         record["memory/peak_gib"] = peak_memory_gib()

@@ -25,7 +25,7 @@ from pydantic import JsonValue
 from ..configs.differences import among, flat, free_to_change
 from ..configs.load import dump_config, load_config
 from ..configs.run_settings import is_own
-from ..configs.schema import LoraConfig, PolicyConfig, RunConfig, TrainConfig
+from ..configs.schema import PolicyConfig, RunConfig, TrainConfig
 from ..errors import CheckpointError, ConfigError
 from ..provenance import Start
 from ..rollouts.checkpoints import WARM_START_FOLDER
@@ -133,7 +133,8 @@ class RunFolder:
                     f"{path} holds {foreign}: it was written {'without' if uses_deepspeed() else 'with'} DeepSpeed. "
                     "Go on with the launcher that the run was started with."
                 )
-            needed = (*CHECKPOINT_FILES, *_needed_by(train, policy.lora, step_of(path)))
+            # of a frozen adapter, TRL would else compare with another reference
+            needed = (*CHECKPOINT_FILES, *(["ref/*.safetensors"] if train.beta > 0 and policy.lora is not None else []))
             missing = [name for name in needed if not any(path.glob(patterns.get(name, name)))]
             if not missing:
                 return path
@@ -225,15 +226,6 @@ class RunFolder:
         """Remove all but the newest `count` checkpoints."""
         for path in self.numbered()[:-count]:
             shutil.rmtree(path)
-
-
-def _needed_by(settings: TrainConfig, lora: LoraConfig | None, step: int) -> list[str]:
-    """Files that an exact resume needs besides CHECKPOINT_FILES, depending on the settings."""
-    needed = {
-        "ref/*.safetensors": settings.beta > 0 and lora is not None,
-        "rollout/*.safetensors": step % settings.num_iterations > 0,
-    }
-    return [name for name, is_needed in needed.items() if is_needed]
 
 
 def step_of(checkpoint: Path) -> int:

@@ -7,8 +7,8 @@ number of processes sample the same.
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, count
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -50,9 +50,7 @@ class StepTrees:
         self.run, self.tree_sampler, self.weight_sync, self.staged = run, tree_sampler, weight_sync, staged
         self.processes = processes or Processes()
         self.questions = {question.id: question for question in questions}
-        self._names = list(order or self.questions)
-        self._order = self._steps(shuffle=order is None)
-        self._drawn: list[list[str]] = []
+        self._order = list(order) if order is not None else self._shuffled()
         self.dropped: Sequence[Tree] = ()
         """Trees of this step that dynamic sampling replaced."""
         self.metrics: Mapping[str, float] = {}
@@ -79,42 +77,31 @@ class StepTrees:
         clock.add("generate", started)
         return trees
 
-    def ids_of(self, step: int) -> list[str]:
-        """The ids of this process's questions."""
-        every = self._all_ids(step)
-        share = len(every) // self.processes.count
-        return every[self.processes.rank * share :][:share]
+    def _shuffled(self) -> list[str]:
+        """The ids of the questions of all steps, in shuffled passes that leave out those too few for a step."""
+        settings, names = self.run.train, list(self.questions)
+        generator, order = torch.Generator().manual_seed(self.run.seed), list[str]()
+        whole = len(names) // settings.questions_per_step * settings.questions_per_step
+        for _ in range(settings.steps * settings.questions_per_step // max(1, whole) + 1):
+            order += [names[index] for index in torch.randperm(len(names), generator=generator).tolist()[:whole]]
+        return order
 
-    def _all_ids(self, step: int) -> list[str]:
-        rollout = step // self.run.train.num_iterations
-        while len(self._drawn) <= rollout:
-            self._drawn.append(next(self._order))
-        return self._drawn[rollout]
-
-    def _steps(self, shuffle: bool) -> Iterator[list[str]]:
-        """The questions of each step. A pass leaves out those that are too few for a step."""
-        size, generator = self.run.train.questions_per_step, torch.Generator().manual_seed(self.run.seed)
-        for _ in count():
-            names = self._names
-            if shuffle:
-                names = [names[index] for index in torch.randperm(len(names), generator=generator).tolist()]
-            yield from (names[begin : begin + size] for begin in range(0, len(names) - size + 1, size))
-
-    def _asked(self, step: int) -> tuple[list[Question], Counter[str]]:
-        """This process's questions, and how often those of lower rank ask each."""
-        ids = self.ids_of(step)
-        earlier = Counter(self._all_ids(step)[: self.processes.rank * len(ids)])
-        return [self.questions[name] for name in ids], earlier
+    def questions_of(self, step: int) -> tuple[list[Question], Counter[str]]:
+        """This process's questions of a step, and how often those of lower rank ask each."""
+        size, rollout = self.run.train.questions_per_step, step // self.run.train.num_iterations
+        ids, share = self._order[rollout * size :][:size], size // self.processes.count
+        start = self.processes.rank * share
+        return [self.questions[name] for name in ids[start : start + share]], Counter(ids[:start])
 
     def _grow_ahead(self, tree_sampler: TreeSampler, step: int) -> list[Tree]:
         """This process's trees of a step, which may be a later one; as `sample`, without a collective call."""
-        questions, earlier = self._asked(step)
+        questions, earlier = self.questions_of(step)
         streams = question_streams(self.run.seed, step, questions, earlier)
         return tree_sampler.grow(questions, self.run.rollout.branching, streams=streams)
 
     def _grow(self, step: int) -> list[Tree]:
         """This process's trees of a step, with dynamic sampling if configured. Collective."""
-        asked, earlier = self._asked(step)
+        asked, earlier = self.questions_of(step)
         draw = Random(f"{self.run.seed}-{step}-first-stage")
 
         def grow(batch: Sequence[Question]) -> list[Tree]:

@@ -101,10 +101,8 @@ class TreeTrainer(GRPOTrainer):
         self.rollout: Rollout | None = None
         self.make_record: Callable[[Mapping[str, float]], dict[str, float]] | None = None
         """In the main process: the record of the step that has ended, from its figures."""
-        self.update_seconds = 0.0
         self.packed_tokens = self.flat_tokens = 0
         self.figures = StepFigures()
-        self._preparing = 0.0
         self._staging: Path | None = None
         self._before_step: tuple[int, Callable[[], None]] | None = None
         if run.train.beta and run.policy.lora is None:  # "auto" would leave on the disk what does not fit beside vLLM
@@ -136,20 +134,18 @@ class TreeTrainer(GRPOTrainer):
 
     def _prepare_inputs(self, _: object) -> TurnBatch:
         """The next micro-batch; the first of a step samples its trees."""
-        started = time.perf_counter()
         number = int(self._step % self.args.gradient_accumulation_steps)
         if number == 0:
             self._begin_step()
         assert self.rollout is not None
-        self._preparing = time.perf_counter() - started
         return self.rollout.batches[number]
 
     def _begin_step(self) -> None:
         give_back_freed_memory()
-        self.update_seconds, self.packed_tokens, self.flat_tokens = 0.0, 0, 0
+        self.packed_tokens = self.flat_tokens = 0
         self.figures = StepFigures()
         self._before_step = self.state.global_step, random_states()
-        if self.rollout is not None and self._unfinished_rollout:
+        if self.rollout is not None and self.state.global_step % self.num_iterations:
             self.rollout = replace(self.rollout, counts={}, logged=())
         else:
             self.rollout = self._sample()
@@ -285,13 +281,6 @@ class TreeTrainer(GRPOTrainer):
             self.figures.add(name, values, leaves)
         return loss
 
-    def training_step(self, model: nn.Module, inputs: object, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """TRL's step; its time without the rollout is added to `update_seconds`."""
-        started = time.perf_counter()
-        loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
-        self.update_seconds += time.perf_counter() - started - self._preparing
-        return loss
-
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log the record of a step, with counts and means over all processes, instead of TRL's own metrics.
         Collective."""
@@ -308,7 +297,6 @@ class TreeTrainer(GRPOTrainer):
             **reader_metrics(self.tree_sampler.client, self.processes),
             **self.figures.read(self.processes.all_gather),
             **{name: logs[name] for name in ("loss", "grad_norm", "learning_rate") if name in logs},
-            "seconds/update": self.update_seconds,
         }
         record = record if self.make_record is None else self.make_record(record)
         self.state.log_history.append({**record, "step": self.state.global_step})
@@ -332,15 +320,7 @@ class TreeTrainer(GRPOTrainer):
                 for path in output.iterdir():
                     path.rename(staging / path.name)
                 output.rmdir()
-            if self._unfinished_rollout:
-                assert self.rollout is not None
-                self.rollout.save(staging, self.processes.rank)
         self.processes.on_main_process(lambda: self.folder.keep_newest(self.run.train.keep_checkpoints))
-
-    @property
-    def _unfinished_rollout(self) -> int:
-        """Number of optimizer steps done on the current rollout; 0 if the next step samples a new one."""
-        return int(self.state.global_step % self.num_iterations)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """As in TRL; under FSDP the optimizer is gathered."""
@@ -352,8 +332,7 @@ class TreeTrainer(GRPOTrainer):
             torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / "scheduler.pt")
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """As in TRL, and under FSDP from the gathered optimizer; also loads the rollout if the checkpoint is in the
-        middle of one."""
+        """As in TRL, and under FSDP from the gathered optimizer."""
         if checkpoint is None:
             return
         if uses_fsdp():
@@ -361,9 +340,6 @@ class TreeTrainer(GRPOTrainer):
             self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / "scheduler.pt", weights_only=True))
         else:
             super()._load_optimizer_and_scheduler(checkpoint)
-        if self._unfinished_rollout:
-            rank, count = self.processes.rank, self.processes.count
-            self.rollout = Rollout.load(Path(checkpoint), rank, count, self.accelerator.device)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         """The policy as TRL saves it, without traces of this machine."""

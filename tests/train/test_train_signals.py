@@ -13,6 +13,7 @@ from ..raising import refused
 
 TERM, USR1, INT = int(signal.SIGTERM), int(signal.SIGUSR1), int(signal.SIGINT)
 STEP = {"loss": 0.0}
+LAST = SimpleNamespace(global_step=3, max_steps=9)
 
 
 def control():
@@ -25,10 +26,10 @@ def test_a_signal_ends_the_run_with_a_checkpoint_after_the_step(number):
     handler = signal.getsignal(number)
     with stopper.listening():
         stopper.on_train_begin(None, None, None)
-        stopper.on_log(None, None, before := control(), STEP)
+        stopper.on_log(None, LAST, before := control(), STEP)
         os.kill(os.getpid(), number)
-        stopper.on_log(None, None, other := control(), {"eval_ndcg": 1.0})
-        stopper.on_log(None, None, after := control(), STEP)
+        stopper.on_log(None, LAST, other := control(), {"eval_ndcg": 1.0})
+        stopper.on_log(None, LAST, after := control(), STEP)
     assert signal.getsignal(number) == handler
     assert [vars(of) for of in (before, other)] == [vars(control())] * 2, "a validation's record is not a step's"
     assert after.should_save
@@ -64,7 +65,7 @@ def test_a_lost_terminal_is_a_signal_like_sigterm_unless_nohup_ignores_it(ignore
     try:
         with stopper.listening():
             os.kill(os.getpid(), signal.SIGHUP)
-            stopper.on_log(None, None, control(), STEP)
+            stopper.on_log(None, LAST, control(), STEP)
         assert signal.getsignal(signal.SIGHUP) == (signal.SIG_IGN if ignored else signal.SIG_DFL)
     finally:
         signal.signal(signal.SIGHUP, previous)
@@ -79,7 +80,7 @@ def test_what_one_process_asks_for_all_do():
             return [(None, True, True), value]
 
     stopper = StopOnSignal(Second(1, 2))
-    stopper.on_log(None, None, guarded := control(), STEP)
+    stopper.on_log(None, LAST, guarded := control(), STEP)
     assert vars(guarded) == {"should_training_stop": True, "should_save": True}
 
     class Told(Processes):
@@ -87,7 +88,7 @@ def test_what_one_process_asks_for_all_do():
             return [value, (TERM, False, False)]
 
     stopper = StopOnSignal(Told(0, 2))
-    stopper.on_log(None, None, told := control(), STEP)
+    stopper.on_log(None, LAST, told := control(), STEP)
     assert vars(told) == {"should_training_stop": True, "should_save": True}
     assert stopper.stopped_by == TERM
 
@@ -107,9 +108,22 @@ def test_a_signal_during_a_report_is_reported_at_the_next_one(number):
     stopper = StopOnSignal(Late(0, 2))
     with stopper.listening():
         stopper.on_train_begin(None, None, None)
-        stopper.on_log(None, None, first := control(), STEP)
+        stopper.on_log(None, LAST, first := control(), STEP)
         assert not first.should_training_stop
-        stopper.on_log(None, None, second := control(), STEP)
+        stopper.on_log(None, LAST, second := control(), STEP)
     assert second.should_training_stop
     assert second.should_save
     assert [received for received, _, _ in gathered] == [None, number]
+
+
+def test_a_stop_waits_for_the_last_step_on_a_rollout():
+    stopper, args = StopOnSignal(), SimpleNamespace(num_iterations=2)
+    steps = [SimpleNamespace(global_step=step, max_steps=9) for step in (3, 4)]
+    with stopper.listening():
+        stopper.on_train_begin(None, None, None)
+        os.kill(os.getpid(), TERM)
+        stopper.on_log(args, steps[0], first := control(), STEP)
+        stopper.on_log(args, steps[1], second := control(), STEP)
+    assert [vars(of) for of in (first, second)] == [
+        {"should_training_stop": done, "should_save": done} for done in (False, True)
+    ]

@@ -34,7 +34,6 @@ def test_the_pinned_version_is_the_one_that_is_tested():
         ("_prepare_inputs", ["generation_batch"]),
         ("get_train_dataloader", []),
         ("_compute_loss", ["model", "inputs"]),
-        ("training_step", ["model", "inputs", "num_items_in_batch"]),
         ("_get_output_dir", ["trial"]),
         ("_save_checkpoint", ["model", "trial"]),
     ],
@@ -73,7 +72,7 @@ def ready(trainer, seed=0):
 
 def step_inputs(trainer):
     """The micro-batches of one step of the questions `head` and `sugar`, whose trees are in `trainer.trees`."""
-    trainer.step_trees._drawn[:] = [["head", "sugar"]]
+    trainer.step_trees._order[:2] = ["head", "sugar"]
     trainer.rollout = None
     sample = StepTrees.sample
 
@@ -221,7 +220,7 @@ def test_the_questions_of_a_step_depend_on_the_seed_and_the_step_alone():
         questions = [Question(name, name) for name in "abcde"]
         ranks = (Processes(rank, processes) for rank in range(processes))
         every = [StepTrees(run, None, None, questions, processes=rank, **more) for rank in ranks]
-        return [[name for one in every for name in one.ids_of(step)] for step in steps]
+        return [[question.id for one in every for question in one.questions_of(step)[0]] for step in steps]
 
     ten = order(range(10))
     assert order([7, 2]) == [ten[7], ten[2]]

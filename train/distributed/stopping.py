@@ -1,7 +1,8 @@
 """Stop a run on a signal such that it can resume exactly: after the step under way, with a checkpoint of it.
 
 SIGTERM and SIGUSR1, which clusters send before they reclaim a node, SIGHUP, which a lost terminal sends, and Ctrl-C set
-a flag that is read after every step. Before the first step, and at a second Ctrl-C, the run ends at once.
+a flag that is read after the last step on every rollout. Before the first step, and at a second Ctrl-C, the run ends at
+once.
 """
 
 import logging
@@ -30,6 +31,8 @@ class StopOnSignal(TrainerCallback):
         """The signal that all processes stop for, once they have met."""
         self._received: int | None = None
         self._interrupted = self._training = False
+        self._stop = self._save = False
+        """What is to be done after the last step on the rollout."""
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -71,11 +74,16 @@ class StopOnSignal(TrainerCallback):
         logs: Mapping[str, float] | None = None,
         **_: object,
     ) -> None:
-        """After the record of a step: all processes stop or save if one of them has to. Collective."""
+        """After the record of a step that is the last on its rollout: all processes stop or save if one of them has to.
+        Collective."""
         if not logs or "loss" not in logs:
             return
         reports = self.processes.all_gather((self._received, control.should_training_stop, control.should_save))
         received = next((number for number, _, _ in reports if number is not None), None)
         self.stopped_by = received  # one that comes during this call is reported at the next one
-        control.should_training_stop = received is not None or any(stop for _, stop, _ in reports)
-        control.should_save = received is not None or any(save for _, _, save in reports)
+        self._stop |= received is not None or any(stop for _, stop, _ in reports)
+        self._save |= received is not None or any(save for _, _, save in reports)
+        whole = state.global_step % getattr(args, "num_iterations", 1) == 0 or state.global_step == state.max_steps
+        control.should_training_stop, control.should_save = self._stop and whole, self._save and whole
+        if whole:
+            self._stop = self._save = False
