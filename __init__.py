@@ -10,42 +10,31 @@ from typing import TYPE_CHECKING, Any
 
 from .version import __version__ as __version__
 
-__all__ = [
-    "ClientConfig",
-    "EnvironmentClient",
-    "RetrievalEnv",
-    "RetrievalTaskset",
-    "Rewriter",
-    "load_config",
-    "reward_function",
-    "train",
-]
-
 if TYPE_CHECKING:
-    from . import train
-    from .configs.load import load_config
-    from .configs.schema import ClientConfig
-    from .envs.adapters.verifiers import RetrievalEnv, RetrievalTaskset
-    from .envs.client.client import EnvironmentClient
-    from .inference.adapters.reward import reward_function
-    from .inference.rewriter import Rewriter
-else:
-    _MODULES = {
-        "ClientConfig": ".configs.schema",
-        "RetrievalEnv": ".envs.adapters.verifiers",
-        "RetrievalTaskset": ".envs.adapters.verifiers",
-        "Rewriter": ".inference.rewriter",
-        "EnvironmentClient": ".envs.client.client",
-        "load_config": ".configs.load",
-        "reward_function": ".inference.adapters.reward",
-    }
+    from . import train as train
+    from .configs.load import load_config as load_config
+    from .configs.schema import ClientConfig as ClientConfig
+    from .envs.adapters.verifiers import RetrievalEnv as RetrievalEnv
+    from .envs.adapters.verifiers import RetrievalTaskset as RetrievalTaskset
+    from .envs.client.client import SyncEnvironmentClient as SyncEnvironmentClient
+    from .inference.adapters.reward import reward_function as reward_function
+    from .inference.rewriter import Rewriter as Rewriter
 
-    def __getattr__(name: str) -> Any:
-        if name == "train":
-            return import_module(".train", __name__)
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(_MODULES[name], __name__), name)
+_MODULES = {
+    "ClientConfig": ".configs.schema",
+    "RetrievalEnv": ".envs.adapters.verifiers",
+    "RetrievalTaskset": ".envs.adapters.verifiers",
+    "Rewriter": ".inference.rewriter",
+    "SyncEnvironmentClient": ".envs.client.client",
+    "load_config": ".configs.load",
+    "reward_function": ".inference.adapters.reward",
+    "train": ".train",
+}
+__all__ = list(_MODULES)
 
-    def __dir__() -> list[str]:
-        return sorted([*__all__, "__version__"])
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(_MODULES[name], __name__)
+    return module if name == "train" else getattr(module, name)

@@ -59,7 +59,7 @@ class ClusterError(UserError):
 
 
 class HubError(QuerylectError):
-    """The Hugging Face Hub refused a request, or did not answer; the message is its own."""
+    """The Hugging Face Hub refused a request, or did not answer; the same command goes on with what is missing."""
 
 
 class EnvironmentUnavailableError(QuerylectError):
@@ -68,10 +68,6 @@ class EnvironmentUnavailableError(QuerylectError):
 
 class EngineUnavailableError(QuerylectError):
     """What generates text, or a process that it needs, did not start, did not answer or answered with an error."""
-
-
-class DownloadError(QuerylectError):
-    """A download did not finish; the same command continues from what has arrived."""
 
 
 class StorageError(QuerylectError):

@@ -28,29 +28,20 @@ class _Format(logging.Formatter):
     """INFO records as plain text; all other levels with level and logger name in front."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record as text, with its traceback if it has one."""
         text = super().format(record)
         return text if record.levelno == logging.INFO else f"{record.levelname.lower()} ({record.name}): {text}"
 
 
 class _Stderr(logging.StreamHandler[TextIO]):
-    """Writes to the current `sys.stderr`, so that records appear above a progress bar and not through it."""
+    """Writes to the current `sys.stderr`, above a progress bar; of other libraries only warnings and errors."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Drop records of other libraries below WARNING, even if they set a lower level themselves."""
-        internal = record.name.partition(".")[0] == __package__
-        return (internal or record.levelno >= logging.WARNING) and bool(super().filter(record))
+        own = record.name.partition(".")[0] == __package__
+        return (own or record.levelno >= logging.WARNING) and bool(super().filter(record))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record."""
         self.stream = sys.stderr  # not setStream: it flushes the previous stream, which may be closed
         super().emit(record)
-
-
-def _on_stderr(record: logging.LogRecord) -> bool:
-    """Logger filter that hands records to the root logger instead of the logger's own handler."""
-    logging.getLogger().handle(record)
-    return False
 
 
 def set_up_logging(verbose: bool = False) -> None:
@@ -68,6 +59,11 @@ def set_up_logging(verbose: bool = False) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger(__package__).setLevel(logging.DEBUG if verbose else logging.INFO)
     logging.getLogger("DeepSpeed").addFilter(_on_stderr)  # its own handler writes to stdout
+
+
+def _on_stderr(record: logging.LogRecord) -> bool:
+    logging.getLogger().handle(record)
+    return False
 
 
 @contextmanager

@@ -76,7 +76,8 @@ def known_extras() -> dict[str, list["Requirement"]]:
 
     def needed_by(extra: str) -> Iterator[Requirement]:
         for requirement in required:
-            if "extra" not in str(requirement.marker) or not requirement.marker.evaluate({"extra": extra}):
+            marker = requirement.marker
+            if marker is None or "extra" not in str(marker) or not marker.evaluate({"extra": extra}):
                 continue
             if requirement.name == "querylect":
                 for other in sorted(requirement.extras):

@@ -80,9 +80,8 @@ def validated(
         messages = _messages(error, changed, schema)
     lines = []
     for key, message in messages.items():
-        by = (override for override in reversed(overrides) if f"{key}.".startswith(f"{override.partition('=')[0]}."))
-        override = next(by, None)
-        lines.append(f"{source if override is None else f'override {override!r}'}: {message}")
+        by = [override for override in overrides if f"{key}.".startswith(f"{override.partition('=')[0]}.")]
+        lines.append(f"{f'override {by[-1]!r}' if by else source}: {message}")
     raise ConfigError("\n".join(lines))
 
 

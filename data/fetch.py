@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatch
 from pathlib import Path
 
-from ..errors import DataError, DownloadError, in_one_line
+from ..errors import DataError, HubError, in_one_line
 from ..storage import file_sha256, write_text, writing
 from .fetched import SOURCE, card_licence
 from .known import HubFiles, KnownBenchmark
@@ -28,7 +28,7 @@ def fetch(
     """Fetch a benchmark into the new folder `target`, from the Hub or from the local copy `copy`; return the folder.
 
     `revision` is a commit or branch of its repository (None: the newest); `endpoint` is another Hub. Raises DataError
-    if the target exists, or the source is missing; DownloadError if the Hub does not answer (the same call resumes);
+    if the target exists, or the source is missing; HubError if the Hub does not answer (the same call resumes);
     StorageError if the files cannot be written.
     """
     target = target.expanduser()
@@ -94,7 +94,7 @@ def _matching(names: Sequence[str], patterns: Sequence[str], source: str) -> lis
 
 @contextmanager
 def _hub(repo: str) -> Iterator[None]:
-    """Turn errors of the Hub into DataError or DownloadError with advice."""
+    """Turn errors of the Hub into DataError or HubError with advice."""
     from huggingface_hub import errors
 
     try:
@@ -105,7 +105,7 @@ def _hub(repo: str) -> Iterator[None]:
             "read with --from FOLDER."
         ) from error
     except (errors.HTTPError, errors.XetDownloadError, errors.EntryNotFoundError, OSError) as error:
-        raise DownloadError(
+        raise HubError(
             f"the Hub could not give {repo} ({in_one_line(error)}). Run the same command again where the network "
             "reaches it: it goes on with what has arrived. A copy from another machine is read with --from FOLDER."
         ) from error

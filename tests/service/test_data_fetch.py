@@ -12,7 +12,7 @@ from querylect.data.fetch import fetch
 from querylect.data.fetched import changed_files, source_of
 from querylect.data.known import HubFiles, KnownBenchmark, known, look_up
 from querylect.data.load import load_dataset
-from querylect.errors import DataError, DownloadError
+from querylect.errors import DataError, HubError
 
 from ..hub import COMMIT, Hub, serving
 from ..raising import refused
@@ -75,7 +75,7 @@ def test_a_broken_download_goes_on_where_it_stopped(tmp_path, hub, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 500)  # what it keeps of a broken answer
     entry, target = look_up("beir/scifact"), tmp_path / "scifact"
     hub.refused.add("queries.jsonl.gz")
-    with refused(DownloadError, "BeIR/scifact"):
+    with refused(HubError, "BeIR/scifact"):
         fetch(entry, target, endpoint=hub.url)
     assert not target.exists()
     hub.refused.clear()
@@ -86,7 +86,7 @@ def test_a_broken_download_goes_on_where_it_stopped(tmp_path, hub, monkeypatch):
 
 
 def test_offline_says_what_to_do(tmp_path):
-    with refused(DownloadError, "BeIR/scifact", "--from FOLDER"):
+    with refused(HubError, "BeIR/scifact", "--from FOLDER"):
         fetch(look_up("beir/scifact"), tmp_path / "x", endpoint="http://127.0.0.1:9")
     assert not (tmp_path / "x").exists()
 
