@@ -201,7 +201,7 @@ def index_build(
     if shard is not None:
         if overwrite or restart or missing:
             raise ConfigError("--shard writes parts and nothing else: leave out --overwrite, --restart and --missing.")
-        from .envs.builder.build import build_shard
+        from .envs.build import build_shard
 
         target = only(settings, env).env
         with progress_bar("indexing") as progress:
@@ -210,7 +210,7 @@ def index_build(
         return
     from filelock import FileLock
 
-    from .envs.builder.build import build_index
+    from .envs.build import build_index
 
     for member in chosen(settings, env).values():
         if missing and (member.client.urls != "local" or member.env.has_index):
@@ -221,8 +221,8 @@ def index_build(
             if missing and member.env.has_index:
                 continue  # another process built it while this one waited
             with progress_bar("indexing") as progress:
-                manifest = build_index(member.env, overwrite=overwrite, progress=progress, restart=restart)
-        typer.echo(f"{member.env.index}: {manifest.documents} documents")
+                meta = build_index(member.env, overwrite=overwrite, progress=progress, restart=restart)
+        typer.echo(f"{member.env.index}: {meta.documents} documents")
 
 
 @index_app.command("merge")
@@ -236,10 +236,10 @@ def index_merge(
 ) -> None:
     """Put the shards of CONFIG's index together, once `index build --shard` has written them all."""
     settings = only(_resolve(config, overrides, verbose, dry_run), env)
-    from .envs.builder.build import merge_index
+    from .envs.build import merge_index
 
-    manifest = merge_index(settings.env, overwrite=overwrite)
-    typer.echo(f"{settings.env.index}: {manifest.documents} documents")
+    meta = merge_index(settings.env, overwrite=overwrite)
+    typer.echo(f"{settings.env.index}: {meta.documents} documents")
 
 
 def _shard(shard: str) -> tuple[int, int]:
@@ -257,13 +257,13 @@ def index_verify(
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
-    """Check every file of CONFIG's index, and of a hybrid's members, against its manifest."""
+    """Check every file of CONFIG's index, and of a hybrid's members, against its meta.json."""
     settings = _resolve(config, overrides, verbose, dry_run)
     from .envs.retrievers.open import verify_indexes
 
     for run_config in chosen(settings, env).values():
-        for folder, manifest in verify_indexes(run_config.env).items():
-            typer.echo(f"{folder}: {manifest.documents} documents, every file as its manifest says")
+        for folder, meta in verify_indexes(run_config.env).items():
+            typer.echo(f"{folder}: {meta.documents} documents, every file as its meta.json says")
 
 
 index_app.command("questions")(index_questions)

@@ -169,11 +169,11 @@ def _read_documents(options: AdaptOptions, progress: StageProgress) -> Sequence[
 
 
 def _build_index(env: EnvironmentConfig, progress: StageProgress) -> Sequence[str]:
-    from ..envs.builder.build import build_index
+    from ..envs.build import build_index
 
     with progress("indexing") as advance:
-        manifest = build_index(env, progress=advance)
-    return [f"{env.index}: {manifest.documents:,} passages"]
+        meta = build_index(env, progress=advance)
+    return [f"{env.index}: {meta.documents:,} passages"]
 
 
 def _write_questions(

@@ -17,7 +17,7 @@ from typing import Any
 
 from machine import describe, seconds
 from querylect.configs.load import load_config
-from querylect.envs.builder.build import build_index
+from querylect.envs.build import build_index
 from querylect.envs.client.connect import open_environment
 from querylect.eval.answering import Asking, answers, batches
 from querylect.eval.journal import Journal

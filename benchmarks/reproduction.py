@@ -27,7 +27,7 @@ from pathlib import Path
 from greedy import greedy_trees
 from machine import describe
 from querylect.configs.schema import RunConfig
-from querylect.envs.builder.build import build_index
+from querylect.envs.build import build_index
 from querylect.envs.client.base import EnvironmentApi
 from querylect.envs.client.connect import open_environment
 from querylect.errors import QuerylectError

@@ -33,13 +33,14 @@ import httpx
 from machine import describe, seconds
 from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
 from querylect.data.load import load_dataset
-from querylect.envs.builder.build import build_index
+from querylect.envs.build import build_index
 from querylect.envs.client.base import ServiceAddress
 from querylect.envs.client.child_process import local_service
 from querylect.envs.client.client import EnvironmentClient
-from querylect.envs.index.arrays import mapped, read_words
+from querylect.envs.index.arrays import SortedStrings, mapped
 from querylect.envs.plan import SearchPlan
 from querylect.envs.retrievers import bm25
+from querylect.envs.retrievers.tokenizer import WordTokenizer
 from querylect.logs import set_up_logging
 
 BATCH = 256
@@ -93,12 +94,12 @@ def measure_bm25(config: EnvironmentConfig, texts: list[str], rounds: int) -> No
 
 def in_process_search(index: str, backend: str, batches: Sequence[Sequence[str]]) -> Callable[[], object]:
     """bm25s by itself: tokenise and retrieve, batch by batch."""
-    model = bm25s_of(index)
+    model, tokenizer = bm25s_of(index), WordTokenizer("english")
     model.backend = backend
 
     def search() -> None:
         for batch in batches:
-            model.retrieve(bm25.tokenise(batch), k=K, show_progress=False)
+            model.retrieve(tokenizer(batch), k=K, show_progress=False)
 
     return search
 
@@ -109,7 +110,8 @@ def bm25s_of(index: str) -> Any:
 
     model = bm25s.BM25(method="lucene", k1=bm25.K1, b=bm25.B)
     model.load_scores(index, num_docs=len(mapped(Path(index) / bm25.LENGTHS)))
-    model.vocab_dict = {word.decode(): position for position, word in enumerate(read_words(Path(index)))}
+    words = SortedStrings(Path(index), bm25.WORDS)
+    model.vocab_dict = {words[position]: position for position in range(len(words))}
     model.unique_token_ids_set = set(model.vocab_dict.values())
     model.nonoccurrence_array = None  # only BM25L and BM25+ have one
     return model

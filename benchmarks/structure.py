@@ -23,7 +23,7 @@ ORDER = [
 """Folders and files of the root, each importing only from those before it."""
 ORDER_WITHIN = {
     "data": ["documents"],
-    "envs": ["index", "retrievers", "builder", "server", "client", "adapters"],
+    "envs": ["index", "retrievers", "server", "client", "adapters"],
     "eval": ["drift", "report", "tasks", "answers", "papers"],
     "inference": ["adapters"],
     "rollouts": ["engines"],

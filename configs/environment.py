@@ -57,7 +57,7 @@ Precision = Literal["float32", "bfloat16"]
 
 
 class RecipeConfig(Section):
-    """Overrides of an encoder's recipe, or of the configuration in its model folder."""
+    """Overrides of a retriever's preset (envs/presets.py), or of the configuration in its model folder."""
 
     name: str | None = None
     """Name shown to clients and in prompts; None: the retriever's own name."""
@@ -69,12 +69,10 @@ class RecipeConfig(Section):
     """How token vectors are pooled into one vector; a sentence-transformers folder has its own setting."""
     similarity: Similarity | None = None
     """`cos` normalizes every vector to length 1."""
-    instruction: str | None = None
-    """Task instruction, inserted at {instruction} in query_template; prepended to the query if there is none."""
-    query_template: str | None = None
-    """Template of a query; contains {text} once."""
-    document_template: str | None = None
-    """Template of a document; contains {text} once, or {title} and {body}."""
+    query_prompt: str | None = None
+    """Prefix of a query, such as `"query: "` or an instruction."""
+    document_prompt: str | None = None
+    """Prefix of a document, whose title and text are one string after it."""
     max_length: Annotated[int, Field(ge=2)] | None = None
     """Maximum tokens of a text; longer texts are truncated."""
     query_max_length: Annotated[int, Field(ge=2)] | None = None
@@ -106,7 +104,7 @@ class QuestionIndexConfig(Section):
     index: str
     """Index folder of the questions for that retriever; `querylect index build` builds it as well."""
     model: str | None = None
-    """Model folder or id of its weights, as `env.model`; None: that of the recipe."""
+    """Model folder or id of its weights, as `env.model`; None: that of the preset."""
 
 
 class MemberConfig(Section):
@@ -118,7 +116,7 @@ class MemberConfig(Section):
     """Index folder of this retriever; if empty, a folder beside the hybrid's, named after the retriever and its
     settings. In an evaluation spec, an environment with this retriever has the same folder."""
     model: str | None = None
-    """Model folder or id of its weights, as `env.model`; None: that of the recipe."""
+    """Model folder or id of its weights, as `env.model`; None: that of the preset."""
     recipe: RecipeConfig | None = None
     remote: RemoteConfig | None = None
     question_index: QuestionIndexConfig | None = None
@@ -176,13 +174,13 @@ class EnvironmentConfig(Section):
     """Name shown to clients; if empty, the dataset and the retriever."""
     dataset: DatasetConfig = DatasetConfig()
     retriever: str = "bm25"
-    """A recipe name (bm25, all-minilm-l6-v2, contriever, qwen3-embedding-0.6b, medcpt, bge-base-en-v1.5, hybrid,
+    """A preset (bm25, all-minilm-l6-v2, contriever, qwen3-embedding-0.6b, medcpt, bge-base-en-v1.5, hybrid,
     qb-rag, …), a model folder, `package:NAME/SUBFOLDER`, a Hub id, or `python:FILE`
     (docs/add-a-retriever.md)."""
     model: str | None = None
-    """Encoder folder, `package:NAME/SUBFOLDER` or Hub id; None: that of the recipe."""
+    """Encoder folder, `package:NAME/SUBFOLDER` or Hub id; None: that of the preset."""
     recipe: RecipeConfig | None = None
-    """Overrides of the recipe: templates, pooling, similarity, lengths, a separate query encoder."""
+    """Overrides of the preset: prompts, pooling, similarity, lengths, a separate query encoder."""
     hybrid: HybridConfig | None = None
     """The members of the retriever `hybrid`."""
     question_index: QuestionIndexConfig | None = None
@@ -194,6 +192,9 @@ class EnvironmentConfig(Section):
     engine: SearchEngine = "bm25s"
     """Search engine of bm25: bm25s, rank_bm25 (a slow reference) or milvus; milvus also replaces FAISS for dense
     retrievers."""
+    language: str = "english"
+    """Language of the documents, for the stemmer and stop words of bm25: one of PyStemmer's, such as german or hindi.
+    Text in a script without spaces, such as Chinese, is indexed by pairs of characters in every language."""
     milvus_uri: str | None = None
     """engine=milvus: http://HOST:PORT or https://… of a Milvus server; or a path that ends in .db, which milvus-lite
     opens in the process itself, one process at a time; None: `INDEX.milvus.db` beside the index folder."""
@@ -214,8 +215,8 @@ class EnvironmentConfig(Section):
 
     @property
     def has_index(self) -> bool:
-        """Whether a whole index is there: its manifest is written last."""
-        return (self.index_folder / "manifest.json").is_file()
+        """Whether a whole index is there: it is renamed into place."""
+        return (self.index_folder / "meta.json").is_file()
 
     @model_validator(mode="after")
     def _check_sections(self) -> "EnvironmentConfig":

@@ -37,10 +37,14 @@ class DocumentEncoder(Protocol):
     """Embeds documents; `envs/retrievers/encoder.py` has one for every dense retriever."""
 
     @property
-    def identity(self) -> dict[str, Any]:
-        """`encoder` (its weights) and `recipe` (`name`, `max_length`, …); equal identities give equal vectors."""
+    def fingerprint(self) -> str:
+        """Of its weights."""
 
-    def embed(self, documents: Sequence[Document]) -> Vectors:
+    @property
+    def preset(self) -> Any:
+        """Its settings: `name`, `max_length`, …"""
+
+    def documents(self, documents: Sequence[Document]) -> Vectors:
         """Vectors of shape (documents, dimension), not normalised."""
 
 
@@ -117,7 +121,7 @@ def embedded(
     """Unit vectors of the documents, in blocks of BLOCK."""
     remaining, blocks, total = iter(documents), list[Vectors](), 0
     while block := list(islice(remaining, BLOCK)):
-        vectors = encoder.embed(block)
+        vectors = encoder.documents(block)
         blocks.append((vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)).astype(np.float32))
         total += len(block)
         if progress:
@@ -175,11 +179,10 @@ def _duplicates(
     with stage("comparing") as progress:
         matches = near_duplicates(blocks, threshold, progress)
     ids = [document.id for document in benchmark.documents()]
-    identity = encoder.identity
     details: NearDuplicates = {
-        "encoder": identity["recipe"]["name"],
-        "model": identity["encoder"],
-        "max_length": identity["recipe"]["max_length"],
+        "encoder": encoder.preset.name,
+        "model": encoder.fingerprint,
+        "max_length": encoder.preset.max_length,
         "cosine_over": threshold,
         "removed": len(matches),
     }

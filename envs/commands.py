@@ -63,9 +63,9 @@ def prepare(
     from ..configs.schema import EnvironmentConfig
     from ..data.prepare import prepare as write
     from ..data.prepare import summary
-    from .retrievers.encoder import open_corpus_encoder
+    from .retrievers.encoder import open_encoder
 
-    embedding = partial(open_corpus_encoder, EnvironmentConfig(retriever=encoder, model=model)) if encoder else None
+    embedding = partial(open_encoder, EnvironmentConfig(retriever=encoder, model=model)) if encoder else None
     meta = write(dataset, to, embedding, duplicates, leaks == "near", name, stage=progress_bar)
     for line in summary(meta):
         typer.echo(line)

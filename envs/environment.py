@@ -17,12 +17,11 @@ from ..data.types import Dataset, Question
 from ..errors import RequestError
 from ..rewards.metrics import measure
 from ..storage import data_sha256
-from .index.open import Index, open_index
+from .index.meta import Index, open_index
 from .plan import Probe, SearchPlan, Term
-from .retrievers import bm25
 from .retrievers.base import Retriever, depth_limit_of, truncation_of
 from .retrievers.fusion import Scored, fuse
-from .retrievers.open import check_corpus, open_retriever
+from .retrievers.open import check_corpus, open_retriever, retriever_info
 from .retrievers.rerank import Reranked, Reranker
 from .schemas import PRIMARY_METRIC, EnvironmentInfo, PlanResult, Step, StepResult
 
@@ -64,8 +63,8 @@ class Environment:
         reranker: Reranker | None = None,
     ) -> None:
         """Use `Environment.open`, which checks that dataset, index and retriever belong together."""
-        manifest, description = index.manifest, _description(config, index)
-        index_hash = manifest.index_hash
+        meta, description = index.meta, retriever_info(config, index)
+        index_hash = meta.index_hash
         if (frequent := getattr(retriever, "frequent_terms", None)) is not None:
             description |= {"frequent_terms": frequent}
         if reranker is not None:
@@ -76,10 +75,10 @@ class Environment:
         self._judgements = _judgements(dataset, index.documents)
         self._lock = threading.Lock()
         self._info = EnvironmentInfo(
-            name=config.name or f"{dataset.name}/{manifest.recipe.name}",
+            name=config.name or f"{dataset.name}/{meta.preset.name}",
             retriever=description,
-            corpus_size=manifest.documents,
-            corpus_hash=manifest.corpus_hash,
+            corpus_size=meta.documents,
+            corpus_hash=meta.corpus_hash,
             index_hash=index_hash,
             settings_hash=settings_hash(dataset, index.documents, config),
             relevance_level=dataset.relevance_level,
@@ -107,7 +106,7 @@ class Environment:
         dataset = loaded.current(config.dataset) if loaded is not None else None
         if dataset is None:
             dataset = corpus.questions(index.documents)
-        reranker = Reranker.open(config.rerank) if config.rerank else None
+        reranker = Reranker(config.rerank) if config.rerank else None
         return cls(config, dataset, index, open_retriever(index, config, dataset), reranker)
 
     def info(self) -> EnvironmentInfo:
@@ -222,17 +221,6 @@ class Environment:
         values = self.score(step.question_id, ranking, [PRIMARY_METRIC, *metrics])
         scored = {"question_id": step.question_id, "reward": values[PRIMARY_METRIC], "metrics": values}
         return {**scored, **self.result_fields(ranking, with_text)}
-
-
-def _description(config: EnvironmentConfig, index: Index) -> dict[str, object]:
-    manifest = index.manifest
-    description = manifest.recipe.model_dump(mode="json", exclude_none=True)
-    engine = {"engine": manifest.engine} if manifest.engine is not None else {}
-    if manifest.recipe.kind == "bm25" and not config.remote:
-        return {**description, **engine, "k1": bm25.K1, "b": bm25.B}
-    model = {"model": config.model or manifest.recipe.model} if manifest.recipe.model else {}
-    remote = {"remote": config.remote.index} if config.remote else {}
-    return {**description, **engine, **model, **remote, "model_fingerprint": manifest.model_fingerprint}
 
 
 def settings_hash(dataset: Dataset, documents: Container[str], config: EnvironmentConfig) -> str:

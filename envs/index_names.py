@@ -1,10 +1,10 @@
-"""The name of an index that the settings do not name; environments with equal index settings share it."""
+"""The default name of an index, and the settings of the other indexes that a retriever searches."""
 
 import re
 
-from ..configs.environment import EnvironmentConfig, VectorsConfig
+from ..configs.environment import DatasetConfig, EnvironmentConfig, VectorsConfig
 from ..storage import data_sha256
-from .recipes import RECIPES
+from .presets import PRESETS
 
 _FIELDS = {"model", "recipe", "hybrid", "remote", "engine", "vectors"}
 """Settings that lead to a different index for the same retriever and dataset."""
@@ -21,15 +21,23 @@ def index_name(env: EnvironmentConfig) -> str:
 
 def _index_settings(env: EnvironmentConfig) -> dict[str, object]:
     settings = env.model_dump(mode="json", include=_FIELDS)
-    vectors = env.vectors
-    if env.retriever in RECIPES and RECIPES[env.retriever].kind in ("bm25", "questions"):
-        vectors = VectorsConfig()  # such an index has none
+    kind = PRESETS[env.retriever].kind if env.retriever in PRESETS else "dense"
+    vectors = VectorsConfig() if kind in ("bm25", "questions") else env.vectors
     settings["vectors"] = vectors.model_dump(mode="json", exclude={"device"})  # on which it does not depend
+    if env.language != "english" and kind != "dense":
+        settings["language"] = env.language
     if env.engine == "milvus":
         settings["milvus_uri"] = env.milvus_uri
     if env.question_index is not None:
         settings["question_index"] = env.question_index.model_dump(mode="json")
     return settings
+
+
+def required_indexes(config: EnvironmentConfig) -> list[EnvironmentConfig]:
+    """The settings of the other indexes that a retriever searches; they are built and verified with its own."""
+    if config.hybrid is not None:
+        return member_settings(config)
+    return [questions_settings(config)] if config.question_index is not None else []
 
 
 def member_settings(config: EnvironmentConfig) -> list[EnvironmentConfig]:
@@ -41,6 +49,18 @@ def member_settings(config: EnvironmentConfig) -> list[EnvironmentConfig]:
     shared = {"hybrid": None, "question_index": None, "rerank": None}
     members = [config.model_copy(update={**shared, **dict(member)}) for member in config.hybrid.members]
     return [
-        member if configured.index else member.model_copy(update={"index": f"{config.index}-{index_name(member)}"})
-        for configured, member in zip(config.hybrid.members, members, strict=True)
+        member if member.index else member.model_copy(update={"index": f"{config.index}-{index_name(member)}"})
+        for member in members
     ]
+
+
+def questions_settings(config: EnvironmentConfig) -> EnvironmentConfig:
+    """The settings of the index over the questions, which is an ordinary index with the questions as its corpus."""
+    settings = config.question_index
+    assert settings is not None, "the settings of qb-rag name its question index"
+    changes = {
+        "dataset": DatasetConfig(kind="beir", path=settings.folder),
+        **dict.fromkeys(("hybrid", "question_index", "remote", "rerank", "recipe")),
+        **{name: getattr(settings, name) for name in ("retriever", "index", "model")},
+    }
+    return config.model_copy(update=changes)

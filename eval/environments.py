@@ -14,12 +14,12 @@ from ..configs.evaluation import SpecConfig, SpecEnvironment
 from ..data.corpus import LoadedQuestions, load_questions, open_corpus
 from ..data.sampling import QuestionSample, draw, draw_of_parts, sampled
 from ..data.types import AllDocuments, Question, Split
-from ..envs.builder.build import build_index
+from ..envs.build import build_index
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.connect import open_environment, open_unserved
-from ..envs.index.open import open_index
+from ..envs.index.meta import open_index
 from ..envs.index_names import index_name, member_settings
-from ..envs.retrievers.open import check_corpus
+from ..envs.retrievers.open import check_corpus, retriever_info
 from ..envs.retrievers.rerank import reranked
 from ..envs.schemas import EnvironmentInfo
 from ..errors import ConfigError
@@ -187,11 +187,10 @@ class SpecEnvironments:
         loaded = self._loaded[dataset]
         level = split.relevance_level(loaded.dataset.relevance_level)
         rerank = None
-        manifest = index.manifest
-        retriever = manifest.recipe.model_dump(mode="json", exclude_none=True)
+        retriever = retriever_info(env, index)
         if env.rerank is not None:
             rerank = {**env.rerank.model_dump(mode="json"), "model": model_identity(env.rerank.model)}
-            retriever |= {"trained": reranked(retriever["trained"], env.rerank.depth), "rerank": rerank}
+            retriever |= {"trained": reranked(str(retriever["trained"]), env.rerank.depth), "rerank": rerank}
         selected = self._limited(dataset, split.questions)
         return EvalEnvironment(
             dataset=dataset,
@@ -203,13 +202,13 @@ class SpecEnvironments:
             everything=list(split.questions),
             published_as=(loaded.dataset.name, retriever_name(retriever)),
             split=split,
-            documents=manifest.documents,
-            corpus_hash=manifest.corpus_hash,
+            documents=index.meta.documents,
+            corpus_hash=index.meta.corpus_hash,
             identity={
-                "index": manifest.index_hash,
+                "index": index.meta.index_hash,
                 "rerank": rerank,
                 "search": env.vectors.model_dump(mode="json")
-                if manifest.vectors is not None or env.hybrid is not None
+                if retriever["kind"] in ("dense", "hybrid") or env.hybrid is not None
                 else None,
                 "judgements": judgements_identity(split.qrels),
                 "dataset": source.model_dump(mode="json", exclude={"path"}, exclude_defaults=True),

@@ -12,15 +12,15 @@ Encode = Callable[[Sequence[str]], npt.NDArray[np.float32]]
 
 
 def open_encoder(name: str) -> tuple[Encode, str]:
-    """A sentence encoder (as `env.retriever`: folder, package:NAME, Hub id or recipe) and its identifier.
+    """A sentence encoder (as `env.retriever`: folder, package:NAME, Hub id or preset) and its identifier.
 
     Raises ConfigError for another kind of retriever, ModelError for an unusable one.
     """
-    from ..envs.recipes import find_recipe
+    from ..envs.presets import find_preset
     from ..envs.retrievers.encoder import Encoder
 
-    recipe = find_recipe(name)
-    if recipe.kind != "dense":
-        raise ConfigError(f"--model {name!r} is {recipe.kind}; expected a model that gives a text one dense vector.")
-    encoder = Encoder.open(recipe)
+    preset = find_preset(name)
+    if preset.kind != "dense":
+        raise ConfigError(f"--model {name!r} is {preset.kind}; expected a model that gives a text one dense vector.")
+    encoder = Encoder(preset)
     return encoder.queries, f"{name} ({encoder.fingerprint})"

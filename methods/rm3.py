@@ -1,10 +1,10 @@
 """RM3: expand the question with terms of the documents that it finds first (Abdul-Jaleel et al. 2004).
 
 On BM25 this is Anserini's definition (Rm3Reranker): the terms of each of the first `fb_docs` documents, analysed as the
-index analyses them, of 2 to 20 characters in [a-z0-9], none that occurs in more than a tenth of the corpus; of each
-document the `fb_terms` most frequent. A term's weight is Σ_d tf(t, d) / |d| · score(d), where |d| sums the frequencies
-of the terms kept of d. The `fb_terms` heaviest are scaled to a sum of 1 and interpolated with the question, whose
-terms have a sum of 1, too:
+index analyses them, of 2 to 20 characters in [a-z0-9] (any letters if the language is not English), none that occurs in
+more than a tenth of the corpus; of each document the `fb_terms` most frequent. A term's weight is Σ_d tf(t, d) / |d| ·
+score(d), where |d| sums the frequencies of the terms kept of d. The `fb_terms` heaviest are scaled to a sum of 1 and
+interpolated with the question, whose terms have a sum of 1, too:
 
     w(t) = λ · count(t, question) / |question| + (1 − λ) · rm(t),    λ = original_query_weight
 
@@ -25,7 +25,7 @@ from ..configs.methods import Rm3Config
 from ..envs.plan import Probe, SearchPlan, Term
 from .method import SearchResults
 
-_TERM = re.compile(r"[a-z0-9]{2,20}")
+_ENGLISH, _TERM = re.compile(r"[a-z0-9]{2,20}"), re.compile(r"\w{2,20}")
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class Rm3:
     """Of the retriever (rewriters/retriever_info.py)."""
     frequent_terms: Sequence[str] = ()
     """Terms that occur in more than a tenth of the documents, if the retriever reports them."""
+    language: str = "english"
+    """Of the retriever's stemmer and stop words."""
     name = "rm3"
 
     @property
@@ -47,7 +49,7 @@ class Rm3:
     def plan(self, question: str, ranking: SearchResults | None, k: int) -> SearchPlan:
         """The question and its expansion terms as one probe; the question alone where there are none."""
         lexical = self.kind == "bm25"
-        question_length = len(analyse(question, True)) if lexical else 1
+        question_length = len(analyse(question, True, self.language)) if lexical else 1
         weights = self.relevance_model(ranking) if ranking is not None else {}
         question_weight = self.settings.original_query_weight
         if not question_length or not weights:
@@ -68,13 +70,14 @@ class Rm3:
         lexical, documents = self.kind == "bm25", ranking.documents[: self.settings.fb_docs]
         scores = ranking.scores if lexical else (1.0,) * len(documents)
         frequent = frozenset(self.frequent_terms)
+        pattern = _ENGLISH if self.language == "english" else _TERM
         word_of: dict[str, str] = {}
         model: dict[str, float] = {}
         for document, score in zip(documents, scores, strict=False):
-            pairs = analyse(document.contents, lexical)
+            pairs = analyse(document.contents, lexical, self.language)
             for term, word in pairs:
                 word_of.setdefault(term, word)
-            counts = Counter(term for term, _ in pairs if _TERM.fullmatch(term) and term not in frequent)
+            counts = Counter(term for term, _ in pairs if pattern.fullmatch(term) and term not in frequent)
             largest = dict(_heaviest(counts, self.settings.fb_terms))
             length = sum(largest.values())
             for term, count in largest.items():
@@ -84,15 +87,15 @@ class Rm3:
         return {word_of[term]: weight / total for term, weight in heaviest} if total > 0 else {}
 
 
-def analyse(text: str, lexical: bool) -> list[tuple[str, str]]:
+def analyse(text: str, lexical: bool, language: str = "english") -> list[tuple[str, str]]:
     """(term, word) for each word of a text that the BM25 index holds, in order: the word lower-cased, and its stem.
 
     A word is its own term where not `lexical`.
     """
-    from ..envs.retrievers.vocabulary import stems, words_of  # imports bm25s, and with it numba
+    from ..envs.retrievers.tokenizer import WordTokenizer, words_of  # imports bm25s, and with it numba
 
     words = words_of(text)
-    stemmed = zip(words, stems(words), strict=True)
+    stemmed = zip(words, WordTokenizer(language).stems(words), strict=True)
     return [(stem if lexical else word, word) for word, stem in stemmed if stem is not None]
 
 

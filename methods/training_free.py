@@ -74,7 +74,7 @@ def training_free(settings: Section, retriever: RetrieverInfo) -> TrainingFree:
     if isinstance(settings, WeightedWordsConfig):
         return WeightedWords(settings)
     assert isinstance(settings, Rm3Config), f"{type(settings).__name__} belongs to no training-free baseline"
-    return Rm3(settings, retriever.kind, retriever.frequent_terms)
+    return Rm3(settings, retriever.kind, retriever.frequent_terms, retriever.language)
 
 
 def additions(plan: SearchPlan) -> tuple[str, ...]:

@@ -16,9 +16,9 @@ from ..data.corpus import Corpus, open_corpus
 from ..data.load import corpus_hash
 from ..data.sampling import draw
 from ..data.types import Document
-from ..envs.index.manifest import describe_files
+from ..envs.index.meta import hashes_of, write_json
 from ..envs.retrievers.question_index import (
-    QUESTION_INDEX,
+    DESCRIPTION,
     Content,
     Description,
     QuestionIndex,
@@ -178,9 +178,9 @@ class _Session:
                 counts=counts,
                 costs=total_cost([record.spent for record in self.records]),
                 rounds=rounds,
-                files=describe_files(folder),
+                files=hashes_of(folder),
             )
-            QUESTION_INDEX.write(folder, description)
+            write_json(folder / DESCRIPTION, description.model_dump(mode="json"))
         return description
 
     def _contents(self) -> tuple[list[Content], int]:
@@ -214,7 +214,7 @@ def _open_existing(target: Path, overwrite: bool) -> QuestionIndex | None:
     try:
         return open_question_index(target)
     except IndexFolderError:
-        if overwrite and (target / "questions.json").is_file():
+        if overwrite and (target / DESCRIPTION).is_file():
             return None
         raise
 

@@ -15,7 +15,7 @@ from ..data.corpus import open_corpus
 from ..data.leakage import words
 from ..data.sampling import Item, in_batches
 from ..data.types import Document
-from ..envs.index.open import open_index
+from ..envs.index.meta import open_index
 from ..envs.plan import Probe, Term, is_unicode
 from ..envs.retrievers.open import check_corpus, open_retriever
 from ..llms.base import LlmResponse, SamplingParams

@@ -21,6 +21,8 @@ class RetrieverInfo:
     """What it is and how it was trained, for the sentence "Documents are found by …"; "" if unknown."""
     frequent_terms: tuple[str, ...] = ()
     """BM25: the stemmed words that occur in more than a tenth of the documents; RM3 adds none of them."""
+    language: str = "english"
+    """BM25: of the stemmer and stop words."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -39,4 +41,6 @@ class RetrieverInfo:
                 "Check that the URL is a querylect environment of this version."
             )
         frequent = tuple(map(str, info.get("frequent_terms") or ()))
-        return cls(info["name"], info["kind"], str(info.get("trained") or ""), frequent)
+        return cls(
+            info["name"], info["kind"], str(info.get("trained") or ""), frequent, info.get("language") or "english"
+        )

@@ -183,7 +183,7 @@ def realdata() -> Path:
 @pytest.fixture(scope="session")
 def small_environment(tmp_path_factory) -> EnvironmentConfig:
     """Six documents, three test questions and one training question, with a real BM25 index."""
-    from querylect.envs.builder.build import build_index
+    from querylect.envs.build import build_index
 
     folder = tmp_path_factory.mktemp("small")
     corpus = [Document(name, f"About {name}", text) for name, text in TEXTS.items()]

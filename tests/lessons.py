@@ -115,7 +115,7 @@ ASKED = {
 def lessons(tmp_path_factory) -> EnvironmentConfig:
     """Five documents, five training questions, and the same five in other words as the test, with a real BM25 index."""
     from querylect.data.beir import save_beir
-    from querylect.envs.builder.build import build_index
+    from querylect.envs.build import build_index
 
     folder = tmp_path_factory.mktemp("lessons")
     corpus = [Document(name, f"About {name}", text) for name, text in TEXTS.items()]

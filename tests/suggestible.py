@@ -59,7 +59,7 @@ def suggestible(tmp_path_factory) -> Path:
 def world(tmp_path_factory) -> EnvironmentConfig:
     """Five documents, the same five questions in other words for each split, and a real BM25 index."""
     from querylect.data.beir import save_beir
-    from querylect.envs.builder.build import build_index
+    from querylect.envs.build import build_index
 
     folder = tmp_path_factory.mktemp("world")
     corpus = [Document(name, f"About {name}", text) for name, text in TEXTS.items()]

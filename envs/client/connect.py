@@ -52,8 +52,8 @@ def open_unserved(
 
 def only_reads_index(env: EnvironmentConfig) -> bool:
     """Whether a retriever, and every member of it, is built in and searches files of this machine."""
-    from ..recipes import PYTHON
-    from ..retrievers.registry import required_indexes
+    from ..index_names import required_indexes
+    from ..presets import PYTHON
 
     return not any(
         required.remote or required.engine == "milvus" or required.retriever.startswith(PYTHON)

@@ -1,1 +1,1 @@
-"""The index folder: its documents, arrays and manifest; opening and verifying it."""
+"""The index folder: its documents, arrays and meta.json; opening and verifying it."""

@@ -1,22 +1,28 @@
-"""The protocols of a retriever and of a kind of retrievers.
+"""Retrievers and their factories.
 
-A kind turns the corpus into files, block by block, and opens them as a retriever. A retriever ranks probes. The ranking
-of a probe must not depend on the batch or on the number of requested documents.
+A factory turns the corpus into files, block by block, and opens them as a retriever. A retriever ranks probes. The
+ranking of a probe must not depend on the batch or on the number of requested documents.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+from cachetools import LRUCache
 
 from ...configs.schema import EnvironmentConfig
 from ...data.types import Document
 from ...errors import RequestError
 from ...logs import Progress as Progress
 from ..index.documents import Documents
-from ..index.open import Index
+from ..index.meta import Index
 from ..plan import Probe
-from ..recipes import RetrieverRecipe
+from ..presets import RetrieverPreset
 from .fusion import Scored
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 SPARE = 16
 """Documents that a search gets beyond its limit, so that equal scores at the end are in corpus order."""
@@ -42,22 +48,15 @@ def depth_limit_of(retriever: Retriever) -> int | None:
     return limit
 
 
-OpenMember = Callable[[Index, EnvironmentConfig], Retriever]
-"""Opens the retriever of an index that another retriever searches."""
+class RetrieverFactory:
+    """One kind of retriever with its models. This one keeps nothing of the corpus in its index folder."""
 
+    preset: RetrieverPreset
+    """With every field filled in that was left to the model."""
+    fingerprint: str | None = None
+    """Identifies what an index must have been built with: models, code, other indexes; None for BM25."""
 
-class Kind(Protocol):
-    """One kind of retriever with its models."""
-
-    @property
-    def recipe(self) -> RetrieverRecipe:
-        """The recipe, with every field filled in that was left to the model."""
-
-    @property
-    def fingerprint(self) -> str | None:
-        """Identifies what an index must have been built with: models, code, other indexes; None for BM25."""
-
-    def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None) -> None:
+    def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None = None) -> None:
         """Write what `merge` needs of one block of the corpus."""
 
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
@@ -65,16 +64,16 @@ class Kind(Protocol):
 
     def load(self, folder: Path, documents: Documents) -> Retriever:
         """Open what `merge` wrote. Rankings use the positions of `documents`."""
+        raise NotImplementedError
 
 
-class WithoutFiles:
-    """The building half of a `Kind` that keeps nothing of the corpus in its index folder."""
+@dataclass(frozen=True, slots=True)
+class SearchedIndex:
+    """Another index that a retriever searches."""
 
-    def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None) -> None:
-        """Nothing."""
-
-    def merge(self, parts: Sequence[Path], folder: Path) -> None:
-        """Nothing."""
+    index: Index
+    config: EnvironmentConfig
+    open: Callable[[], Retriever]
 
 
 def check_depth(limits: Sequence[int], depth: int, documents: int, setting: str) -> None:
@@ -94,3 +93,18 @@ def refuse_negative_weights(probes: Sequence[Probe], engine: str) -> None:
                 f"the text {term.text!r} has the weight {term.weight}, and {engine} takes no negative weights. Use the "
                 "local bm25, or a dense retriever."
             )
+
+
+def remembered(
+    cache: LRUCache[Key, Value], keys: Iterable[Key], compute: Callable[[list[Key]], Sequence[Value]]
+) -> dict[Key, Value]:
+    """The value of every key; `compute` is called at most once, with the keys that the cache lacks, each once.
+
+    Not thread-safe.
+    """
+    unique = dict.fromkeys(keys)
+    values = {key: value for key in unique if (value := cache.get(key)) is not None}
+    missing = [key for key in unique if key not in values]
+    for key, value in zip(missing, compute(missing) if missing else (), strict=True):
+        values[key] = cache[key] = value
+    return values

@@ -2,11 +2,17 @@
 
 The formula is Lucene's: Σ over the words of the query, with repetitions, of
 idf(w) · tf / (tf + k1·(1 − b + b·|d| / mean |d|)) with idf(w) = ln(1 + (N − df + ½) / (df + ½)), k1 = 1.2, b = 0.75.
-Words are lower-cased, English stopwords are dropped, the rest is stemmed (Snowball).
+
+The files of an index are those of bm25s: for the word with id w, `indices[indptr[w]:indptr[w + 1]]` are the documents
+that hold it, ascending, and `data` their weights, rounded as bm25s does. bm25s has no weights of texts, so the search
+is our own (bm25_kernel.py).
 """
 
-from collections import Counter, defaultdict
+import json
+import logging
+from collections import Counter
 from collections.abc import Sequence, Sized
+from functools import lru_cache
 from itertools import chain
 from math import log
 from pathlib import Path
@@ -15,142 +21,140 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 from rank_bm25 import BM25Okapi
+from scipy import sparse
 
 from ...data.types import Document
 from ...errors import DataError
 from ...logs import Progress
-from ..index import postings
-from ..index.arrays import NpyWriter, SortedWords, mapped, read_words, write_words
+from ..index.arrays import SortedStrings, mapped, offsets_of, write_strings
 from ..plan import Probe
-from ..recipes import RetrieverRecipe
-from .base import Retriever
-from .bm25_kernel import BatchSearch
+from ..presets import RetrieverPreset
+from . import bm25_kernel
+from .base import Retriever, RetrieverFactory
 from .fusion import Scored, best
-from .vocabulary import Vocabulary, stems, words_of
+from .tokenizer import WordTokenizer, stemmed_languages
 
-Engine = Literal["bm25s", "rank_bm25"]
+logger = logging.getLogger(__name__)
+
+Engine = Literal["bm25s", "rank_bm25", "milvus"]
 
 K1, B = 1.2, 0.75
 FREQUENT = 0.1
 """RM3 expands with no word that occurs in more than this share of the documents (methods/rm3.py)."""
-LENGTHS = "lengths.npy"
-_TOKENS = "tokens.npy"
-_ARRAYS = {"data": postings.DATA, "indices": postings.INDICES, "indptr": postings.INDPTR}
-_CHUNK = 1000
-_NONE = np.empty(0, dtype=np.int32)
+LENGTHS, WORDS = "lengths.npy", "words"
+_TOKENS, _SCRIPTS = "tokens.npy", "unread_scripts.json"
+_DTYPES = {"data": np.float32, "indices": np.int32, "indptr": np.int64}
+_FILE = "{}.csc.index.npy"
+_MANY = 0.1
+"""Share of the texts that are not stemmed from which on a build warns."""
+_CACHED_WORDS = 2**17
 
 
-def tokenise(texts: Sequence[str]) -> list[list[str]]:
-    """The stemmed words of each text, in order and with repetitions."""
-    return [[stem for stem in stems(words_of(text)) if stem is not None] for text in texts]
+class Bm25Factory(RetrieverFactory):
+    """BM25 by one of its engines."""
 
+    def __init__(self, preset: RetrieverPreset, engine: Engine, language: str) -> None:
+        """Raises as `WordTokenizer`."""
+        self.preset, self.engine, self.language = preset, engine, language
+        self.tokenizer = WordTokenizer(language)
 
-def _number_words(
-    texts: Sequence[str], progress: Progress | None
-) -> tuple[list[bytes], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """What `tokenise` gives as arrays: the distinct words, sorted; the positions in them of the words of all texts, one
-    text after the other; the number of words of each text."""
-    numbers: defaultdict[str, int] = defaultdict()
-    numbers.default_factory = numbers.__len__
-    occurrences = [_NONE]
-    counts: list[int] = []
-    for start in range(0, len(texts), _CHUNK):
-        of_chunk = list(map(words_of, texts[start : start + _CHUNK]))
-        counts += map(len, of_chunk)
-        occurrences.append(np.fromiter(map(numbers.__getitem__, chain.from_iterable(of_chunk)), dtype=np.int32))
-        if progress:
-            progress(len(counts), len(texts))
-    stemmed = [None if stem is None else stem.encode("utf-8", "surrogatepass") for stem in stems(list(numbers))]
-    words = sorted({stem for stem in stemmed if stem is not None})
-    positions = {stem: position for position, stem in enumerate(words)}
-    of_number = np.array([-1 if stem is None else positions[stem] for stem in stemmed], dtype=np.int32)
-    tokens = of_number[np.concatenate(occurrences)]
-    texts_of_tokens = np.repeat(np.arange(len(texts), dtype=np.int32), np.array(counts, dtype=np.int64))
-    kept = tokens >= 0
-    lengths = np.bincount(texts_of_tokens[kept], minlength=len(texts)).astype(np.int32)
-    return words, tokens[kept], lengths
+    def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None = None) -> None:
+        """Write the words of one block of the corpus, and how many texts are of a script that is not stemmed."""
+        texts = [document.contents for document in documents]
+        tokens = self.tokenizer(texts)
+        numbers: dict[str, int] = {}
+        flat = [numbers.setdefault(word, len(numbers)) for word in chain.from_iterable(tokens)]
+        np.save(folder / _TOKENS, np.array(flat, dtype=np.int32))
+        np.save(folder / LENGTHS, np.array(list(map(len, tokens)), dtype=np.int32))
+        (folder / WORDS).write_text(json.dumps(list(numbers)), encoding="utf-8")
+        (folder / _SCRIPTS).write_text(json.dumps(Counter(map(self.tokenizer.unread_script, texts))))
 
+    def merge(self, parts: Sequence[Path], folder: Path) -> None:
+        """Write .npy arrays and the words as one text. DataError if no document holds a word."""
+        lengths, tokens = self.join(parts, folder)
+        if self.engine == "rank_bm25":
+            np.save(folder / _TOKENS, np.concatenate(tokens))
+            return
+        weights = lucene(lengths, tokens)
+        for name, dtype in _DTYPES.items():
+            np.save(folder / _FILE.format(name), getattr(weights, name).astype(dtype, copy=False))
 
-def join_lengths(parts: Sequence[Path], folder: Path) -> tuple[list[int], npt.NDArray[np.int32]]:
-    """Write the lengths of all documents. Returns the documents of each part, and the lengths, in words.
+    def join(self, parts: Sequence[Path], folder: Path) -> tuple[npt.NDArray[np.int32], list[npt.NDArray[np.int32]]]:
+        """Write the words and lengths (documents,) of all parts. Returns the lengths, and the word ids of the texts of
+        each part, one text after the other. DataError if no document holds a word."""
+        self._warn_of_scripts(parts)
+        lengths = np.concatenate([np.load(part / LENGTHS) for part in parts])
+        if not lengths.any():
+            raise DataError(
+                f"none of the {len(lengths)} documents holds a word that BM25 could index "
+                "(stop words and single letters do not count). Check the title and text fields of the corpus."
+            )
+        np.save(folder / LENGTHS, lengths)
+        part_words: list[list[str]] = [json.loads((part / WORDS).read_bytes()) for part in parts]
+        words = sorted(set(chain.from_iterable(part_words)))
+        write_strings(folder, WORDS, words)
+        ids = {word: number for number, word in enumerate(words)}
+        tokens = [
+            np.array([ids[word] for word in words_of_part], dtype=np.int32)[np.load(part / _TOKENS)]
+            for part, words_of_part in zip(parts, part_words, strict=True)
+        ]
+        return lengths, tokens
 
-    DataError if no document holds a word.
-    """
-    part_lengths = [np.load(part / LENGTHS, allow_pickle=False) for part in parts]
-    lengths = np.concatenate(part_lengths)
-    np.save(folder / LENGTHS, lengths)
-    if not lengths.any():
-        raise DataError(
-            f"none of the {len(lengths)} documents holds a word that BM25 could index "
-            "(stopwords and single letters do not count). Check the title and text fields of the corpus."
-        )
-    return [len(part) for part in part_lengths], lengths
+    def _warn_of_scripts(self, parts: Sequence[Path]) -> None:
+        texts: Counter[str] = Counter()
+        for part in parts:
+            texts.update(json.loads((part / _SCRIPTS).read_bytes()))
+        total = texts.total()
+        read, unread = texts.pop("", 0), texts
+        if total - read > _MANY * total:
+            script = unread.most_common(1)[0][0]
+            languages = stemmed_languages(script)
+            logger.warning(
+                "%.0f %% of the texts are mostly in a script that env.language=%s does not stem, such as %s: their "
+                "words are found only exactly as they are written. %s",
+                100 * (total - read) / total, self.language, script.capitalize(),
+                f"If most texts are like that, set env.language to {' or '.join(languages)}."
+                if languages else "There is no stemmer for this script; a multilingual dense retriever may serve it.",
+            )  # fmt: skip
+
+    def load(self, folder: Path, documents: Sized) -> Retriever:
+        """Open what `merge` wrote; with bm25s everything stays on disk (memory-mapped)."""
+        return (Bm25s if self.engine == "bm25s" else RankBm25)(folder, self.tokenizer)
 
 
 def _idf(documents: int, frequency: int) -> float:
     return log(1 + (documents - frequency + 0.5) / (frequency + 0.5))
 
 
-def lucene(lengths: npt.NDArray[np.int32]) -> postings.Weigh:
-    """The formula, rounded as in bm25s, so that scores are equal to the last bit."""
-    total = len(lengths)
+def lucene(lengths: npt.NDArray[np.int32], tokens: Sequence[npt.NDArray[np.int32]]) -> sparse.csc_matrix:
+    """The weights (documents, words) of the formula, rounded as in bm25s, so that scores are equal to the last bit.
+
+    `lengths` (documents,) and `tokens` as `Bm25Factory.join` returns them.
+    """
+    ids = np.concatenate(tokens)
+    shape = (len(lengths), int(ids.max()) + 1)
+    counts = sparse.csr_matrix((np.ones(len(ids), np.int32), ids, offsets_of(lengths.tolist())), shape)
+    counts.sum_duplicates()
+    weights = counts.tocsc()
+    frequencies = np.diff(weights.indptr)
+    distinct, inverse = np.unique(frequencies, return_inverse=True)
+    idf = np.array([_idf(len(lengths), df) for df in distinct.tolist()], dtype=np.float32)[inverse]
     norms = K1 * (1 - B + B * lengths / lengths.mean())
-
-    def weigh(
-        frequencies: npt.NDArray[np.int64], documents: npt.NDArray[np.int64], counts: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.float32]:
-        distinct, inverse = np.unique(frequencies, return_inverse=True)
-        idf = np.array([_idf(total, df) for df in distinct.tolist()], dtype=np.float32)
-        tf = counts.astype(np.float32)
-        weights: npt.NDArray[np.float32] = (idf[inverse] * (tf / (norms[documents] + tf))).astype(np.float32)
-        return weights
-
-    return weigh
-
-
-class Bm25Kind:
-    """BM25 by one of its two engines."""
-
-    fingerprint = None
-
-    def __init__(self, recipe: RetrieverRecipe, engine: Engine) -> None:
-        self.recipe, self.engine = recipe, engine
-
-    def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None = None) -> None:
-        """Write the words of one block of the corpus."""
-        words, tokens, lengths = _number_words([document.contents for document in documents], progress)
-        np.save(folder / LENGTHS, lengths)
-        if self.engine == "bm25s":
-            postings.write_part(folder, words, tokens, lengths)
-        else:
-            write_words(folder, words)
-            np.save(folder / _TOKENS, tokens)
-
-    def merge(self, parts: Sequence[Path], folder: Path) -> None:
-        """Write .npy arrays and the words as one text. DataError if no document holds a word."""
-        sizes, lengths = join_lengths(parts, folder)
-        if self.engine == "bm25s":
-            postings.merge(parts, sizes, folder, lucene(lengths))
-            return
-        _, word_ids = postings.join_words(parts, folder)
-        with NpyWriter(folder / _TOKENS, np.int32, (int(lengths.sum(dtype=np.int64)),)) as tokens:
-            for part, ids in zip(parts, word_ids, strict=True):
-                tokens.write(ids[np.load(part / _TOKENS, allow_pickle=False)])
-
-    def load(self, folder: Path, documents: Sized) -> Retriever:
-        """Open what `merge` wrote; with bm25s everything stays on disk (memory-mapped)."""
-        return Bm25s(folder) if self.engine == "bm25s" else RankBm25(folder)
+    tf = weights.data.astype(np.float32)
+    weights.data = (np.repeat(idf, frequencies) * (tf / (norms[weights.indices] + tf))).astype(np.float32)
+    return weights
 
 
 class Bm25s:
     """Ranks probes by Σ wᵢ·BM25(tᵢ) over a bm25s index, in compiled code."""
 
-    def __init__(self, folder: Path) -> None:
-        words, documents = SortedWords(folder), len(mapped(folder / LENGTHS))
-        arrays = {name: mapped(folder / file) for name, file in _ARRAYS.items()}
-        self._batch = BatchSearch(arrays, documents, Vocabulary(words.position))
-        frequent = np.flatnonzero(np.diff(arrays["indptr"]) > FREQUENT * documents)
-        self.frequent_terms = [words.word(i) for i in frequent.tolist()]
+    def __init__(self, folder: Path, tokenizer: WordTokenizer) -> None:
+        words = SortedStrings(folder, WORDS)
+        self._tokenizer, self._documents = tokenizer, len(mapped(folder / LENGTHS))
+        self._position = lru_cache(_CACHED_WORDS)(words.position)
+        self._data, self._indices, self._indptr = (mapped(folder / _FILE.format(name)) for name in _DTYPES)
+        frequent = np.flatnonzero(np.diff(self._indptr) > FREQUENT * self._documents)
+        self.frequent_terms = [words[i] for i in frequent.tolist()]
         """The stemmed words that occur in more than FREQUENT of the documents, sorted."""
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
@@ -160,7 +164,22 @@ class Bm25s:
         omitted document is better than one without a match. With positive weights these are exactly the documents
         without a match; negative weights can push further documents to 0 or below.
         """
-        return self._batch.rank(probes, limits)
+        terms = [term for probe in probes for term in probe.terms]
+        texts = self._tokenizer([term.text for term in terms])
+        words = [[number for word in text if (number := self._position(word)) >= 0] for text in texts]
+        documents, scores, ends = bm25_kernel.rank(
+            self._data,
+            self._indices,
+            self._indptr,
+            self._documents,
+            np.array(list(chain.from_iterable(words)), dtype=np.int64),
+            offsets_of(map(len, words)),
+            np.array([term.weight for term in terms], dtype=np.float64),
+            offsets_of(len(probe.terms) for probe in probes),
+            np.minimum(np.array(limits, dtype=np.int64), self._documents),
+        )
+        bounds = ends.tolist()
+        return [Scored(documents[a:b], scores[a:b]) for a, b in zip([0, *bounds], bounds, strict=False)]
 
 
 class _LuceneOkapi(BM25Okapi):
@@ -173,11 +192,12 @@ class _LuceneOkapi(BM25Okapi):
 class RankBm25:
     """As Bm25s, by rank-bm25."""
 
-    def __init__(self, folder: Path) -> None:
-        vocabulary = np.array([word.decode("utf-8", "surrogatepass") for word in read_words(folder)], dtype=object)
-        words = vocabulary[np.load(folder / _TOKENS, allow_pickle=False)]
-        ends = np.cumsum(np.load(folder / LENGTHS, allow_pickle=False), dtype=np.int64)
-        self._model = _LuceneOkapi([part.tolist() for part in np.split(words, ends[:-1])], k1=K1, b=B)
+    def __init__(self, folder: Path, tokenizer: WordTokenizer) -> None:
+        strings = SortedStrings(folder, WORDS)
+        words = [strings[number] for number in range(len(strings))]
+        tokens, ends = np.load(folder / _TOKENS), np.cumsum(np.load(folder / LENGTHS), dtype=np.int64)
+        documents = [[words[number] for number in part.tolist()] for part in np.split(tokens, ends[:-1])]
+        self._model, self._tokenizer = _LuceneOkapi(documents, k1=K1, b=B), tokenizer
         counts = Counter(word for document in self._model.doc_freqs for word in document)
         self.frequent_terms = sorted(word for word, count in counts.items() if count > FREQUENT * len(ends))
 
@@ -186,8 +206,8 @@ class RankBm25:
         rankings = []
         for probe, limit in zip(probes, limits, strict=True):
             total = np.zeros(self._model.corpus_size)
-            for term, words in zip(probe.terms, tokenise([term.text for term in probe.terms]), strict=True):
-                total += term.weight * np.asarray(self._model.get_scores(list(words))) / (K1 + 1)
+            for term, words in zip(probe.terms, self._tokenizer([term.text for term in probe.terms]), strict=True):
+                total += term.weight * np.asarray(self._model.get_scores(words)) / (K1 + 1)
             matches = np.flatnonzero(total > 0)
             rankings.append(best(matches, total[matches], limit))
         return rankings

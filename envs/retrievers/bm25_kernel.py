@@ -6,49 +6,18 @@ use and caches it beside this file if that is writable. It runs without the GIL,
 not blocked.
 """
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
-import numpy.typing as npt
 from numba import njit
-
-from ..plan import Probe
-from .fusion import Scored
-from .vocabulary import Vocabulary
-
-
-class BatchSearch:
-    """Ranks probes over the word × document matrix of a bm25s index."""
-
-    def __init__(self, scores: Mapping[str, npt.NDArray[np.number]], documents: int, vocabulary: Vocabulary) -> None:
-        """`scores`: `data`, `indices` and `indptr` as bm25s holds them, one row of documents per word."""
-        self._data, self._indices, self._indptr = (np.asarray(scores[name]) for name in ("data", "indices", "indptr"))
-        self._documents = documents
-        self._vocabulary = vocabulary
-
-    def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
-        """The ranking of each probe: at most limits[i] documents, those with a score above 0."""
-        terms = [term for probe in probes for term in probe.terms]
-        texts = self._vocabulary([term.text for term in terms])
-        words = [[word for word in text if word >= 0] for text in texts]
-        documents, scores, ends = _rank(
-            self._data,
-            self._indices,
-            self._indptr,
-            self._documents,
-            np.array([word for text in words for word in text], dtype=np.int64),
-            np.cumsum([0, *map(len, words)]),
-            np.array([term.weight for term in terms], dtype=np.float64),
-            np.cumsum([0, *(len(probe.terms) for probe in probes)]),
-            np.minimum(np.array(limits, dtype=np.int64), self._documents),
-        )
-        bounds = ends.tolist()
-        return [Scored(documents[a:b], scores[a:b]) for a, b in zip([0, *bounds], bounds, strict=False)]
 
 
 @njit(nogil=True, cache=True)
-def _rank(data, indices, indptr, documents, words, word_ends, weights, term_ends, limits):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Score and select, one probe after the other; the workspace is six arrays of corpus length."""
+def rank(data, indices, indptr, documents, words, word_ends, weights, term_ends, limits):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """Documents, scores and ends (probes,) of the rankings of all probes: at most limits[i] documents, scored above 0.
+
+    `data`, `indices` and `indptr` as in bm25.py; `words`: word ids of all texts, those of text i ending at
+    word_ends[i + 1]; `weights` (texts,); the texts of probe i end at term_ends[i + 1]. The workspace is six arrays of
+    corpus length.
+    """
     probes = len(term_ends) - 1
     of_text = np.zeros(documents, dtype=np.float32)
     of_probe = np.zeros(documents, dtype=np.float64)

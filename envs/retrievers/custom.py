@@ -1,6 +1,6 @@
 """A custom retriever: one Python file with a class `Retriever`, built from the corpus when it is opened.
 
-The file is executed, so name only files that you would run yourself. Its index holds no files; the manifest records the
+The file is executed, so name only files that you would run yourself. Its index holds no files; its settings have the
 sha256 of the code, so that rankings of changed code are never confused with earlier ones.
 """
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from ...errors import ConfigError
 from ...storage import file_sha256
 from ..index.documents import Documents
-from ..recipes import PYTHON, RetrieverRecipe
-from .base import Retriever, WithoutFiles
+from ..presets import PYTHON, RetrieverPreset
+from .base import Retriever, RetrieverFactory
 
 
-class Custom(WithoutFiles):
+class Custom(RetrieverFactory):
     """A loaded retriever file; the retriever is built when it is opened."""
 
-    def __init__(self, recipe: RetrieverRecipe) -> None:
+    def __init__(self, preset: RetrieverPreset) -> None:
         """Run the file. ConfigError if it has no class `Retriever`."""
-        assert recipe.model is not None, "a custom recipe names its file"
-        file = Path(recipe.model)
+        assert preset.model is not None, "a custom preset names its file"
+        file = Path(preset.model)
         spec = importlib.util.spec_from_file_location(f"querylect_custom_{file.stem}", file)
         if spec is None or spec.loader is None:
             raise ConfigError(f"env.retriever is '{PYTHON}{file}'; expected a Python file that ends in .py.")
@@ -32,8 +32,7 @@ class Custom(WithoutFiles):
                 "docs/add-a-retriever.md."
             )
         self._retriever = module.Retriever
-        trained = getattr(module, "TRAINED", None)
-        self.recipe = recipe.model_copy(update={"trained": trained}) if trained else recipe
+        self.preset = preset.model_copy(update={"trained": getattr(module, "TRAINED", preset.trained)})
         self.fingerprint = f"code {file_sha256(file)}"
 
     def load(self, folder: Path, documents: Documents) -> Retriever:

@@ -1,6 +1,6 @@
-"""Dense retrieval: a sentence encoder, one vector per document, exact inner-product search with FAISS.
+"""Dense retrieval: a sentence encoder, one vector per document, inner-product search with FAISS.
 
-A probe is the vector Σ wᵢ·e(tᵢ), e being the recipe's embedding of the text in the query template, of length 1 if the
+A probe is the vector Σ wᵢ·e(tᵢ), e being the embedding of the text after the query prompt, of length 1 if the
 similarity is cos. The sum is not normalised: that would divide every score of the probe by the same number, and `sum`
 and `max` fusion would lose how far the terms of a probe agree.
 """
@@ -19,15 +19,12 @@ from ...configs.environment import VectorsConfig
 from ...data.types import Document
 from ...errors import ModelError
 from ...logs import Progress
-from ..byte_cache import remembered
-from ..index.arrays import NpyWriter, mapped
-from ..index.manifest import VectorStore
+from ..index.arrays import mapped
 from ..plan import Probe, is_effective
-from ..recipes import RetrieverRecipe
+from ..presets import RetrieverPreset
 from . import nearest
-from .base import SPARE
-from .encoder import Encoder as Encoder
-from .encoder import Vectors
+from .base import SPARE, Retriever, RetrieverFactory, remembered
+from .encoder import Encoder, Vectors
 from .fusion import NOTHING, Scored, best
 
 VECTORS = "vectors.npy"
@@ -76,15 +73,11 @@ class VectorRetriever(ABC):
         return sums
 
 
-def scored_again(stored: nearest.Vectors, vector: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Inner products of stored vectors (n, d), summed in float64 in a fixed order: equal vectors get equal scores in
-    any batch."""
-    scores: npt.NDArray[np.float64] = np.einsum("nd,d->n", stored.astype(np.float64), vector)
-    return scores.astype(np.float32).astype(np.float64)
-
-
 class Dense(VectorRetriever):
-    """Searches every document vector with FAISS."""
+    """Searches every document vector with FAISS and scores the candidates again.
+
+    The second scores are summed in float64 in a fixed order: equal vectors get equal scores in any batch.
+    """
 
     def __init__(self, encoder: Encoder, vectors: nearest.Vectors, search: nearest.Nearest | None = None) -> None:
         """`vectors`: (documents, d), float32 or float16, may be memory-mapped. `search` None is exact search."""
@@ -96,63 +89,52 @@ class Dense(VectorRetriever):
         neighbours = self._search(vectors.astype(np.float32), max(limits) + SPARE)
         for vector, candidates in zip(vectors, neighbours, strict=True):
             valid = candidates[candidates >= 0]
-            yield valid, scored_again(self._vectors[valid], vector)
+            scores = np.einsum("nd,d->n", self._vectors[valid].astype(np.float64), vector)
+            yield valid, scores.astype(np.float32).astype(np.float64)
 
 
-class EncodedKind:
-    """What all kinds of dense retrieval share: the encoder, loaded when needed, not for a merge, and the parts."""
+class DenseFactory(RetrieverFactory):
+    """Dense retrieval with the vectors kept as configured. The encoder is loaded when needed, not for a merge."""
 
-    def __init__(self, recipe: RetrieverRecipe, config: VectorsConfig) -> None:
-        self._recipe, self._config = recipe, config
+    def __init__(self, preset: RetrieverPreset, config: VectorsConfig) -> None:
+        self._preset, self._config = preset, config
 
     @cached_property
     def encoder(self) -> Encoder:
-        """The encoder of the recipe. Raises as `Encoder.open`."""
-        return Encoder.open(self._recipe)
+        """The encoder of the preset. Raises as `Encoder`."""
+        return Encoder(self._preset)
 
-    @property
-    def recipe(self) -> RetrieverRecipe:
-        """The recipe, filled in by the encoder."""
-        return self.encoder.recipe
+    @cached_property
+    def preset(self) -> RetrieverPreset:  # type: ignore[override]
+        return self.encoder.preset
 
-    @property
-    def fingerprint(self) -> str:
-        """That of the encoder."""
+    @cached_property
+    def fingerprint(self) -> str:  # type: ignore[override]
         return self.encoder.fingerprint
 
     def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None = None) -> None:
         """Embed a block of the corpus. ModelError if the vectors overflow their type."""
-        texts, dtype = [self.recipe.content_of(document) for document in documents], self._config.dtype
         with np.errstate(over="ignore"):
-            vectors = self.encoder.documents(texts, progress).astype(dtype)
+            vectors = self.encoder.documents(documents, progress).astype(self._config.dtype)
         if not np.isfinite(vectors).all():
             raise ModelError(
-                f"retriever {self.recipe.name!r} gives embeddings too large for {dtype}. Use env.vectors.dtype=float32."
+                f"retriever {self._preset.name!r} gives embeddings too large for {self._config.dtype}. Use "
+                "env.vectors.dtype=float32."
             )
         np.save(folder / VECTORS, vectors)
-
-
-class DenseKind(EncodedKind):
-    """Dense retrieval with the vectors kept as configured."""
-
-    def __init__(self, recipe: RetrieverRecipe, config: VectorsConfig) -> None:
-        """MissingPackageError without FAISS."""
-        nearest.import_faiss()
-        super().__init__(recipe, config)
-        self.vectors: VectorStore | None = None
-        """How `merge` kept the vectors."""
 
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Write all vectors in corpus order, and the FAISS index unless the search is flat."""
         pieces = [mapped(part / VECTORS) for part in parts]
-        dtype, dimension = self._config.dtype, pieces[0].shape[1]
-        self.vectors = VectorStore(dimension=dimension, dtype=dtype, search=self._config.search)
-        with NpyWriter(folder / VECTORS, dtype, (sum(map(len, pieces)), dimension)) as file:
+        header = np.lib.format.header_data_from_array_1_0(pieces[0])
+        with (folder / VECTORS).open("wb") as file:  # not a memory map: a full disk would kill the process
+            shape = (sum(map(len, pieces)), pieces[0].shape[1])
+            np.lib.format.write_array_header_1_0(file, header | {"shape": shape})
             for piece in pieces:
-                file.write(piece)
+                file.write(np.ascontiguousarray(piece).data)
         nearest.build(folder, mapped(folder / VECTORS), self._config)
 
-    def load(self, folder: Path, documents: Sized) -> Dense:
+    def load(self, folder: Path, documents: Sized) -> Retriever:
         """Open what `merge` wrote; vectors stay on disk (memory-mapped)."""
         vectors = mapped(folder / VECTORS)
         return Dense(self.encoder, vectors, nearest.open_nearest(folder, vectors, self._config))

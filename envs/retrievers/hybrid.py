@@ -7,41 +7,32 @@ different members are never compared. The index holds only the hashes of the mem
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...configs.schema import EnvironmentConfig
 from ...errors import IndexFolderError
 from ..index.documents import Documents
-from ..index.open import open_index
 from ..plan import Probe
-from ..recipes import RetrieverRecipe, recipe_of
-from .base import OpenMember, Retriever, WithoutFiles, check_depth, truncation_of
+from ..presets import RetrieverPreset, preset_of
+from .base import Retriever, RetrieverFactory, SearchedIndex, check_depth, truncation_of
 from .fusion import Scored, fuse
 
 
-class Hybrid(WithoutFiles):
-    """The members' settings and the hashes of their indexes, which hold the documents."""
+class Hybrid(RetrieverFactory):
+    """The members of a hybrid."""
 
-    def __init__(
-        self, recipe: RetrieverRecipe, members: Sequence[EnvironmentConfig], depth: int, open_member: OpenMember
-    ) -> None:
-        self._members = members
-        self._open_member = open_member
-        self._depth = depth
-        self._indexes = [open_index(member.index) for member in members]
-        if len({index.manifest.corpus_hash for index in self._indexes}) > 1:
+    def __init__(self, preset: RetrieverPreset, members: Sequence[SearchedIndex], depth: int) -> None:
+        """IndexFolderError if the members hold different corpora."""
+        self._members, self._depth = members, depth
+        if len({member.index.meta.corpus_hash for member in members}) > 1:
             raise IndexFolderError(
-                f"the members {', '.join(member.index for member in members)} hold different corpora. "
+                f"the members {', '.join(member.config.index for member in members)} hold different corpora. "
                 "Build them again from one: querylect index build --overwrite."
             )
-        recipes = [recipe_of(member) for member in members]
-        descriptions = " ".join(f"({number}) {item.trained}" for number, item in enumerate(recipes, start=1))
+        descriptions = " ".join(f"({i}) {preset_of(member.config).trained}" for i, member in enumerate(members, 1))
         trained = f"{len(members)} retrievers whose rankings are merged by reciprocal rank: {descriptions}"
-        self.recipe = recipe.model_copy(update={"trained": trained})
-        hashes = ", ".join(index.manifest.index_hash for index in self._indexes)
-        self.fingerprint = f"the best {depth} of {hashes}"
+        self.preset = preset.model_copy(update={"trained": trained})
+        self.fingerprint = f"the best {depth} of {', '.join(member.index.meta.index_hash for member in members)}"
 
     def load(self, folder: Path, documents: Documents) -> "Merged":
-        opened = zip(self._indexes, self._members, strict=True)
-        return Merged([self._open_member(index, config) for index, config in opened], self._depth, len(documents))
+        return Merged([member.open() for member in self._members], self._depth, len(documents))
 
 
 class Merged:

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import closing, contextmanager
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,23 +21,21 @@ from ...configs.environment import EnvironmentConfig
 from ...errors import ConfigError, EnvironmentUnavailableError, IndexFolderError
 from ...sources import optional_packages
 from ...storage import data_sha256, file_sha256
-from ..index import documents as documents_
-from ..index import postings
-from ..index.arrays import SortedWords, mapped
-from ..index.manifest import write_json
+from ..index.arrays import SortedStrings, mapped
+from ..index.documents import RECORDS
+from ..index.meta import write_json
 from ..plan import Probe, is_effective
-from ..recipes import RetrieverRecipe
-from .base import SPARE, Kind, refuse_negative_weights
-from .bm25 import FREQUENT, Bm25Kind, join_lengths, lucene, tokenise
-from .dense import VECTORS, EncodedKind, Unranked, VectorRetriever
+from ..presets import RetrieverPreset
+from .base import SPARE, Retriever, RetrieverFactory, refuse_negative_weights
+from .bm25 import FREQUENT, LENGTHS, WORDS, Bm25Factory, lucene
+from .dense import VECTORS, DenseFactory, Unranked, VectorRetriever
 from .encoder import Encoder
 from .fusion import NOTHING, Scored, best
+from .tokenizer import WordTokenizer
 
 Item = TypeVar("Item")
 Vector = npt.NDArray[np.float32] | dict[int, float]
 """A dense vector (d,), or the weights of the words of a sparse one."""
-Hits = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
-"""Positions of documents and their scores, both (n,)."""
 
 TOKEN = "QUERYLECT_MILVUS_TOKEN"
 """Environment variable with user:password or an API key; if it is unset, none is sent."""
@@ -51,14 +49,14 @@ _QUERIES, _ROWS = 64, 256
 _SECONDS, _BUILD_SECONDS = 30, 3600
 
 
-def open_milvus(config: EnvironmentConfig, recipe: RetrieverRecipe) -> Kind:
-    """The kind of a BM25 or dense recipe. Raises ConfigError for other retrievers, ModelError as the encoder."""
-    if recipe.kind == "bm25":
-        return MilvusBm25(recipe, config)
-    if recipe.kind == "dense":
-        return MilvusDense(recipe, config)
+def open_milvus(preset: RetrieverPreset, config: EnvironmentConfig) -> RetrieverFactory:
+    """The factory of a BM25 or dense preset. Raises ConfigError for other retrievers."""
+    if preset.kind == "bm25":
+        return MilvusBm25(preset, config)
+    if preset.kind == "dense":
+        return MilvusDense(preset, config)
     raise ConfigError(
-        f"env.engine is milvus, but retriever {recipe.name!r} is {recipe.kind}; Milvus searches for bm25 and dense "
+        f"env.engine is milvus, but retriever {preset.name!r} is {preset.kind}; Milvus searches for bm25 and dense "
         "retrievers. Leave env.engine out."
     )
 
@@ -123,7 +121,7 @@ class Collection:
     def close(self) -> None:
         self._client.close()
 
-    def search(self, vectors: Sequence[Vector], limit: int) -> Iterator[Hits]:
+    def search(self, vectors: Sequence[Vector], limit: int) -> Iterator[Unranked]:
         """For each vector the rows with the largest inner product with it, best first: `limit` of them and some spare
         ones, if there are as many."""
         for batch in _blocks(vectors, _QUERIES):
@@ -173,11 +171,11 @@ def load_collection(
     content: object,
     vectors: Iterable[tuple[int, Vector]],
     rows: int,
-    dimension: int | None,
+    dimension: int | None = None,
 ) -> None:
     """Load the collection of an index, which is named by its documents and by `content`, what its vectors follow from
     besides."""
-    name = f"querylect_{data_sha256([file_sha256(folder / documents_.RECORDS), content])[:32]}"
+    name = f"querylect_{data_sha256([file_sha256(folder / RECORDS), content])[:32]}"
     with closing(Collection(config, name)) as collection:
         collection.load(vectors, rows, dimension)
     write_json(folder / COLLECTION, {"collection": name, "rows": rows})
@@ -189,11 +187,11 @@ def open_collection(config: EnvironmentConfig, folder: Path) -> Collection:
     return Collection(config, description["collection"]).open(description["rows"])
 
 
-class MilvusDense(EncodedKind):
+class MilvusDense(DenseFactory):
     """Dense retrieval; the encoder and the parts are those of the local index."""
 
-    def __init__(self, recipe: RetrieverRecipe, config: EnvironmentConfig) -> None:
-        super().__init__(recipe, config.vectors)
+    def __init__(self, preset: RetrieverPreset, config: EnvironmentConfig) -> None:
+        super().__init__(preset, config.vectors)
         self._environment = config
 
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
@@ -204,7 +202,7 @@ class MilvusDense(EncodedKind):
         rows, dimension = sum(map(len, pieces)), pieces[0].shape[1]
         load_collection(self._environment, folder, content, enumerate(vectors), rows, dimension)
 
-    def load(self, folder: Path, documents: Sized) -> "MilvusVectors":
+    def load(self, folder: Path, documents: Sized) -> Retriever:
         """Open the collection."""
         return MilvusVectors(open_collection(self._environment, folder), self.encoder)
 
@@ -220,46 +218,40 @@ class MilvusVectors(VectorRetriever):
         return self._collection.search(list(vectors.astype(np.float32)), max(limits))
 
 
-class MilvusBm25(Bm25Kind):
+class MilvusBm25(Bm25Factory):
     """BM25; words, counts, weights and parts are those of the local index."""
 
-    def __init__(self, recipe: RetrieverRecipe, config: EnvironmentConfig) -> None:
-        super().__init__(recipe, "bm25s")
+    def __init__(self, preset: RetrieverPreset, config: EnvironmentConfig) -> None:
+        super().__init__(preset, "milvus", config.language)
         self._environment = config
 
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Load a sparse vector per document with a word; the folder keeps the words and their frequencies."""
-        sizes, lengths = join_lengths(parts, folder)
-        words, word_ids = postings.join_words(parts, folder)
-        frequencies = postings.frequencies(parts, word_ids, words)
-        np.save(folder / _FREQUENCIES, frequencies)
-        weigh, bases = lucene(lengths), np.cumsum([0, *sizes])
+        weights = lucene(*self.join(parts, folder))
+        np.save(folder / _FREQUENCIES, np.diff(weights.indptr))
+        rows = weights.tocsr()
+        filled = np.flatnonzero(np.diff(rows.indptr)).tolist()
 
         def vectors() -> Iterator[tuple[int, Vector]]:
-            for part, ids, base in zip(parts, word_ids, bases, strict=False):
-                word = np.repeat(ids, np.diff(mapped(part / postings.INDPTR)))
-                document = np.asarray(mapped(part / postings.INDICES), dtype=np.int64) + base
-                weights = weigh(frequencies[word], document, mapped(part / postings.DATA))
-                order = np.lexsort((word, document))
-                document, word, weights = document[order], word[order], weights[order]
-                keys, starts = np.unique(document, return_index=True)
-                for key, (start, end) in zip(keys.tolist(), pairwise([*starts.tolist(), len(document)]), strict=True):
-                    yield key, dict(zip(word[start:end].tolist(), weights[start:end].tolist(), strict=True))
+            for row in filled:
+                piece = slice(rows.indptr[row], rows.indptr[row + 1])
+                yield row, dict(zip(rows.indices[piece].tolist(), rows.data[piece].tolist(), strict=True))
 
-        load_collection(self._environment, folder, "bm25", vectors(), int(np.count_nonzero(lengths)), None)
+        load_collection(self._environment, folder, f"bm25 {self.language}", vectors(), len(filled))
 
-    def load(self, folder: Path, documents: Sized) -> "MilvusWords":
+    def load(self, folder: Path, documents: Sized) -> Retriever:
         """Open the collection, and the words."""
-        return MilvusWords(open_collection(self._environment, folder), folder, len(documents))
+        return MilvusWords(open_collection(self._environment, folder), folder, self.tokenizer)
 
 
 class MilvusWords:
     """Ranks probes by Σ wᵢ·BM25(tᵢ), wᵢ > 0."""
 
-    def __init__(self, collection: Collection, folder: Path, documents: int) -> None:
-        self._collection, self._words = collection, SortedWords(folder)
+    def __init__(self, collection: Collection, folder: Path, tokenizer: WordTokenizer) -> None:
+        self._collection, self._words, self._tokenizer = collection, SortedStrings(folder, WORDS), tokenizer
+        documents = len(mapped(folder / LENGTHS))
         frequent = np.flatnonzero(mapped(folder / _FREQUENCIES) > FREQUENT * documents).tolist()
-        self.frequent_terms = [self._words.word(word) for word in frequent]
+        self.frequent_terms = [self._words[word] for word in frequent]
         """The stemmed words that occur in more than FREQUENT of the documents, sorted."""
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
@@ -273,10 +265,10 @@ class MilvusWords:
                 rankings[row] = best(documents, scores, limits[row])
         return rankings
 
-    def _query(self, probe: Probe) -> Vector:
+    def _query(self, probe: Probe) -> dict[int, float]:
         weights: dict[int, float] = {}
         terms = list(filter(is_effective, probe.terms))
-        for term, words in zip(terms, tokenise([term.text for term in terms]), strict=True):
+        for term, words in zip(terms, self._tokenizer([term.text for term in terms]), strict=True):
             for word in map(self._words.position, words):
                 if word >= 0:
                     weights[word] = weights.get(word, 0.0) + term.weight

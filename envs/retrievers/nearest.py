@@ -1,7 +1,7 @@
 """Inner-product search over document vectors: exact (Flat), or approximate with HNSW or IVF-PQ.
 
 A search returns candidates, which `Dense` scores again with the stored vectors. So an approximate index may miss a
-document but never gives one a wrong score. The vectors always stay on disk, memory-mapped.
+document but never gives one a wrong score. On the CPU the vectors stay on disk, memory-mapped.
 """
 
 import os
@@ -16,10 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ...configs.environment import VectorsConfig
-from ...errors import ConfigError, RequestError, in_one_line
-from ...sources import optional_packages
+from ...errors import ConfigError, ModelError, RequestError
+from ...sources import install_command, optional_packages
 from .base import SPARE
-from .gpu_index import MAX_NEIGHBOURS, check_gpu, flat_on_gpu, to_gpu
 
 if TYPE_CHECKING:
     import faiss
@@ -45,6 +44,8 @@ _MOST_EQUAL = 4096
 """Documents with the same score that are put in order."""
 _OVERSAMPLING = 4
 """Candidates of an approximate search per requested document."""
+_MAX_GPU_NEIGHBOURS = 2048
+"""Most neighbours of a search on a GPU (FAISS's GPU_MAX_SELECTION_K)."""
 
 Vectors = npt.NDArray[np.floating]
 Nearest = Callable[[npt.NDArray[np.float32], int], npt.NDArray[np.int64]]
@@ -98,36 +99,31 @@ def build(folder: Path, vectors: Vectors, config: VectorsConfig) -> None:
             index.add(vectors[rows[start : start + _ROWS]].astype(np.float32))
     finally:
         faiss.omp_set_num_threads(threads)
-    try:
-        faiss.write_index(index, os.fspath(folder / NEAREST))
-    except RuntimeError as error:
-        raise OSError(f"{NEAREST} could not be written: {in_one_line(error)}") from error
+    faiss.write_index(index, os.fspath(folder / NEAREST))
 
 
 def open_nearest(folder: Path, vectors: Vectors, config: VectorsConfig) -> Nearest:
-    """The search over the vectors (n, d) of an index. ValueError if FAISS cannot read its file."""
+    """The search over the vectors (n, d) of an index. ModelError if it needs a GPU that is not there."""
     faiss = import_faiss()
-    on_gpu = config.device == "gpu"
-    if on_gpu:
-        check_gpu(config)
+    if config.device == "gpu":
+        _check_gpu(config)
     if config.search == "flat":
-        if not on_gpu:
+        if config.device == "cpu":
             return flat(vectors)
-        return _gpu_search(flat_on_gpu(vectors, config.dtype), vectors, config.dtype != "float32")
-    try:
-        index = faiss.read_index(os.fspath(folder / NEAREST), faiss.IO_FLAG_MMAP_IFC)
-    except RuntimeError as error:
-        raise ValueError(f"{NEAREST}: {in_one_line(error)}") from error
+        index = to_gpu(faiss.IndexFlatIP(vectors.shape[1]), config.dtype)
+        index.add(np.asarray(vectors, dtype=np.float32))  # in one call: a second one would copy them
+        return _gpu_search(index, config.dtype != "float32")
+    index = faiss.read_index(os.fspath(folder / NEAREST), faiss.IO_FLAG_MMAP_IFC)
     if config.search == "hnsw":
         index.hnsw.efSearch = _HNSW_DEPTH
     else:
         index.nprobe = _IVF_PROBES
-        if on_gpu:
-            return _gpu_search(to_gpu(index, config.dtype), vectors, True)
+        if config.device == "gpu":
+            return _gpu_search(to_gpu(index, config.dtype), True)
 
     def search(queries: npt.NDArray[np.float32], depth: int) -> npt.NDArray[np.int64]:
-        found: npt.NDArray[np.int64] = index.search(queries, min(depth * _OVERSAMPLING, index.ntotal))[1]
-        return found
+        positions: npt.NDArray[np.int64] = index.search(queries, min(depth * _OVERSAMPLING, index.ntotal))[1]
+        return positions
 
     groups = folder / _GROUPS
     return expanded(search, np.load(groups)) if groups.exists() else search
@@ -153,14 +149,13 @@ def equal_rows(vectors: Vectors) -> npt.NDArray[np.int64]:
 def expanded(search: Nearest, groups: npt.NDArray[np.int64]) -> Nearest:
     """A search over groups of documents as one over documents, those of a group in corpus order."""
     order = np.argsort(groups, kind="stable")
-    sizes = np.bincount(groups)
-    ends = np.cumsum(sizes)
-    starts = ends - sizes
+    ends = np.cumsum(np.bincount(groups))
+    starts = np.concatenate([[0], ends[:-1]])
 
     def documents(queries: npt.NDArray[np.float32], depth: int) -> npt.NDArray[np.int64]:
         rows: list[npt.NDArray[np.int64]] = []
-        for found in search(queries, depth):
-            members = [order[starts[group] : ends[group]][:depth] for group in found[found >= 0]]
+        for nodes in search(queries, depth):
+            members = [order[starts[node] : ends[node]][:depth] for node in nodes[nodes >= 0]]
             rows.append(np.concatenate([*members, np.empty(0, np.int64)])[: depth * _OVERSAMPLING])
         result = np.full((len(rows), max(map(len, rows), default=0)), -1)
         for row, positions in zip(result, rows, strict=True):
@@ -168,23 +163,6 @@ def expanded(search: Nearest, groups: npt.NDArray[np.int64]) -> Nearest:
         return result
 
     return documents
-
-
-def _gpu_search(index: "faiss.Index", vectors: Vectors, approximate: bool) -> Nearest:
-    """RequestError for more neighbours than a GPU finds; an approximate search looks for spare ones up to that."""
-
-    def search(queries: npt.NDArray[np.float32], depth: int) -> npt.NDArray[np.int64]:
-        depth = min(depth, len(vectors))
-        if depth > MAX_NEIGHBOURS:
-            raise RequestError(
-                f"a plan asks for so many documents that FAISS has to find {depth}; on a GPU it finds at most "
-                f"{MAX_NEIGHBOURS}. Ask for fewer, or set env.vectors.device=cpu."
-            )
-        candidates = depth * _OVERSAMPLING if approximate else depth
-        neighbours: npt.NDArray[np.int64] = index.search(queries, min(candidates, MAX_NEIGHBOURS, len(vectors)))[1]
-        return neighbours
-
-    return search
 
 
 def flat(vectors: Vectors) -> Nearest:
@@ -218,5 +196,44 @@ def flat(vectors: Vectors) -> Nearest:
         more[:, :depth] = positions
         more[tied] = at_most(queries[tied], deeper)[1]
         return more
+
+    return search
+
+
+def to_gpu(index: "faiss.Index", dtype: str) -> "faiss.Index":
+    """A copy of the index on the first GPU that the process sees. The only function here that needs one.
+
+    float16: a flat index keeps its vectors in it and rounds queries to it, IVF-PQ its lookup tables.
+    """
+    import faiss
+
+    options = faiss.GpuClonerOptions()
+    options.useFloat16 = dtype == "float16"
+    return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index, options)
+
+
+def _check_gpu(config: VectorsConfig) -> None:
+    problem = ""
+    if config.search == "hnsw":
+        problem = "HNSW is searched on the CPU only"
+    elif not getattr(import_faiss(), "get_num_gpus", lambda: 0)():
+        problem = f"this FAISS sees no GPU ({install_command('gpu')})"
+    if problem:
+        raise ModelError(f"env.vectors.device is 'gpu', but {problem}. Use device=cpu, or search=flat or ivfpq.")
+
+
+def _gpu_search(index: "faiss.Index", approximate: bool) -> Nearest:
+    """RequestError for more neighbours than a GPU finds; an approximate search looks for spare ones up to that."""
+
+    def search(queries: npt.NDArray[np.float32], depth: int) -> npt.NDArray[np.int64]:
+        depth = min(depth, index.ntotal)
+        if depth > _MAX_GPU_NEIGHBOURS:
+            raise RequestError(
+                f"a plan asks for so many documents that FAISS has to find {depth}; on a GPU it finds at most "
+                f"{_MAX_GPU_NEIGHBOURS}. Ask for fewer, or set env.vectors.device=cpu."
+            )
+        candidates = depth * _OVERSAMPLING if approximate else depth
+        positions: npt.NDArray[np.int64] = index.search(queries, min(candidates, _MAX_GPU_NEIGHBOURS, index.ntotal))[1]
+        return positions
 
     return search

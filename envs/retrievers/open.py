@@ -1,25 +1,125 @@
 """Opens the retriever of an index folder after checking that the index fits the configuration."""
 
+from functools import partial
+
 from ...configs.schema import EnvironmentConfig
 from ...data.corpus import Corpus
 from ...data.load import corpus_hash
 from ...data.types import Dataset
 from ...errors import IndexFolderError
-from ..index.manifest import Manifest
-from ..index.open import Index, verify_index
-from ..recipes import RetrieverRecipe, content_fields, recipe_of
-from .base import Retriever
+from ..index.meta import Index, IndexMeta, open_index, verify_index
+from ..index_names import required_indexes
+from ..presets import RetrieverPreset, preset_of
+from .base import Retriever, RetrieverFactory, SearchedIndex
 from .question_index import verify_question_index
-from .registry import engine_of, open_kind, required_indexes
 
 
-def verify_indexes(config: EnvironmentConfig) -> dict[str, Manifest]:
-    """Verify the index of a configuration and first the indexes that it depends on. Returns manifests by folder.
+def open_factory(config: EnvironmentConfig) -> RetrieverFactory:
+    """The factory of the configured retriever.
+
+    Raises ModelError, ConfigError or IndexFolderError if it cannot be opened.
+    """
+    preset = preset_of(config)
+    members = [
+        SearchedIndex(index := open_index(member.index), member, partial(open_retriever, index, member))
+        for member in required_indexes(config)
+    ]
+    if preset.kind == "hybrid":
+        from .hybrid import Hybrid
+
+        assert config.hybrid is not None, "the settings of a hybrid name its members"
+        return Hybrid(preset, members, config.hybrid.depth)
+    if preset.kind == "questions":
+        from .qb_rag import QuestionBased
+
+        return QuestionBased(preset, config, *members)
+    if config.remote is not None:
+        from .opensearch import OpenSearch
+
+        return OpenSearch(preset, config.remote)
+    if config.engine == "milvus":
+        from .milvus import open_milvus
+
+        return open_milvus(preset, config)
+    if preset.kind == "custom":
+        from .custom import Custom
+
+        return Custom(preset)
+    if preset.kind == "dense":
+        from .dense import DenseFactory
+
+        return DenseFactory(preset, config.vectors)
+    from .bm25 import Bm25Factory
+
+    return Bm25Factory(preset, config.engine, config.language)
+
+
+def index_settings(
+    config: EnvironmentConfig, preset: RetrieverPreset, fingerprint: str | None = None
+) -> dict[str, object]:
+    """What the files and rankings of an index depend on besides the corpus.
+
+    Without the fingerprint, and with a preset that the model has not filled in, it is what the settings say.
+    """
+    settings = preset.content()
+    if fingerprint is not None:
+        settings["weights"] = fingerprint
+    if config.remote is not None:
+        return settings
+    if preset.kind == "bm25":
+        from .bm25 import K1, B
+
+        settings |= {"engine": config.engine, "language": config.language, "k1": K1, "b": B}
+    if preset.kind == "dense":
+        settings |= {f"vectors.{name}": getattr(config.vectors, name) for name in ("dtype", "search")}
+        settings["engine"] = config.engine if config.engine == "milvus" else "faiss"
+    return settings
+
+
+def retriever_info(config: EnvironmentConfig, index: Index) -> dict[str, object]:
+    """How the retriever works, for prompts and clients: name, kind, trained, engine, language, prompts, …"""
+    info = index.meta.preset.model_dump(mode="json", exclude_none=True) | index.meta.settings
+    if config.model is not None:
+        info["model"] = config.model
+    if config.remote is not None:
+        info["remote"] = config.remote.index
+    return info
+
+
+def open_retriever(index: Index, config: EnvironmentConfig, dataset: Dataset | None = None) -> Retriever:
+    """The retriever of an index, after checking that the index was built for this configuration.
+
+    The documents of `dataset`, if it has any, must be those of the index. Raises IndexFolderError if the index does not
+    fit, ModelError if the encoder cannot be loaded.
+    """
+    built, declared = index.meta.settings, index_settings(config, preset_of(config))
+    _check(index, {name: built.get(name) for name in declared}, declared)
+    if dataset is not None and dataset.corpus and corpus_hash(dataset.corpus) != index.meta.corpus_hash:
+        actual = f"{len(dataset.corpus)} documents, hash {corpus_hash(dataset.corpus)[:12]}"
+        raise _mismatch(index, _corpus_of(index), f"{dataset.name!r} ({actual})")
+    factory = open_factory(config)
+    _check(index, built, index_settings(config, factory.preset, factory.fingerprint))
+    return factory.load(index.path, index.documents)
+
+
+def check_corpus(index: Index, corpus: Corpus) -> None:
+    """Refuse an index of another corpus, as far as that can be detected without reading the whole corpus file.
+
+    Compares size and modification time; if only the time differs, compares a fingerprint (reads up to 64 MiB).
+    Raises IndexFolderError.
+    """
+    differs = corpus.differs(index.meta.origin)
+    if differs:
+        raise _mismatch(index, _corpus_of(index), f"{corpus.name!r} ({differs})")
+
+
+def verify_indexes(config: EnvironmentConfig) -> dict[str, IndexMeta]:
+    """Verify the index of a configuration and first the indexes that it depends on. Returns their `meta` by folder.
 
     The rows of a Milvus collection are counted. Raises IndexFolderError as `verify_index`. That an index has changed
     since the one that depends on it was built, is noticed where the latter is opened.
     """
-    verified: dict[str, Manifest] = {}
+    verified: dict[str, IndexMeta] = {}
     for member in required_indexes(config):
         verified |= verify_indexes(member)
     if config.question_index is not None:
@@ -32,69 +132,15 @@ def verify_indexes(config: EnvironmentConfig) -> dict[str, Manifest]:
     return verified
 
 
-def check_corpus(index: Index, corpus: Corpus) -> None:
-    """Refuse an index of another corpus, as far as that can be detected without reading the whole corpus file.
-
-    Compares size and modification time; if only the time differs, compares a fingerprint (reads up to 64 MiB).
-    Raises IndexFolderError.
-    """
-    differs = corpus.differs(index.manifest.origin)
-    if differs:
-        raise _mismatch(index, _corpus_of(index), f"{corpus.name!r} ({differs})")
-
-
-def open_retriever(index: Index, config: EnvironmentConfig, dataset: Dataset | None = None) -> Retriever:
-    """The retriever of an index, after checking that the index was built for this configuration.
-
-    The documents of `dataset`, if it has any, must be those of the index. Raises IndexFolderError if the index does not
-    fit, ModelError if the encoder cannot be loaded.
-    """
-    manifest, recipe = index.manifest, recipe_of(config)
-    _check_recipe(index, recipe, engine_of(config, recipe))
-    if dataset is not None and dataset.corpus and corpus_hash(dataset.corpus) != manifest.corpus_hash:
-        actual = f"{len(dataset.corpus)} documents, hash {corpus_hash(dataset.corpus)[:12]}"
-        raise _mismatch(index, _corpus_of(index), f"{dataset.name!r} ({actual})")
-    _check_vectors(index, config)
-    kind = open_kind(config, recipe, open_retriever)
-    _check_fingerprint(index, kind.fingerprint, kind.recipe)
-    return kind.load(index.path, index.documents)
-
-
-def _check_recipe(index: Index, recipe: RetrieverRecipe, engine: str | None, filled_in: bool = False) -> None:
-    """Compare recipe and engine. Fields that the recipe leaves to its model are compared only when `filled_in`."""
-    built, requested = content_fields(index.manifest.recipe), content_fields(recipe)
-    differs = [
-        field
-        for field in {**requested, **built}
-        if built.get(field) != requested.get(field) and (filled_in or requested.get(field) is not None)
-    ]
-    if differs:
-        field = "name" if "name" in differs else differs[0]
-        raise _mismatch(index, f"{field} {built.get(field)!r}", f"{field} {requested.get(field)!r}")
-    if engine != index.manifest.engine:
-        raise _mismatch(index, f"engine {index.manifest.engine!r}", f"engine {engine!r}")
-
-
-def _check_fingerprint(index: Index, fingerprint: str | None, filled_in: RetrieverRecipe) -> None:
-    built = index.manifest.model_fingerprint
-    if fingerprint != built:
-        raise _mismatch(index, f"other weights ({built})", f"{filled_in.model or filled_in.name} ({fingerprint})")
-    _check_recipe(index, filled_in, index.manifest.engine, filled_in=True)
-
-
-def _check_vectors(index: Index, config: EnvironmentConfig) -> None:
-    """Compare the settings that the files depend on; search-time settings (depth, probes, device) may change."""
-    if index.manifest.vectors is None:
-        return
-    for field in ("dtype", "search"):
-        built, requested = getattr(index.manifest.vectors, field), getattr(config.vectors, field)
-        if built != requested:
-            raise _mismatch(index, f"vectors.{field} {built!r}", f"vectors.{field} {requested!r}")
+def _check(index: Index, built: dict[str, object], requested: dict[str, object]) -> None:
+    for name in {**requested, **built}:
+        if built.get(name) != requested.get(name):
+            raise _mismatch(index, f"{name} {built.get(name)!r}", f"{name} {requested.get(name)!r}")
 
 
 def _corpus_of(index: Index) -> str:
-    manifest = index.manifest
-    return f"another corpus ({manifest.dataset!r}, {manifest.documents} documents, hash {manifest.corpus_hash[:12]})"
+    meta = index.meta
+    return f"another corpus ({meta.dataset!r}, {meta.documents} documents, hash {meta.corpus_hash[:12]})"
 
 
 def _mismatch(index: Index, built: str, requested: str) -> IndexFolderError:

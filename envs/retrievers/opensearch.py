@@ -20,15 +20,13 @@ from ...sources import optional_packages
 from ...storage import data_sha256
 from ..index.documents import Documents
 from ..plan import Probe, is_effective
-from ..recipes import RetrieverRecipe
-from .base import SPARE, WithoutFiles, refuse_negative_weights
+from ..presets import RetrieverPreset
+from .base import SPARE, Retriever, RetrieverFactory, refuse_negative_weights
 from .dense import Unranked, VectorRetriever
 from .encoder import Encoder
 from .fusion import NOTHING, Scored, best
 
 Query = dict[str, object]
-Hits = list[tuple[str, float]]
-"""(id, score), best first."""
 
 AUTH = "QUERYLECT_REMOTE_AUTH"
 """Environment variable with the Authorization header; if it is unset, none is sent."""
@@ -42,7 +40,7 @@ _PER_REQUEST = 64
 _SECONDS, _RETRIES = 10, 3
 
 
-class RemoteIndex:
+class OpenSearchIndex:
     """One index of a service, through opensearch-py, which repeats requests that get no answer, 429, 502, 503 or 504.
 
     What fails in the end, or is answered by only a part of the shards, raises EnvironmentUnavailableError.
@@ -76,28 +74,34 @@ class RemoteIndex:
         identity = {field: index.get(field) for field in ("uuid", "analysis", "similarity")}
         return {**identity, "mappings": described["mappings"]}, count
 
-    def search(self, queries: Sequence[tuple[Query, int]]) -> list[Hits]:
-        """The hits of each (query, number of hits), scored with the word statistics of the whole index."""
+    def search(self, queries: Sequence[Query], limits: Sequence[int], documents: Documents) -> Iterator[Unranked]:
+        """Positions in `documents` and scores of the hits of each query, at most limits[i] and some spare ones, scored
+        with the word statistics of the whole index. IndexFolderError for a hit that is not in `documents`."""
         header: dict[str, object] = {
             "index": self._config.index,
             "search_type": "dfs_query_then_fetch",
             "preference": "querylect",
         }
-        results: list[Hits] = []
         for start in range(0, len(queries), _PER_REQUEST):
-            lines = [
-                line
-                for query, size in queries[start : start + _PER_REQUEST]
-                for line in (header, {"query": query, "size": size, "_source": False})
-            ]
+            lines = []
+            for query, limit in list(zip(queries, limits, strict=True))[start : start + _PER_REQUEST]:
+                lines += [header, {"query": query, "size": _size(limit, documents), "_source": False}]
             with self._outages():
                 responses = self._client.msearch(body=lines)["responses"]
                 for response in responses:
                     if "error" in response or response["timed_out"] or response["_shards"]["failed"]:
                         details = response.get("error") or response["_shards"]
                         raise EnvironmentUnavailableError(f"{self._config.url} did not search all shards: {details}")
-                results += [[(hit["_id"], float(hit["_score"])) for hit in item["hits"]["hits"]] for item in responses]
-        return results
+                results = [[(hit["_id"], float(hit["_score"])) for hit in item["hits"]["hits"]] for item in responses]
+            for hits in results:
+                for name, _ in hits:
+                    if name not in documents:
+                        raise IndexFolderError(
+                            f"{self._config.index!r} at {self._config.url} holds a document {name!r}, which the corpus "
+                            "does not have. Fill it with this corpus, under its ids."
+                        )
+                positions = np.array([documents.position(name) for name, _ in hits], dtype=np.int64)
+                yield positions, np.array([score for _, score in hits], dtype=np.float64)
 
     @contextmanager
     def _outages(self) -> Iterator[None]:
@@ -112,23 +116,23 @@ class RemoteIndex:
             ) from error
 
 
-class Remote(WithoutFiles):
+class OpenSearch(RetrieverFactory):
     """An index of a service, which holds the documents, and, for dense retrievers, the query encoder."""
 
-    def __init__(self, config: RemoteConfig, recipe: RetrieverRecipe) -> None:
+    def __init__(self, preset: RetrieverPreset, config: RemoteConfig) -> None:
         """Get the description of the index from the service, and load the encoder of a dense retriever.
 
         Raises EnvironmentUnavailableError if the service does not answer, ConfigError if the retriever is neither BM25
         nor dense.
         """
-        if recipe.kind not in ("bm25", "dense"):
+        if preset.kind not in ("bm25", "dense"):
             raise ConfigError(
-                f"env.remote is given, but retriever {recipe.name!r} is {recipe.kind}; a remote service searches for "
+                f"env.remote is given, but retriever {preset.name!r} is {preset.kind}; a remote service searches for "
                 "bm25 and dense retrievers. Remove env.remote, or give it to the members of a hybrid."
             )
-        self._config, self._service = config, RemoteIndex(config)
-        self._encoder = Encoder.open(recipe) if recipe.kind == "dense" else None
-        self.recipe = self._encoder.recipe if self._encoder else recipe
+        self._config, self._service = config, OpenSearchIndex(config)
+        self._encoder = Encoder(preset) if preset.kind == "dense" else None
+        self.preset = self._encoder.preset if self._encoder else preset
         identity, self.count = self._service.describe()
         content = {
             **identity,
@@ -138,7 +142,7 @@ class Remote(WithoutFiles):
         }
         self.fingerprint = f"remote {data_sha256(content)}"
 
-    def load(self, folder: Path, documents: Documents) -> "RemoteWords | RemoteVectors":
+    def load(self, folder: Path, documents: Documents) -> Retriever:
         """The retriever. IndexFolderError if service and corpus have different numbers of documents."""
         if self.count != len(documents):
             raise IndexFolderError(
@@ -146,72 +150,51 @@ class Remote(WithoutFiles):
                 f"has {len(documents)}. Fill it with this corpus, under its ids."
             )
         if self._encoder is None:
-            return RemoteWords(self._service, self._config, documents)
-        return RemoteVectors(self._service, self._config, documents, self._encoder)
+            return OpenSearchWords(self._service, documents)
+        return OpenSearchVectors(self._service, documents, self._encoder)
 
 
-class RemoteWords:
+class OpenSearchWords:
     """Ranks probes by Σ wᵢ·BM25(tᵢ), wᵢ > 0, with `match` queries."""
 
-    def __init__(self, service: RemoteIndex, config: RemoteConfig, documents: Documents) -> None:
-        """`documents` gives the position of an id."""
-        self._service, self._config, self._documents = service, config, documents
+    def __init__(self, service: OpenSearchIndex, documents: Documents) -> None:
+        self._service, self._documents = service, documents
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """The ranking of each probe, at most limits[i] documents. RequestError for a negative weight."""
         refuse_negative_weights(probes, "a bm25 of env.remote")
-        queries = {
-            row: (self._query(probe), _size(limit, self._documents))
-            for row, (probe, limit) in enumerate(zip(probes, limits, strict=True))
-            if any(map(is_effective, probe.terms))
-        }
+        rows = [row for row, probe in enumerate(probes) if any(map(is_effective, probe.terms))]
+        queries = [self._query(probes[row]) for row in rows]
         rankings = [NOTHING] * len(probes)
-        for row, hits in zip(queries, self._service.search(list(queries.values())), strict=True):
-            positions = _positions(hits, self._documents, self._config)
-            rankings[row] = best(positions, np.array([score for _, score in hits], dtype=np.float64), limits[row])
+        hits = self._service.search(queries, [limits[row] for row in rows], self._documents)
+        for row, (documents, scores) in zip(rows, hits, strict=True):
+            rankings[row] = best(documents, scores, limits[row])
         return rankings
 
     def _query(self, probe: Probe) -> Query:
-        return {
-            "bool": {
-                "should": [
-                    {"match": {field: {"query": term.text, "boost": term.weight}}}
-                    for term in filter(is_effective, probe.terms)
-                    for field in TEXT_FIELDS
-                ]
-            }
-        }
+        matches = [
+            {"match": {field: {"query": term.text, "boost": term.weight}}}
+            for term in filter(is_effective, probe.terms)
+            for field in TEXT_FIELDS
+        ]
+        return {"bool": {"should": matches}}
 
 
-class RemoteVectors(VectorRetriever):
+class OpenSearchVectors(VectorRetriever):
     """Searches the approximate neighbours that the service has, and turns its scores into inner products."""
 
-    def __init__(self, service: RemoteIndex, config: RemoteConfig, documents: Documents, encoder: Encoder) -> None:
-        """`documents` gives the position of an id."""
+    def __init__(self, service: OpenSearchIndex, documents: Documents, encoder: Encoder) -> None:
         super().__init__(encoder)
-        self._service, self._config, self._documents = service, config, documents
+        self._service, self._documents = service, documents
 
     def _candidates(self, vectors: npt.NDArray[np.float64], limits: Sequence[int]) -> Iterator[Unranked]:
-        queries: list[tuple[Query, int]] = []
-        for vector, limit in zip(vectors, limits, strict=True):
-            size = _size(limit, self._documents)
-            knn = {"vector": vector.astype(np.float32).tolist(), "k": size}
-            queries.append(({"knn": {VECTOR_FIELD: knn}}, size))
-        for hits in self._service.search(queries):
+        queries: list[Query] = []
+        for vector, limit in zip(vectors.astype(np.float32).tolist(), limits, strict=True):
+            queries.append({"knn": {VECTOR_FIELD: {"vector": vector, "k": _size(limit, self._documents)}}})
+        for positions, scores in self._service.search(queries, limits, self._documents):
             # a score is 1 + x for an inner product x ≥ 0, else 1 / (1 − x)
-            scores = np.array([score - 1 if score >= 1 else 1 - 1 / score for _, score in hits])
-            yield _positions(hits, self._documents, self._config), scores
+            yield positions, np.where(scores >= 1, scores - 1, 1 - 1 / scores)
 
 
 def _size(limit: int, documents: Documents) -> int:
     return min(max(limit, min(limit + SPARE, _WINDOW)), len(documents))
-
-
-def _positions(hits: Hits, documents: Documents, config: RemoteConfig) -> npt.NDArray[np.int64]:
-    try:
-        return np.array([documents.position(id_) for id_, _ in hits], dtype=np.int64)
-    except KeyError as error:
-        raise IndexFolderError(
-            f"{config.index!r} at {config.url} holds a document {error}, which the corpus does not have. "
-            "Fill it with this corpus, under its ids."
-        ) from None

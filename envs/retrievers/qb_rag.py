@@ -3,75 +3,65 @@
 The questions are in a question index and are ranked by any retriever with an index of its own, which is built and
 verified with this one, like the members of a hybrid. That retriever ranks the whole probe, including negative weights,
 so a search plan keeps its meaning. A content without a question is never retrieved.
+
+From ranked questions to contents it is algorithm 1 of the paper (sections 4.3.1 and 4.3.2): questions are processed
+from the most similar on; each adds the contents that answer it and are not in the ranking yet, until there are k. The
+paper's tie rules order the contents of a question: newer content first, then the content that answers more questions,
+then at random. The random order is fixed for each pair of a question and a content, so that a ranking depends on
+nothing but its query. The paper's pseudocode is ambiguous if the matrix is not sparse. Here a question adds all its
+contents in this order, as columns of equal similarity would.
 """
 
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from ...configs.environment import DatasetConfig, EnvironmentConfig
-from ...data.types import Document
+from ...configs.environment import EnvironmentConfig
 from ...errors import IndexFolderError
-from ..index.arrays import mapped
+from ...storage import text_sha256
+from ..index.arrays import mapped, offsets_of
 from ..index.documents import Documents
-from ..index.open import open_index
 from ..plan import Probe
-from ..recipes import RetrieverRecipe, recipe_of
-from .answerable import Integers, first_contents, in_tie_order, matrix
-from .base import SPARE, OpenMember, Progress, Retriever, truncation_of
+from ..presets import RetrieverPreset, preset_of
+from .base import SPARE, Retriever, RetrieverFactory, SearchedIndex, truncation_of
 from .fusion import NOTHING, Scored
-from .question_index import content_hash, open_question_index
+from .question_index import AnswerabilityEntry, Content, content_hash, open_question_index
 
 log = logging.getLogger(__name__)
+
+Integers = npt.NDArray[np.int64]
 
 _GROWTH = 4
 _ENDS, _CONTENTS = "answers.ends.npy", "answers.contents.npy"
 
 
-def questions_settings(config: EnvironmentConfig) -> EnvironmentConfig:
-    """The settings of the index over the questions, which is an ordinary index with the questions as its corpus."""
-    settings = config.question_index
-    assert settings is not None, "the settings of qb-rag name its question index"
-    changes = {
-        "dataset": DatasetConfig(kind="beir", path=settings.folder),
-        "hybrid": None,
-        "question_index": None,
-        "remote": None,
-        "rerank": None,
-        "recipe": None,
-        **{name: getattr(settings, name) for name in ("retriever", "index", "model")},
-    }
-    return config.model_copy(update=changes)
-
-
-class QuestionBased:
+class QuestionBased(RetrieverFactory):
     """An opened question index and the index over its questions."""
 
-    def __init__(self, recipe: RetrieverRecipe, config: EnvironmentConfig, open_member: OpenMember) -> None:
-        """Raises IndexFolderError if one of the two is missing or damaged, or they do not match."""
+    def __init__(self, preset: RetrieverPreset, config: EnvironmentConfig, questions: SearchedIndex) -> None:
+        """Raises IndexFolderError if the question index is missing, or they do not match."""
         assert config.question_index is not None, "the settings of qb-rag name its question index"
-        self._config, self._settings, self._open_member = config.question_index, questions_settings(config), open_member
-        self._questions = open_question_index(self._config.folder)
-        self._base = open_index(self._config.index)
-        if self._base.manifest.corpus_hash != self._questions.description.questions_hash:
+        self._member = questions
+        self._questions = open_question_index(config.question_index.folder)
+        description, base = self._questions.description, questions.index.meta
+        if base.corpus_hash != description.questions_hash:
             raise IndexFolderError(
-                f"index {self._config.index} does not hold the questions of {self._config.folder}. Build it again: "
-                "querylect index build --overwrite."
+                f"index {questions.config.index} does not hold the questions of {self._questions.path}. Build it "
+                "again: querylect index build --overwrite."
             )
-        self.fingerprint = f"answers of {self._questions.description.hash} by {self._base.manifest.index_hash}"
-        trained = recipe.trained
+        self.fingerprint = f"answers of {description.hash} by {base.index_hash}"
+        self.preset = preset
         if config.recipe is None or config.recipe.trained is None:
             trained = (
-                f"QB-RAG, which does not compare a query with documents but with {len(self._base.documents)} questions "
-                "that were written for the documents beforehand; the most similar questions lead to the documents that "
-                f"answer them. The questions are ranked by {recipe_of(self._settings).trained}"
+                f"QB-RAG, which does not compare a query with documents but with {base.documents} questions that were "
+                "written for the documents beforehand; the most similar questions lead to the documents that answer "
+                f"them. The questions are ranked by {preset_of(questions.config).trained}"
             )
-        self.recipe = recipe.model_copy(update={"trained": trained})
-
-    def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None) -> None:
-        """Nothing: `merge` writes the answers, since it needs the whole corpus."""
+            self.preset = preset.model_copy(update={"trained": trained})
 
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Write which contents answer each question, in the order of the tie rules.
@@ -80,16 +70,15 @@ class QuestionBased:
         """
         documents, contents = Documents(folder), self._questions.contents()
         for content in contents.values():
-            if content.id not in documents or content.hash != content_hash(
-                documents.at(documents.position(content.id))
-            ):
-                problem = "another text" if content.id in documents else "no content"
+            known = content.id in documents
+            if not known or content.hash != content_hash(documents.at(documents.position(content.id))):
                 raise IndexFolderError(
-                    f"the corpus has {problem} of the id {content.id!r}, which the questions of {self._config.folder} "
-                    "are about. Bring them up to date: querylect index questions."
+                    f"the corpus has {'another text' if known else 'no content'} of the id {content.id!r}, which the "
+                    f"questions of {self._questions.path} are about. Bring them up to date: querylect index questions."
                 )
         order = in_tie_order(self._questions.answers(), contents)
-        names = [self._base.documents.id(position) for position in range(len(self._base.documents))]
+        base = self._member.index.documents
+        names = [base.id(position) for position in range(len(base))]
         ends, positions = matrix(order, names, {name: documents.position(name) for name in contents})
         np.save(folder / _ENDS, ends)
         np.save(folder / _CONTENTS, positions)
@@ -99,9 +88,7 @@ class QuestionBased:
 
     def load(self, folder: Path, documents: Documents) -> "QuestionRetriever":
         """Open the retriever of the questions and the arrays that `merge` wrote."""
-        ends, contents = mapped(folder / _ENDS), mapped(folder / _CONTENTS)
-        retriever = self._open_member(self._base, self._settings)
-        return QuestionRetriever(retriever, ends, contents)
+        return QuestionRetriever(self._member.open(), mapped(folder / _ENDS), mapped(folder / _CONTENTS))
 
 
 class QuestionRetriever:
@@ -131,3 +118,43 @@ class QuestionRetriever:
                     deeper[row] = min(total, _GROWTH * depth)
             depths = deeper
         return rankings
+
+
+def in_tie_order(answers: Iterable[AnswerabilityEntry], contents: Mapping[str, Content]) -> dict[str, list[str]]:
+    """The contents of each question in the order of the tie rules, the preferred one first.
+
+    The content of a later call is newer. The number of questions of a content is counted in `answers`.
+    """
+    pairs = {(answer.question, answer.content): None for answer in answers}
+    questions = Counter(content for _, content in pairs)
+
+    def preference(pair: tuple[str, str]) -> tuple[int, int, str]:
+        question, content = pair
+        return -contents[content].round, -questions[content], text_sha256(f"0\n{question}\n{content}")
+
+    by_question: dict[str, list[str]] = {}
+    for question, content in sorted(pairs, key=preference):
+        by_question.setdefault(question, []).append(content)
+    return by_question
+
+
+def first_contents(ranked: Scored, ends: Integers, contents: Integers, k: int) -> Scored:
+    """The first k distinct contents of ranked questions, each with the score of the first question that has it.
+
+    `ranked` holds positions of questions, best first; the contents of question j are `contents[ends[j]:ends[j + 1]]` in
+    tie order.
+    """
+    starts, sizes = ends[ranked.documents], ends[ranked.documents + 1] - ends[ranked.documents]
+    offsets = np.cumsum(sizes) - sizes
+    indices = np.repeat(starts - offsets, sizes) + np.arange(sizes.sum())
+    candidates, scores = contents[indices], np.repeat(ranked.scores, sizes)
+    first = np.sort(np.unique(candidates, return_index=True)[1])[:k]
+    return Scored(candidates[first], scores[first])
+
+
+def matrix(
+    order: Mapping[str, Sequence[str]], questions: Sequence[str], positions: Mapping[str, int]
+) -> tuple[Integers, Integers]:
+    """`ends` and `contents` for `first_contents`; a question may have no contents. KeyError for unknown contents."""
+    rows = [[positions[content] for content in order.get(question, ())] for question in questions]
+    return offsets_of(map(len, rows)), np.array([position for row in rows for position in row], dtype=np.int64)

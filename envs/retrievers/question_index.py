@@ -19,8 +19,10 @@ from ...data.jsonl import read_records
 from ...data.load import corpus_hash, document_record
 from ...data.types import Document
 from ...errors import DataError
-from ..index.manifest import DescriptionFile, FileEntry
+from ...storage import data_sha256, text_sha256
+from ..index.meta import read_description, verify_files
 
+DESCRIPTION = "questions.json"
 QUESTIONS, ANSWERS, CONTENTS = "corpus.jsonl", "answers.jsonl", "contents.jsonl"
 
 Source = Literal["written", "vetted"]
@@ -69,18 +71,13 @@ class Description(Strict):
     """Calls and tokens behind all answers that are kept; None where an endpoint did not say."""
     rounds: int
     """How many calls have brought new contents."""
-    files: dict[str, FileEntry]
+    files: dict[str, str]
+    """sha256 of each file."""
 
     @property
     def hash(self) -> str:
         """sha256 of everything that a ranking depends on."""
-        names = (QUESTIONS, ANSWERS, CONTENTS)
-        return hashlib.sha256(json.dumps([self.files[name].sha256 for name in names]).encode()).hexdigest()
-
-
-QUESTION_INDEX = DescriptionFile(
-    "questions.json", Description, "question index", "Write it again: querylect index questions --overwrite."
-)
+        return data_sha256([self.files[name] for name in (QUESTIONS, ANSWERS, CONTENTS)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +105,14 @@ class QuestionIndex:
 def open_question_index(path: str | Path) -> QuestionIndex:
     """Open a question index without reading its files. IndexFolderError if the folder holds none."""
     folder = Path(path).expanduser()
-    missing = f"Write one: querylect index questions CONFIG --to {shlex.quote(str(folder))}."
-    return QuestionIndex(folder, QUESTION_INDEX.read(folder, missing))
+    remedy = f"Write the questions: querylect index questions CONFIG --to {shlex.quote(str(folder))} [--overwrite]."
+    return QuestionIndex(folder, read_description(folder / DESCRIPTION, Description, remedy))
 
 
 def verify_question_index(path: str | Path) -> QuestionIndex:
     """Open a question index and compare the sha256 of every file. Raises IndexFolderError."""
     opened = open_question_index(path)
-    QUESTION_INDEX.verify(opened.path, opened.description.files)
+    verify_files(opened.path, opened.description.files, "Write it again: querylect index questions --overwrite.")
     return opened
 
 
@@ -142,7 +139,7 @@ def content_hash(document: Document) -> str:
 
 def question_id(text: str) -> str:
     """The id of a question: the same for texts that differ only in case and whitespace."""
-    return f"q-{hashlib.sha256(same_question(text).encode()).hexdigest()[:16]}"
+    return f"q-{text_sha256(same_question(text))[:16]}"
 
 
 def same_question(text: str) -> str:

@@ -10,7 +10,6 @@ after them: scores of two different scales would follow each other otherwise.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from cachetools import LRUCache
@@ -19,59 +18,47 @@ from ...configs.environment import RerankConfig
 from ...errors import ModelError
 from ...sources import resolve_model
 from ...storage import data_sha256
-from ..byte_cache import remembered
 from ..index.documents import Documents
 from ..plan import Probe, is_effective
-from .base import Retriever, check_depth, truncation_of
+from .base import Retriever, check_depth, remembered, truncation_of
 from .encoder import fingerprint_of, loading_kwargs
 from .fusion import Scored, best
-
-if TYPE_CHECKING:
-    from sentence_transformers import CrossEncoder
 
 _BATCH = 32
 _CACHED_PAIRS = 2**19
 
 
 class Reranker:
-    """A loaded cross-encoder and the depth to which it reranks."""
+    """A cross-encoder, on the first GPU if there is one, and the depth to which it reranks."""
 
-    def __init__(self, config: RerankConfig, model: "CrossEncoder", fingerprint: str) -> None:
-        self.depth = config.depth
-        self.card: dict[str, object] = {
-            **config.model_dump(),
-            "max_length": model.max_seq_length,
-            "fingerprint": fingerprint,
-        }
-        """For clients: model, depth, length and fingerprint of the weights."""
-        self._model = model
-
-    @classmethod
-    def open(cls, config: RerankConfig) -> "Reranker":
-        """Load the model, to the first GPU if there is one.
-
-        Raises ModelError if it does not exist or gives more than one score per pair.
-        """
+    def __init__(self, config: RerankConfig) -> None:
+        """Load the model. Raises ModelError if it does not exist or gives more than one score per pair."""
         from sentence_transformers import CrossEncoder
         from torch import nn
 
-        path, kwargs = resolve_model(config.model), loading_kwargs()
+        path = resolve_model(config.model)
         try:
-            model = CrossEncoder(path, trust_remote_code=False, activation_fn=nn.Identity(), **kwargs)
+            self._model = CrossEncoder(path, activation_fn=nn.Identity(), **loading_kwargs())
         except Exception as error:
             raise ModelError(
                 f"env.rerank.model is {config.model!r}, which does not hold a usable cross-encoder "
                 f"({type(error).__name__}: {error}). Give it a sentence-transformers CrossEncoder, a transformers "
                 "folder with a sequence-classification head, or a Hub id that can be reached."
             ) from error
-        if model.num_labels != 1:
+        if self._model.num_labels != 1:
             raise ModelError(
-                f"env.rerank.model is {config.model!r}, which gives {model.num_labels} numbers for a pair; expected "
-                "one relevance score. Name a cross-encoder for ranking."
+                f"env.rerank.model is {config.model!r}, which gives {self._model.num_labels} numbers for a pair; "
+                "expected one relevance score. Name a cross-encoder for ranking."
             )
         if config.max_length is not None:
-            model.max_seq_length = config.max_length
-        return cls(config, model, fingerprint_of(path, getattr(model[0], "config", None)))
+            self._model.max_seq_length = config.max_length
+        self.depth = config.depth
+        self.info: dict[str, object] = {
+            **config.model_dump(),
+            "max_length": self._model.max_seq_length,
+            "fingerprint": fingerprint_of(path, getattr(self._model[0], "config", None)),
+        }
+        """For clients: model, depth, length and fingerprint of the weights."""
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         outputs = self._model.predict(list(pairs), batch_size=_BATCH, show_progress_bar=False)
@@ -80,16 +67,11 @@ class Reranker:
 
     def hash_over(self, index_hash: str) -> str:
         """Hash of everything that a ranking depends on: the index and this reranker."""
-        content = {name: value for name, value in self.card.items() if name != "model"}
-        return data_sha256([index_hash, content])
+        return data_sha256([index_hash, {name: value for name, value in self.info.items() if name != "model"}])
 
-    def describe(self, card: dict[str, object]) -> dict[str, object]:
-        """The card of a retriever followed by this reranker."""
-        return {
-            **card,
-            "trained": reranked(str(card["trained"]), self.depth),
-            "rerank": self.card,
-        }
+    def describe(self, retriever: dict[str, object]) -> dict[str, object]:
+        """The description of a retriever followed by this reranker."""
+        return {**retriever, "trained": reranked(str(retriever["trained"]), self.depth), "rerank": self.info}
 
 
 @dataclass(frozen=True)
@@ -103,10 +85,10 @@ class PairScorer:
 
     @cached_property
     def _model(self) -> Reranker:
-        return Reranker.open(self.config)
+        return Reranker(self.config)
 
     def scores(self, question: str, texts: Sequence[str]) -> list[float]:
-        """One score per text; higher is better. Raises ModelError for an unusable model or score."""
+        """One score per text; higher is better. Raises ModelError for an unusable model."""
         return self._model.scores([(question, text) for text in texts]) if texts else []
 
 
@@ -123,9 +105,7 @@ class Reranked:
 
     def __init__(self, retriever: Retriever, reranker: Reranker, documents: Documents) -> None:
         """`documents`: those of the retriever's index."""
-        self._retriever = retriever
-        self._reranker = reranker
-        self._documents = documents
+        self._retriever, self._reranker, self._documents = retriever, reranker, documents
         self.depth_limit = reranker.depth
         self._cache: LRUCache[tuple[str, int], float] = LRUCache(_CACHED_PAIRS)
         self.truncated = truncation_of(retriever)
@@ -135,8 +115,8 @@ class Reranked:
 
         Raises RequestError if more than `depth` documents are requested.
         """
-        check_depth(limits, self._reranker.depth, len(self._documents), "env.rerank.depth")
-        retrieved = self._retriever.rank(probes, [self._reranker.depth] * len(probes))
+        check_depth(limits, self.depth_limit, len(self._documents), "env.rerank.depth")
+        retrieved = self._retriever.rank(probes, [self.depth_limit] * len(probes))
         pairs = [
             (term.text, document)
             for probe, candidates in zip(probes, retrieved, strict=True)

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...configs.paper import PaperConfig, PaperEnvironment, PaperSystem
-from ...envs.builder.build import build_index
+from ...envs.build import build_index
 from ...envs.client.client import EnvironmentClient
 from ...envs.client.connect import open_environment
-from ...envs.index.manifest import MANIFEST
 from ...envs.retrievers.question_index import open_question_index
 from ...errors import ConfigError, DataError
 from ...logs import progress_bar
@@ -113,7 +112,7 @@ def _open(name: str, settings: PaperEnvironment, stack: ExitStack) -> KnowledgeB
 
 
 def _lacks_index(settings: PaperEnvironment) -> bool:
-    return settings.client.urls == "local" and not (Path(settings.env.index).expanduser() / MANIFEST).exists()
+    return settings.client.urls == "local" and not settings.env.has_index
 
 
 def _check_data(name: str, settings: PaperEnvironment) -> None:

@@ -151,7 +151,7 @@ def test_two_jobs_of_one_node_and_a_chain_end_without_leaking_tokens(site):
     everything = [path for path in site.folder.rglob("*") if path.is_file() and not path.is_symlink()]
     assert not [path for path in everything if any(token.encode() in path.read_bytes() for token in tokens)]
     assert (site.run("chain") / "logs" / "retriever-node-b.log").exists()
-    assert (site.folder / "indexes" / "minilm" / "manifest.json").exists()
+    assert (site.folder / "indexes" / "minilm" / "meta.json").exists()
     site.wait(ids["eval"], "COMPLETED")
     assert (site.run("chain") / "results.json").exists()
 

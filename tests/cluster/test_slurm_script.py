@@ -208,7 +208,7 @@ def test_the_tasks_of_an_index_are_its_shards(tmp_path):
     assert task(0, 0, 0, 1).stdout.endswith(" index merge tiny\n")
     assert task(1, 1, 1, 1).stdout.endswith(" index build tiny --missing\n"), "one task alone builds everything"
     (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "manifest.json").touch()
+    (tmp_path / "there" / "meta.json").touch()
     assert " index " not in task(2, 1, 4, 4, "env.index=there").stdout, "what is there is left alone"
 
 
@@ -242,7 +242,7 @@ def test_what_a_job_knows_of_its_config(tmp_path):
     variables = job_env("tiny", [f"env.index={tmp_path}/there"])
     assert (variables["serving"], variables["building"]) == ([""], [""])
     assert f"{tmp_path}/.there.parts" in variables["finished"]
-    (tmp_path / "there" / "manifest.json").touch()
+    (tmp_path / "there" / "meta.json").touch()
     assert job_env("tiny", [f"env.index={tmp_path}/there"])["building"] == []
     shell = as_shell(job_env("tiny", ["output=some $(touch marker) where"])) + '\necho "$run|${serving[0]}"'
     output = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, cwd=tmp_path).stdout

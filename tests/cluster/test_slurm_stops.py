@@ -118,7 +118,7 @@ def test_a_run_that_never_finishes_anything_is_not_requeued_for_ever(job, tmp_pa
 def test_a_service_takes_the_token_of_the_job_and_leaves_nothing_behind(job, tmp_path):
     """It dies before it takes requests."""
     (tmp_path / "index").mkdir()
-    (tmp_path / "index" / "manifest.json").touch()
+    (tmp_path / "index" / "meta.json").touch()
     process = job("grpo_bm25.sh", f"output={tmp_path}/runs", "env.index=index", QUERYLECT_TOKEN="of the shell")
     assert process.wait(120) == 1
     assert "retriever ended with exit code 3" in (tmp_path / "log").read_text()

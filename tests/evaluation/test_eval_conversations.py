@@ -7,7 +7,7 @@ from querylect.configs.evaluation import HISTORY, RAW, REFERENCE, SpecConfig
 from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split, Utterance
-from querylect.envs.builder.build import build_index
+from querylect.envs.build import build_index
 from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app

@@ -12,7 +12,7 @@ from querylect.configs.schema import RunConfig
 from querylect.data.beir import save_beir
 from querylect.data.leakage import read_left_out
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.builder.build import build_index
+from querylect.envs.build import build_index
 from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import HitBody, Step, StepResult
 from querylect.errors import CheckpointError, ConfigError, DataError, EnvironmentUnavailableError

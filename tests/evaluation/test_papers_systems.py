@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from querylect.configs.paper import PaperConfig, known_papers, load_paper
 from querylect.configs.schema import EnvironmentConfig
-from querylect.envs.builder.build import build_index
+from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 from querylect.eval.papers.run import run_paper

@@ -13,9 +13,9 @@ from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import save_beir
 from querylect.data.load import load_dataset
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.builder.build import build_index
+from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
-from querylect.envs.retrievers.bm25 import tokenise
+from querylect.envs.retrievers.tokenizer import WordTokenizer
 from querylect.methods.method import GARBLED, MISSING, NO_RANKING
 from querylect.rewriters.chr import contrast
 from querylect.rewriters.registry import make_rewriter
@@ -97,7 +97,7 @@ def brute_bm25(counts, text):
     lengths = [count.total() for count in counts]
     mean = sum(lengths) / len(lengths)
     total = np.zeros(len(counts))
-    for word in tokenise([text])[0]:
+    for word in WordTokenizer("english")([text])[0]:
         df = sum(word in count for count in counts)
         idf = math.log(1 + (len(counts) - df + 0.5) / (df + 0.5))
         for index, count in enumerate(counts):
@@ -133,7 +133,7 @@ def test_bm25_ranks_by_the_contrast_over_the_whole_corpus(tmp_path, penalty):
     texts = [" ".join(draw.choices(words, k=draw.randint(1, 30))) for _ in range(200)]
     names = [f"d{number}" for number in range(200)]
     environment = served(tmp_path, [Document(name, "", text) for name, text in zip(names, texts, strict=True)])
-    counts = list(map(Counter, tokenise(texts)))
+    counts = list(map(Counter, WordTokenizer("english")(texts)))
     pushed_down = 0
     for _ in range(4):
         plus, minus = (" ".join(draw.choices(words, k=8)) for _ in range(2))
@@ -184,7 +184,7 @@ def test_the_contrast_on_real_texts(realdata, tmp_path):
     environment = Environment.open(config)
     dataset = load_dataset(config.dataset)
     names = [document.id for document in dataset.corpus]
-    counts = list(map(Counter, tokenise([document.contents for document in dataset.corpus])))
+    counts = list(map(Counter, WordTokenizer("english")([document.contents for document in dataset.corpus])))
     texts = [question.text for question in environment.questions("test")]
     for plus, minus in zip(texts[:8], texts[8:16], strict=True):
         scores = brute_bm25(counts, plus) - brute_bm25(counts, minus)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from querylect.configs.schema import RewriterConfig
 from querylect.data.types import Document, Question
-from querylect.envs.recipes import RECIPES
+from querylect.envs.presets import PRESETS
 from querylect.errors import ConfigError
 from querylect.rewriters.direct import KEYWORDS, PASSAGE, QUESTION, SEARCH, SENTENCE, STATEMENT, query_form
 from querylect.rewriters.general import DECOMPOSE, ENRICH, IMAGINE, REPHRASE, UNDERSTAND
@@ -91,10 +91,10 @@ def test_the_manual_shows_the_prompts_as_they_are():
     """Every level of the manual's examples, and the direct advice for each of the six retrievers."""
     manual = " ".join((Path(__file__).parents[2] / "docs" / "rewriters.md").read_text(encoding="utf-8").split())
     for level in LEVELS:
-        first = chat(level, RetrieverInfo.from_service(RECIPES["bm25"].model_dump()))[0]
+        first = chat(level, RetrieverInfo.from_service(PRESETS["bm25"].model_dump()))[0]
         assert " ".join(first.split()) in manual, level
     for name in SIX:
-        retriever = RetrieverInfo.from_service(RECIPES[name].model_dump())
+        retriever = RetrieverInfo.from_service(PRESETS[name].model_dump())
         form = query_form(retriever)
         assert f"| {form.name} | {form.advice} |" in manual, name
         assert retriever.trained in manual, name

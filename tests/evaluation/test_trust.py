@@ -11,7 +11,7 @@ from querylect.configs import run_settings
 from querylect.configs.environment import EnvironmentConfig
 from querylect.configs.run_settings import load_run_config
 from querylect.configs.schema import RunConfig
-from querylect.envs.builder.build import build_index
+from querylect.envs.build import build_index
 from querylect.errors import CheckpointError, ConfigError
 from querylect.inference import load
 from querylect.inference.load import open_trained

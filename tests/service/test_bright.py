@@ -15,7 +15,7 @@ from querylect.data.beir import load_beir, save_beir
 from querylect.data.bright import open_bright
 from querylect.data.load import load_dataset
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.builder.build import build_index
+from querylect.envs.build import build_index
 from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan

@@ -121,11 +121,11 @@ def test_a_dry_run_of_training_is_checked_for_the_processes_of_its_launcher(monk
 
 def test_index_build_missing_skips_existing_and_remote_indexes(replace_function, tmp_path):
     """A job that starts again: one of three indexes is built, one is searched elsewhere."""
-    calls = replace_function("envs.builder.build", "build_index", SimpleNamespace(documents=9000))
+    calls = replace_function("envs.build", "build_index", SimpleNamespace(documents=9000))
     members = {name: {"env": {"index": str(tmp_path / name)}} for name in ("built", "missing", "elsewhere")}
     members["elsewhere"]["client"] = {"urls": ["http://node-b:8000"]}
     (tmp_path / "built").mkdir()
-    (tmp_path / "built" / "manifest.json").touch()
+    (tmp_path / "built" / "meta.json").touch()
     overrides = [f"mix={json.dumps({'environments': members})}"]
     assert end("index", "build", "tiny", *overrides, "--missing") == 0
     assert [arguments[0].index for arguments, _ in calls] == [str(tmp_path / "missing")]

@@ -202,7 +202,7 @@ def test_a_tilde_is_the_home_folder_in_every_path_of_a_run(tmp_path, monkeypatch
     assert RunFolder.create(config).path == config.run_folder == tmp_path / "runs" / "demo"
     assert not config.env.has_index
     (tmp_path / "index").mkdir()
-    (tmp_path / "index" / "manifest.json").touch()
+    (tmp_path / "index" / "meta.json").touch()
     assert config.env.has_index
     assert not (tmp_path / "~").exists()
 

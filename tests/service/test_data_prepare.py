@@ -14,7 +14,7 @@ from querylect.data.load import load_dataset
 from querylect.data.prepare import prepare
 from querylect.data.ragbench import document_id
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.retrievers.encoder import open_corpus_encoder
+from querylect.envs.retrievers.encoder import open_encoder
 from querylect.errors import DataError
 
 from ..encoders import DOCUMENTS, save_bert
@@ -31,7 +31,7 @@ PART = {"kind": "ragbench", "parts": ["covidqa"]}
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory):
-    return partial(open_corpus_encoder, EnvironmentConfig(retriever=save_bert(tmp_path_factory.mktemp("bert"))))
+    return partial(open_encoder, EnvironmentConfig(retriever=save_bert(tmp_path_factory.mktemp("bert"))))
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_without_an_encoder_it_is_what_the_kind_reads(tmp_path, published):
 
 def test_an_encoder_is_asked_for(tmp_path, published):
     with refused(DataError, "--encoder", "'bm25'"):
-        prepare(published, tmp_path / "out", partial(open_corpus_encoder, EnvironmentConfig(retriever="bm25")))
+        prepare(published, tmp_path / "out", partial(open_encoder, EnvironmentConfig(retriever="bm25")))
 
 
 @pytest.mark.parametrize("block", [1, 3, 7, 100])
@@ -90,7 +90,7 @@ def test_blocks_decide_nothing(monkeypatch, block):
     class Fixed:
         """Returns the vectors by index, which is the text of each document."""
 
-        def embed(self, documents):
+        def documents(self, documents):
             return vectors[[int(document.text) for document in documents]] * 3
 
     threshold, expected, retained = 0.99, [], []

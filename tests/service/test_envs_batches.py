@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from querylect.data.types import Document
 from querylect.envs.plan import Probe, Term
-from querylect.envs.recipes import RECIPES
+from querylect.envs.presets import PRESETS
 from querylect.envs.retrievers import bm25
 from querylect.envs.retrievers.encoder import token_batches
-from querylect.envs.retrievers.vocabulary import Vocabulary
+from querylect.envs.retrievers.tokenizer import WordTokenizer
 
 WORDS = [f"{stem}{end}" for stem in ("wing", "heat", "slab", "flow", "lift", "drag") for end in ("", "s", "ing")]
 ODD = ["The", "Zebra", "it's", "x", "ÉTÉ", "İstanbul", "-"]
@@ -26,7 +26,7 @@ def retriever(tmp_path_factory):
     part, folder = tmp_path_factory.mktemp("part"), tmp_path_factory.mktemp("index")
     random = np.random.default_rng(3)
     texts = [" ".join(random.choice(WORDS, random.integers(1, 5))) for _ in range(400)]
-    kind = bm25.Bm25Kind(RECIPES["bm25"], "bm25s")
+    kind = bm25.Bm25Factory(PRESETS["bm25"], "bm25s", "english")
     kind.write_part(part, [Document(str(number), "", text) for number, text in enumerate(texts)])
     kind.merge([part], folder)
     return kind.load(folder, texts)
@@ -47,14 +47,10 @@ def test_a_limited_ranking_is_the_head_of_the_whole_one_to_the_last_bit(retrieve
 
 @settings(max_examples=100, deadline=None)
 @given(texts=st.lists(TEXTS | st.text(max_size=30), max_size=5))
-def test_words_known_from_earlier_texts_are_those_that_the_tokeniser_finds(texts):
-    number = {}
-    vocabulary = Vocabulary(lambda stem: number.setdefault(stem, len(number)))
-    expected = bm25.tokenise(texts)
-    for _ in range(2):
-        found = vocabulary(texts)
-        stems = {index: stem for stem, index in number.items()}
-        assert [[stems[index] for index in text] for text in found] == expected
+def test_words_known_from_earlier_texts_are_stemmed_as_new_ones(texts):
+    tokenizer = WordTokenizer("english")
+    expected = [WordTokenizer("english")([text])[0] for text in texts]
+    assert [tokenizer(texts), tokenizer(texts)] == [expected, expected]
 
 
 @given(lengths=st.lists(st.integers(1, 600), max_size=60), budget=st.integers(1, 2000))

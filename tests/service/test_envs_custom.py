@@ -6,7 +6,7 @@ import pytest
 import torch
 from querylect.configs.load import load_config
 from querylect.configs.schema import EnvironmentConfig
-from querylect.envs.builder.build import build_index
+from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError, IndexFolderError

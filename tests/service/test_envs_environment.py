@@ -6,7 +6,7 @@ import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.builder.build import build_index
+from querylect.envs.build import build_index
 from querylect.envs.environment import Environment, RankedHit
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError, RequestError
@@ -58,11 +58,11 @@ def test_it_says_what_it_is_and_shows_no_judgement(environment):
     assert len(environment.info().corpus_hash) == len(environment.info().index_hash) == 64
     assert environment.info().name.endswith("/bm25")
     retriever = environment.info().retriever
-    assert (retriever["name"], retriever["kind"], retriever["engine"], retriever["query_template"]) == (
+    assert (retriever["name"], retriever["kind"], retriever["engine"], retriever["language"]) == (
         "bm25",
         "bm25",
         "bm25s",
-        "{text}",
+        "english",
     )
     assert "exact word" in retriever["trained"]
 

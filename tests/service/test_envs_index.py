@@ -1,8 +1,10 @@
 """Index folders: what is refused, what is replaced, and what a failed build leaves behind (finished parts at most)."""
 
+import json
 import os
 import pickle
 import resource
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +12,9 @@ from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import save_beir
 from querylect.data.load import load_dataset
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.builder.build import build_index
-from querylect.envs.index.open import open_index, verify_index
+from querylect.envs.build import build_index
+from querylect.envs.environment import Environment
+from querylect.envs.index.meta import open_index, verify_index
 from querylect.envs.plan import Probe, Term
 from querylect.envs.retrievers.open import open_retriever
 from querylect.errors import IndexFolderError, StorageError
@@ -54,24 +57,24 @@ def left_in(config):
 def test_a_built_index_is_verified_and_ranks(config, engine):
     config = config.model_copy(update={"engine": engine})
     progress_calls = []
-    manifest = build_index(config, progress=lambda done, total: progress_calls.append((done, total)))
-    assert verify_index(config.index) == manifest
+    meta = build_index(config, progress=lambda done, total: progress_calls.append((done, total)))
+    assert verify_index(config.index) == meta
     assert progress_calls[-1] == (40, 40)
-    assert (manifest.documents, manifest.recipe.name, manifest.engine) == (40, "bm25", engine)
-    assert manifest.versions["bm25s"]
+    assert (meta.documents, meta.preset.name, meta.settings["engine"]) == (40, "bm25", engine)
+    assert meta.versions["bm25s"]
     assert ranked(reopened(config))[0]
     assert left_in(config) == ["it"]
 
 
-def test_every_file_is_in_the_manifest_and_none_is_a_pickle(config):
-    manifest = build_index(config)
-    assert {*manifest.files, "manifest.json"} == set(os.listdir(config.index))
-    for name in manifest.files:
+def test_every_file_is_in_the_meta_and_none_is_a_pickle(config):
+    meta = build_index(config)
+    assert {*meta.files, "meta.json"} == set(os.listdir(config.index))
+    for name in meta.files:
         path = os.path.join(config.index, name)
         if name.endswith(".npy"):
             assert np.load(path, allow_pickle=False).dtype != object
         else:
-            assert name in ("documents.bin", "words.bin")
+            assert name in ("documents.bin", "ids.bin", "words.bin")
             with open(path, "rb") as file, pytest.raises(pickle.UnpicklingError):
                 pickle.load(file)
 
@@ -117,12 +120,22 @@ def test_a_disk_that_takes_no_more_leaves_nothing_new_and_the_old_index_whole(co
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))
     try:
-        with refused(StorageError, config.index):
+        with refused(StorageError, Path(config.index).parent):
             build_index(config, overwrite=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert left_in(config) == ["it"]
     assert verify_index(config.index) == original
+
+
+def test_an_index_of_another_language_is_refused(config):
+    german = config.model_copy(update={"language": "german"})
+    meta = build_index(german)
+    assert meta.settings["language"] == json.loads(Path(config.index, "meta.json").read_text())["settings"]["language"]
+    assert Environment.open(german).retriever["language"] == "german"
+    with refused(IndexFolderError, "language 'german'", "language 'english'"):
+        reopened(config)
+    assert build_index(config, overwrite=True).index_hash != meta.index_hash
 
 
 def test_the_index_hash_tells_content_apart(config, tmp_path):

@@ -18,14 +18,14 @@ from querylect.configs.environment import (
 )
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.builder.build import build_index, build_shard, merge_index
+from querylect.envs.build import build_index, build_shard, merge_index
 from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.environment import Environment
-from querylect.envs.index.open import open_index
+from querylect.envs.index.meta import open_index
 from querylect.envs.plan import Probe, SearchPlan, Term
-from querylect.envs.retrievers.bm25 import tokenise
+from querylect.envs.retrievers.tokenizer import WordTokenizer
 from querylect.envs.server.app import create_app
-from querylect.errors import ConfigError, IndexFolderError, RequestError
+from querylect.errors import IndexFolderError, RequestError
 from querylect.methods.methods import make_method
 from querylect.methods.runner import Runner
 from querylect.rewriters.retriever_info import RetrieverInfo
@@ -51,7 +51,7 @@ INSTRUCTION = "Represent this sentence for searching relevant passages: "
 def _in_parts():
     """About one document in a part."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("querylect.envs.builder.build.BLOCK_BYTES", 100)
+        patch.setattr("querylect.envs.build.BLOCK_BYTES", 100)
         yield
 
 
@@ -97,10 +97,10 @@ def unit(vector):
 
 
 def bm25_by_hand(models, text, document):
-    documents = tokenise([entry.contents for entry in CORPUS])
+    documents = WordTokenizer("english")([entry.contents for entry in CORPUS])
     words, mean = documents[CORPUS.index(document)], np.mean([len(tokens) for tokens in documents])
     score = 0.0
-    for query_word in tokenise([text])[0]:
+    for query_word in WordTokenizer("english")([text])[0]:
         df = sum(query_word in tokens for tokens in documents)
         tf = words.count(query_word)
         score += (
@@ -119,10 +119,10 @@ def bge_by_hand(models, text, document):
 
 
 def generic_by_hand(models, text, document):
-    """Mean of the tokens, cosine, documents as `title: … text: …`, queries behind `query: `."""
+    """Mean of the tokens, cosine, documents behind `passage: `, queries behind `query: `."""
     query = hidden_states(models["one"], f"query: {text}").numpy().astype(np.float64).mean(axis=0)
-    filled_template = f"title: {document.title} text: {document.text}"
-    return unit(hidden_states(models["one"], filled_template).numpy().astype(np.float64).mean(axis=0)) @ unit(query)
+    passage = f"passage: {document.contents}"
+    return unit(hidden_states(models["one"], passage).numpy().astype(np.float64).mean(axis=0)) @ unit(query)
 
 
 @torch.no_grad()
@@ -148,8 +148,8 @@ KINDS = {
             "recipe": RecipeConfig(
                 pooling="mean",
                 similarity="cos",
-                query_template="query: {text}",
-                document_template="title: {title} text: {body}",
+                query_prompt="query: ",
+                document_prompt="passage: ",
             ),
         },
     ),
@@ -204,8 +204,8 @@ def test_signed_probes_score_as_computed_by_hand_in_an_index_of_two_shards(kind,
     cut = configs[kind].model_copy(update={"index": str(tmp_path / "cut")})
     assert sum(build_shard(cut, shard, 2) for shard in (2, 1)) > 2
     manifest = merge_index(cut)
-    assert open_index(cut.index).manifest == manifest
-    assert json.loads((tmp_path / "cut" / "manifest.json").read_text())["documents"] == ALL
+    assert open_index(cut.index).meta == manifest
+    assert json.loads((tmp_path / "cut" / "meta.json").read_text())["documents"] == ALL
     environment = opened(configs[kind])
     assert manifest.index_hash == environment.info().index_hash
     check(Environment.open(cut), expected)
@@ -334,9 +334,9 @@ def test_a_hybrid_adds_the_reciprocal_ranks_of_its_members_to_its_depth(configs,
 def test_a_hybrid_keeps_the_indexes_that_fit_and_notices_those_that_changed(configs, dataset, tmp_path):
     config = hybrid(configs, tmp_path)
     environment = opened(config)
-    built = {name: (tmp_path / name / "manifest.json").stat().st_ino for name in ("bm25", "medcpt", "bge")}
+    built = {name: (tmp_path / name / "meta.json").stat().st_ino for name in ("bm25", "medcpt", "bge")}
     assert build_index(config, overwrite=True).index_hash == environment.info().index_hash
-    assert built == {name: (tmp_path / name / "manifest.json").stat().st_ino for name in built}
+    assert built == {name: (tmp_path / name / "meta.json").stat().st_ino for name in built}
     assert "medcpt" not in environment.info().retriever
     assert "(1) BM25" in environment.info().retriever["trained"]
     build_index(EnvironmentConfig(dataset=dataset, index=str(tmp_path / "bm25"), engine="rank_bm25"), overwrite=True)
@@ -351,15 +351,13 @@ def test_what_the_index_was_built_with_must_be_what_the_settings_say(configs, mo
     config, medcpt = configs["yaml"], configs["medcpt"]
     for settings in (config, medcpt):
         opened(settings)
-    built, invalid = IndexFolderError, ConfigError
-    for changes, error, field in (
-        ({"query_template": "question: {text}"}, built, "query_template"),
-        ({"instruction": "Find"}, invalid, "'Find'"),
-        ({"query_template": None}, built, "query_template"),
-        ({"pooling": "cls"}, built, "pooling"),
+    for changes, field in (
+        ({"query_prompt": "question: "}, "query_prompt"),
+        ({"query_prompt": None}, "query_prompt"),
+        ({"pooling": "cls"}, "pooling"),
     ):
         recipe = config.recipe.model_copy(update=changes)
-        with refused(error, field):
+        with refused(IndexFolderError, field):
             Environment.open(config.model_copy(update={"recipe": recipe}))
     other_recipe = RecipeConfig(query_model=models["one"])
     with refused(IndexFolderError, medcpt.index):

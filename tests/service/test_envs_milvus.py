@@ -9,7 +9,7 @@ import sys
 import pytest
 from querylect.configs.environment import EnvironmentConfig, RecipeConfig
 from querylect.data.types import Document
-from querylect.envs.builder.build import build_index, build_shard, merge_index
+from querylect.envs.build import build_index, build_shard, merge_index
 from querylect.envs.environment import Environment
 from querylect.envs.retrievers.open import verify_indexes
 from querylect.errors import (
@@ -37,7 +37,7 @@ SIGNED = {"bm25": POSITIVE, "dense": [*POSITIVE, *PROBES]}
 @pytest.fixture(scope="module", autouse=True)
 def _in_parts():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("querylect.envs.builder.build.BLOCK_BYTES", 2000)
+        patch.setattr("querylect.envs.build.BLOCK_BYTES", 2000)
         yield
 
 

@@ -16,7 +16,7 @@ import Stemmer
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.types import Dataset
-from querylect.envs.builder.build import build_index
+from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from rank_bm25 import BM25Okapi

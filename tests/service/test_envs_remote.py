@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from querylect.configs.environment import EnvironmentConfig, HybridConfig, MemberConfig, RecipeConfig, RemoteConfig
-from querylect.envs.builder.build import build_index
+from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 from querylect.errors import (

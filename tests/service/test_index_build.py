@@ -12,11 +12,11 @@ from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir
 from querylect.data.corpus import open_corpus
 from querylect.data.load import corpus_hash
-from querylect.envs.builder import build
-from querylect.envs.builder.build import build_index, build_shard, merge_index
+from querylect.envs import build
+from querylect.envs.build import build_index, build_shard, merge_index
 from querylect.envs.environment import Environment
-from querylect.envs.index.open import open_index
-from querylect.envs.retrievers.bm25 import Bm25Kind
+from querylect.envs.index.meta import open_index
+from querylect.envs.retrievers.bm25 import Bm25Factory
 from querylect.errors import ConfigError, DataError, IndexFolderError, StorageError
 
 from ..forked import forked
@@ -65,8 +65,8 @@ def at(config, name):
 
 
 def content_of(config):
-    """Every file of an index but the manifest, whose origin holds a time."""
-    return {path.name: path.read_bytes() for path in Path(config.index).iterdir() if path.name != "manifest.json"}
+    """Every file of an index but the meta.json, whose origin holds a time."""
+    return {path.name: path.read_bytes() for path in Path(config.index).iterdir() if path.name != "meta.json"}
 
 
 def parts_of(config):
@@ -90,7 +90,7 @@ def test_any_number_of_shards_gives_the_same_bytes(config):
 KILLED = """
 import os, signal, sys
 from querylect.configs.schema import EnvironmentConfig
-from querylect.envs.builder import build
+from querylect.envs import build
 
 real, count = os.rename, 0
 build.BLOCK_BYTES = int(sys.argv[3])
@@ -145,7 +145,7 @@ def test_parts_of_another_build_are_refused_until_the_user_lets_them_go(config, 
     with refused(IndexFolderError, "--restart"):
         build_shard(config.model_copy(update={"dataset": write_corpus(tmp_path / "b", changed=5)}), 2, 2)
     assert len(parts_of(config)) > 2
-    assert build_index(other_engine, restart=True).engine == "rank_bm25"
+    assert build_index(other_engine, restart=True).settings["engine"] == "rank_bm25"
     assert not parts_of(config)
 
 
@@ -186,9 +186,9 @@ def test_an_id_that_stands_twice_is_found_across_parts(config, tmp_path):
 
 def test_the_corpus_is_read_in_blocks_and_never_held(config, tmp_path, monkeypatch):
     batches = []
-    real = Bm25Kind.write_part
+    real = Bm25Factory.write_part
     monkeypatch.setattr(
-        Bm25Kind,
+        Bm25Factory,
         "write_part",
         lambda kind, folder, documents, *options: batches.append(documents) or real(kind, folder, documents, *options),
     )
@@ -201,7 +201,7 @@ def test_the_corpus_is_read_in_blocks_and_never_held(config, tmp_path, monkeypat
         corpus = open_corpus(config.dataset)
         loaded = [document for block in corpus.blocks(size)[0] for document in corpus.read(block)]
         assert loaded == list(load_beir(tmp_path / "data").corpus)
-    assert open_index(config.index).manifest.corpus_hash == corpus_hash(loaded)
+    assert open_index(config.index).meta.corpus_hash == corpus_hash(loaded)
 
 
 def test_a_judged_document_that_the_index_does_not_hold_is_named(config, tmp_path):

@@ -4,7 +4,7 @@ import faiss
 import numpy as np
 import pytest
 from querylect.envs.plan import Probe, Term
-from querylect.envs.retrievers import gpu_index, nearest
+from querylect.envs.retrievers import nearest
 from querylect.errors import ModelError, RequestError
 
 from ..raising import refused
@@ -25,7 +25,6 @@ def gpu(monkeypatch):
         return faiss.clone_index(index)
 
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1, raising=False)
-    monkeypatch.setattr(gpu_index, "to_gpu", to_gpu)
     monkeypatch.setattr(nearest, "to_gpu", to_gpu)
     return dtypes
 

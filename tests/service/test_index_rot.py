@@ -6,7 +6,7 @@ import pytest
 from querylect.configs.schema import EnvironmentConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.builder.build import build_index
+from querylect.envs.build import build_index
 from querylect.envs.retrievers.open import verify_indexes
 from querylect.errors import IndexFolderError
 
@@ -46,7 +46,7 @@ def flipped_one_by_one(config, folders):
         file
         for folder in folders
         for file in sorted(Path(folder).iterdir())
-        if file.stat().st_size and file.name not in ("manifest.json", "questions.json")
+        if file.stat().st_size and file.name not in ("meta.json", "questions.json")
     ]
     for file in files:
         content = file.read_bytes()
@@ -60,7 +60,7 @@ def flipped_one_by_one(config, folders):
 
 
 KINDS = {
-    "bm25": {"words.bin", "data.csc.index.npy", "documents.order.npy"},
+    "bm25": {"words.bin", "data.csc.index.npy", "ids.order.npy"},
     "ivfpq": {"vectors.npy", "nearest.faiss"},
     "hybrid": {"vectors.npy", "words.bin"},
 }

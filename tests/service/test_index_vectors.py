@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from querylect.configs.environment import EnvironmentConfig, VectorsConfig
 from querylect.data.types import Document
-from querylect.envs.builder.build import build_index
+from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, Term
-from querylect.envs.recipes import RECIPES
+from querylect.envs.presets import PRESETS
 from querylect.envs.retrievers import dense, nearest
 from querylect.errors import ConfigError, IndexFolderError, ModelError
 
@@ -59,7 +59,7 @@ def opened(folder, vectors, **settings):
         parts[-1].mkdir(parents=True)
         np.save(parts[-1] / dense.VECTORS, piece)
     (folder / "index").mkdir()
-    kind = dense.DenseKind(RECIPES["contriever"], config)
+    kind = dense.DenseFactory(PRESETS["contriever"], config)
     kind.encoder = Axes()
     kind.merge(parts, folder / "index")
     return kind.load(folder / "index", vectors)
@@ -113,13 +113,13 @@ def test_many_copies_of_a_document_hide_no_other_and_come_in_corpus_order(tmp_pa
 
 def test_vectors_too_large_for_their_type_are_refused(tmp_path):
     class Large:
-        recipe = RECIPES["contriever"]
+        preset = PRESETS["contriever"]
 
         def documents(self, texts, progress):
             return np.full((len(texts), 2), 7e4, dtype=np.float32)
 
     for dtype, expectation in (("float32", nullcontext()), ("float16", refused(ModelError, "float16"))):
-        kind = dense.DenseKind(RECIPES["contriever"], VectorsConfig(dtype=dtype))
+        kind = dense.DenseFactory(PRESETS["contriever"], VectorsConfig(dtype=dtype))
         kind.encoder = Large()
         with expectation:
             kind.write_part(tmp_path, [Document("a", "", "a")])

@@ -11,13 +11,13 @@ from querylect.configs.environment import (
     MemberConfig,
 )
 from querylect.configs.schema import QuestionsConfig
-from querylect.envs.builder.build import build_index
+from querylect.envs.build import build_index
 from querylect.envs.client.client import EnvironmentClient, Step
 from querylect.envs.environment import Environment
-from querylect.envs.index.open import open_index
+from querylect.envs.index.meta import open_index
+from querylect.envs.index_names import questions_settings
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.retrievers.open import verify_indexes
-from querylect.envs.retrievers.qb_rag import questions_settings
 from querylect.envs.retrievers.question_index import open_question_index
 from querylect.envs.server.app import create_app
 from querylect.errors import IndexFolderError
@@ -185,7 +185,7 @@ def test_the_command_line_goes_from_questions_to_a_verified_index(tmp_path, corp
     stdout = capsys.readouterr().out
     assert "1 questions of 6 contents, 5 of which have none" in stdout
     assert "0 calls, 0 tokens read, 0 written" in stdout
-    assert f"{corpus.index}: 6 documents, every file as its manifest says" in stdout
+    assert f"{corpus.index}: 6 documents, every file as its meta.json says" in stdout
     with pytest.raises(SystemExit) as ended:
         main(["index", "questions", "demo"])
     assert ended.value.code == 2

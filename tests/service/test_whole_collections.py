@@ -6,7 +6,7 @@ from querylect.data.leakage import near_overlap, overlap, words
 from querylect.data.load import load_dataset
 from querylect.data.wndb import read_wordnet
 from querylect.data.wordnet import installed_folder, load_wordnet
-from querylect.envs.builder.build import build_index
+from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
 from querylect.errors import DataError
 from querylect.eval.baselines import measure_raw

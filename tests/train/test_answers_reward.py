@@ -9,7 +9,7 @@ from querylect.configs.load import load_config
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RewardConfig, RunConfig
 from querylect.data.convert import convert
 from querylect.data.known import known
-from querylect.envs.builder.build import build_index
+from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import Step

@@ -7,7 +7,7 @@ import pytest
 from querylect.benchmarks.greedy import greedy_trees
 from querylect.configs.load import load_config
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
-from querylect.envs.builder.build import build_index
+from querylect.envs.build import build_index
 from querylect.envs.client.connect import open_environment
 from querylect.inference.load import of_config
 from querylect.inference.rewriter import Rewriter

@@ -57,7 +57,7 @@ def renamed(split):
 def herbs(tmp_path_factory) -> EnvironmentConfig:
     """Four documents and four questions, under ids that BM25's questions have too; a random BERT with FAISS."""
     from querylect.data.beir import save_beir
-    from querylect.envs.builder.build import build_index
+    from querylect.envs.build import build_index
 
     folder = tmp_path_factory.mktemp("herbs")
     corpus = [Document(name, f"About {name}", text) for name, text in HERBS.items()]
@@ -332,7 +332,7 @@ def test_a_run_is_evaluated_on_each_environment(straight, small_environment, her
 
 def test_a_question_that_another_member_trains_on_is_not_held_out(straight, herbs, herbs_url, run_app, tmp_path):
     from querylect.data.beir import save_beir
-    from querylect.envs.builder.build import build_index
+    from querylect.envs.build import build_index
     from querylect.eval.run import evaluate_each
 
     train_split = Split([Question("x", "Which herb for my head HURTS?")], {"x": {"d": 1}})

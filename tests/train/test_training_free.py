@@ -8,11 +8,11 @@ from querylect.configs.methods import FirstTitlesConfig, Rm3Config, WeightedWord
 from querylect.configs.schema import ClientConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.builder.build import build_index
+from querylect.envs.build import build_index
 from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
-from querylect.envs.retrievers.bm25 import tokenise
+from querylect.envs.retrievers.tokenizer import WordTokenizer
 from querylect.envs.server.app import create_app
 from querylect.eval.training_free import Tuned, answer
 from querylect.methods.method import SearchResults
@@ -97,9 +97,9 @@ def test_on_a_dense_retriever_the_question_is_one_text_and_documents_count_alike
 
 @pytest.mark.parametrize("text", ["The runners' Ärzte can't re-run 3 d42 vitamin_d's", "", "the of", "日本 naïve X"])
 def test_words_are_analysed_as_the_index_does(text):
-    assert [term for term, _ in analyse(text, lexical=True)] == tokenise([text])[0]
+    assert [term for term, _ in analyse(text, lexical=True)] == WordTokenizer("english")([text])[0]
     for term, word in analyse(text, lexical=True):
-        assert tokenise([word]) == [[term]], "the word alone is analysed to its term"
+        assert WordTokenizer("english")([word]) == [[term]], "the word alone is analysed to its term"
 
 
 def test_content_words_are_in_order_each_once_without_stopwords():

@@ -153,4 +153,4 @@ def test_index_build_builds_every_index_or_the_one_that_is_named(tmp_path, capsy
     assert run("build", "--env", "b") == f"{tmp_path / 'two'}: 1 documents\n"
     assert not (tmp_path / "one").exists()
     assert run("build", "--overwrite") == f"{tmp_path / 'one'}: 1 documents\n{tmp_path / 'two'}: 1 documents\n"
-    assert run("verify").count("every file as its manifest says") == 2
+    assert run("verify").count("every file as its meta.json says") == 2

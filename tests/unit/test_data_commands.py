@@ -2,7 +2,7 @@
 
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.load import load_dataset
-from querylect.envs.builder.build import build_index
+from querylect.envs.build import build_index
 from querylect.envs.environment import Environment, RankedHit
 
 from ..command import end

@@ -11,11 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from querylect.data.types import Document
 from querylect.envs.plan import Probe, Term
-from querylect.envs.recipes import RECIPES
-from querylect.envs.retrievers import bm25
-from querylect.envs.retrievers.bm25 import Bm25Kind
-from querylect.errors import DataError
+from querylect.envs.presets import PRESETS
+from querylect.envs.retrievers.bm25 import Bm25Factory
+from querylect.envs.retrievers.tokenizer import WordTokenizer
+from querylect.errors import ConfigError, DataError
 
+from ..raising import logged, refused
+
+ENGLISH = WordTokenizer("english")
 ENGINES = ["bm25s", "rank_bm25"]
 TEXTS = ["wing flow", "wing wing heat", "slab", "heat heat slab wing", "", "wing flow"]
 """6 documents of 2, 3, 1, 4, 0 and 2 words."""
@@ -29,21 +32,21 @@ def plain(text):
     return probe((text, 1.0))
 
 
-def opened(folder, texts, engine, cuts=()):
+def opened(folder, texts, engine, cuts=(), language="english"):
     """A retriever over the texts, built in one part or cut at the given places."""
     folder.mkdir()
-    kind = Bm25Kind(RECIPES["bm25"], engine)
-    kind.merge(parts_of(folder, texts, engine, cuts), folder)
+    kind = Bm25Factory(PRESETS["bm25"], engine, language)
+    kind.merge(parts_of(folder, texts, engine, cuts, language), folder)
     return kind.load(folder, texts)
 
 
-def parts_of(folder, texts, engine, cuts):
+def parts_of(folder, texts, engine, cuts, language):
     parts = []
     for start, end in pairwise([0, *cuts, len(texts)]):
         parts.append(folder.with_name(f"{folder.name}.{start}"))
         parts[-1].mkdir()
         block = [Document(str(number), "", text) for number, text in enumerate(texts[start:end])]
-        Bm25Kind(RECIPES["bm25"], engine).write_part(parts[-1], block)
+        Bm25Factory(PRESETS["bm25"], engine, language).write_part(parts[-1], block)
     return parts
 
 
@@ -68,40 +71,83 @@ def test_scores_follow_the_formula(retriever):
 
 
 @given(st.lists(st.text(st.sampled_from("aAtTheinsß_9ς -'"), max_size=30), max_size=6))
-def test_the_words_of_a_block_are_those_of_bm25s(texts):
-    words, tokens, lengths = bm25._number_words(texts, None)
+def test_the_words_of_texts_are_those_of_bm25s(texts):
     stemmer = Stemmer.Stemmer("english")
     expected = bm25s.tokenize(texts, stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False)
-    assert bm25.tokenise(texts) == expected
-    assert [words[token].decode() for token in tokens] == [word for text in expected for word in text]
-    assert lengths.tolist() == list(map(len, expected))
+    assert ENGLISH(texts) == expected
+
+
+SCRIPTS = {
+    "हिन्दी": "हिन्दी भाषा भारत में बोली जाती है",
+    "தமிழ்": "தமிழ் மொழி பழமையானது",
+    "ภาษาไทย": "ภาษาไทยเป็นภาษาที่ใช้ในประเทศไทย",
+    "水泵": "请定期检查水泵",
+    "ポンプ": "このポンプは水を運ぶ",
+    "펌프": "펌프는 물을 높은 곳으로 보낸다",
+    "المضخة": "يُستخدم المضخّة لنقل الماء",
+    "насос": "Этот насос качает воду",
+    "café": "The cafe\u0301 serves coffee",
+    "cre\u0300me": "A crème of the café's kitchen",
+}
+"""A word, and a text that holds it, if with other vowel signs or accents."""
+
+
+@pytest.mark.parametrize("language", ["english", "hindi", "russian", "arabic"])
+def test_a_word_of_every_script_finds_its_text_in_every_language(language, tmp_path):
+    retriever = opened(tmp_path / "index", [*SCRIPTS.values()], "bm25s", language=language)
+    rankings = retriever.rank(list(map(plain, SCRIPTS)), [1] * len(SCRIPTS))
+    assert [ranking.documents.tolist() for ranking in rankings] == [[number] for number in range(len(SCRIPTS))]
 
 
 @pytest.mark.parametrize(
-    ("query", "text"),
+    ("language", "forms", "stop_word"),
     [
-        ("हिन्दी", "हिन्दी भाषा भारत में बोली जाती है"),
-        ("தமிழ்", "தமிழ் மொழி பழமையானது"),
-        ("ภาษาไทย", "ภาษาไทยเป็นภาษาที่ใช้ในประเทศไทย"),
-        ("水泵", "请定期检查水泵"),
-        ("ポンプ", "このポンプは水を運ぶ"),
-        ("펌프", "펌프는 물을 높은 곳으로 보낸다"),
-        ("المضخة", "يُستخدم المضخّة لنقل الماء"),
-        ("café", "The cafe\u0301 serves coffee"),
-        ("cafe\u0301", "The café serves coffee"),
+        ("german", "Haus Häuser", "der"),
+        ("russian", "насос насоса насосы", "и"),
+        ("spanish", "bomba bombas", "los"),
+        ("hindi", "भाषा भाषाओं", ""),
     ],
 )
-def test_a_word_is_found_in_every_script(query, text):
-    asked, written = bm25.tokenise([query, text])
-    assert asked
-    assert set(asked) <= set(written)
+def test_a_language_has_its_stems_and_its_stop_words(language, forms, stop_word):
+    (stems,) = WordTokenizer(language)([f"{stop_word} {forms}"])
+    assert len(set(stems)) == 1
+    assert len(stems) == len(forms.split())
+    assert len(set(ENGLISH([forms])[0])) > 1 or language == "spanish"
+
+
+def test_an_unknown_language_is_refused():
+    with refused(ConfigError, "env.language", "'german '", "german", "hindi"):
+        WordTokenizer("german ")
+
+
+@pytest.mark.parametrize(
+    ("language", "texts", "expected"),
+    [
+        ("english", ["насос качает воду"] * 3 + ["a wing"] * 7, (30, "Cyrillic", "russian or serbian")),
+        ("english", ["भाषा भारत"] * 2 + ["the language of a wing है"] * 8, (20, "Devanagari", "hindi or nepali")),
+        ("russian", ["насос качает воду"] * 2 + ["a wing"] * 8, (80, "Latin", "german")),
+        ("english", ["საქართველო ქვეყანა"] * 10, (100, "Georgian", "no stemmer")),
+        ("english", ["насос качает воду"] + ["a wing"] * 9, None),
+        ("english", ["请定期检查水泵", "펌프는 물을", "ภาษาไทย", "12 34", ""] * 2, None),
+        ("serbian", ["насос качает воду", "pumpa podiže vodu"] * 5, None),
+    ],
+)
+def test_a_build_warns_of_many_texts_that_the_language_does_not_stem(language, texts, expected, tmp_path, caplog):
+    opened(tmp_path / "index", texts, "rank_bm25", cuts=(4,), language=language)
+    warnings = logged(caplog, "envs.retrievers.bm25")
+    if expected is None:
+        assert not warnings
+    else:
+        ((share, of_language, script, remedy),) = warnings
+        assert (round(share), of_language, script) == (expected[0], language, expected[1])
+        assert expected[2] in remedy
 
 
 def test_similar_words_of_other_scripts_stay_apart():
-    assert bm25.tokenise(["हिन्दी"]) != bm25.tokenise(["हिंद"])
-    assert bm25.tokenise(["AI水泵x2"]) == [["ai", "水泵", "x2"]]
-    assert bm25.tokenise(["❤️love İstanbul ✔️done"]) == bm25.tokenise(["love istanbul done"])
-    assert bm25.tokenise(["水箱"]) != bm25.tokenise(["水泵"])
+    assert ENGLISH(["हिन्दी"]) != ENGLISH(["हिंद"])
+    assert ENGLISH(["AI水泵x2"]) == [["ai", "水泵", "x2"]]
+    assert ENGLISH(["❤️love İstanbul ✔️done"]) == ENGLISH(["love istanbul done"])
+    assert ENGLISH(["水箱"]) != ENGLISH(["水泵"])
 
 
 def test_a_query_without_a_known_word_finds_nothing(retriever):

@@ -26,7 +26,7 @@ def test_no_folder_imports_from_one_above_it(product):
 
 
 def test_no_subfolder_reaches_a_later_one(product):
-    edges = {"envs.index.open": {"envs.plan"}, "envs.plan": {"envs.server.app"}, "envs.server.app": {"envs.index.open"}}
+    edges = {"envs.index.meta": {"envs.plan"}, "envs.plan": {"envs.server.app"}, "envs.server.app": {"envs.index.meta"}}
     upwards = [("index", "index"), ("index", "server"), ("server", "server")]
     assert upward_within(edges) == [f"envs.{source} -> envs.{target}" for source, target in upwards]
     assert upward_within({"envs.client.connect": {"envs.server.serve"}, "envs.server.serve": set()}) == []

@@ -1,76 +1,69 @@
 """Everything that the files of an index or its rankings depend on is in the index hash; names and places are not."""
 
 import pytest
-from querylect.configs.environment import VectorsConfig
+from querylect.configs.environment import EnvironmentConfig, VectorsConfig
 from querylect.data.corpus import Origin
-from querylect.envs.index.manifest import FileEntry, Manifest, VectorStore
-from querylect.envs.recipes import RetrieverRecipe
+from querylect.envs.index.meta import IndexMeta
+from querylect.envs.presets import RetrieverPreset
+from querylect.envs.retrievers.open import index_settings
 
-VECTORS = VectorStore(dimension=384, dtype="float32", search="flat")
-RECIPE = RetrieverRecipe(name="encoder", kind="dense", trained="A sentence encoder.")
-MANIFEST = Manifest(
-    recipe=RECIPE,
-    engine="bm25s",
-    model_fingerprint="f",
-    vectors=VECTORS,
-    dataset="toy",
-    licence="CC0",
-    corpus_hash="c",
-    documents=4,
-    origin=Origin(size=1, modified=2, fingerprint="o"),
-    versions={"numpy": "2"},
-    files={"vectors.npy": FileEntry(sha256="s", size=9)},
-)
-OTHER = {
-    "recipe": RECIPE.model_copy(update={"name": "another"}),
-    "engine": "rank_bm25",
-    "model_fingerprint": "g",
-    "vectors": None,
-    "corpus_hash": "d",
-    "files": {"vectors.npy": FileEntry(sha256="t", size=9)},
-}
-OTHER_VECTORS = {
-    "dimension": 768, "dtype": "float16", "search": "hnsw",
+PRESET = RetrieverPreset(name="encoder", kind="dense", trained="A sentence encoder.")
+CONFIG = EnvironmentConfig(retriever="a/b", index="here")
+OTHER_PRESET = {
+    "name": "another", "pooling": "mean", "similarity": "dot", "query_prompt": "query: ",
+    "document_prompt": "passage: ", "pair": True, "max_length": 128, "query_max_length": 32, "dtype": "bfloat16",
 }  # fmt: skip
-OTHER_RECIPE = {
-    "name": "another", "kind": "custom", "pooling": "mean", "similarity": "dot", "instruction": "Find it.",
-    "query_template": "query: {text}", "document_template": "passage: {text}", "pair": True, "max_length": 128,
-    "query_max_length": 32, "dtype": "bfloat16",
+SAME_PRESET = {"trained", "model", "query_model", "kind"}
+OTHER_CONFIG = {
+    "engine": "milvus", "vectors.dtype": "float16", "vectors.search": "hnsw",
 }  # fmt: skip
-SEARCH_TIME = {"device"}
-"""Settings of vectors that no file depends on; they are in the environment's settings hash."""
 
 
-def test_every_field_of_a_manifest_is_hashed_or_describes_only_where_it_came_from():
-    assert Manifest.model_fields.keys() - OTHER.keys() == {
-        "format", "dataset", "licence", "documents", "origin", "versions",
+def meta(settings, **changes):
+    values = {
+        "preset": PRESET, "settings": settings, "dataset": "toy", "licence": "CC0", "corpus_hash": "c", "documents": 4,
+        "origin": Origin(size=1, modified=2, fingerprint="o"), "versions": {"numpy": "2"}, "files": {"v.npy": "s"},
     }  # fmt: skip
+    return IndexMeta(**(values | changes))
 
 
-def test_vector_settings_are_in_the_manifest_or_concern_the_search_alone():
-    assert VectorsConfig.model_fields.keys() - SEARCH_TIME == VectorStore.model_fields.keys() - {"dimension"}
-    assert VectorStore.model_fields.keys() == OTHER_VECTORS.keys()
+def changed(name, value):
+    section, _, field = name.rpartition(".")
+    if section:
+        return CONFIG.model_copy(update={"vectors": VectorsConfig(**{field: value})})
+    return CONFIG.model_copy(update={name: value})
 
 
-def test_every_field_of_a_recipe_is_hashed_but_model_paths_and_descriptions():
-    assert RetrieverRecipe.model_fields.keys() - OTHER_RECIPE.keys() == {"model", "query_model", "trained"}
+def test_every_field_of_a_preset_is_hashed_but_model_paths_and_descriptions():
+    assert RetrieverPreset.model_fields.keys() - OTHER_PRESET.keys() == SAME_PRESET
 
 
-CHANGES = [
-    *OTHER.items(),
-    *(("vectors", VECTORS.model_copy(update={field: value})) for field, value in OTHER_VECTORS.items()),
-    *(("recipe", RECIPE.model_copy(update={field: value})) for field, value in OTHER_RECIPE.items()),
-]
+@pytest.mark.parametrize(("field", "value"), OTHER_PRESET.items(), ids=[*OTHER_PRESET])
+def test_another_preset_is_another_index(field, value):
+    other = index_settings(CONFIG, PRESET.model_copy(update={field: value}))
+    assert meta(other).index_hash != meta(index_settings(CONFIG, PRESET)).index_hash
 
 
-@pytest.mark.parametrize(("field", "value"), CHANGES, ids=[*OTHER, *OTHER_VECTORS, *OTHER_RECIPE])
-def test_another_content_is_another_index(field, value):
-    assert MANIFEST.model_copy(update={field: value}).index_hash != MANIFEST.index_hash
+@pytest.mark.parametrize(("name", "value"), OTHER_CONFIG.items(), ids=[*OTHER_CONFIG])
+def test_other_settings_of_vectors_are_another_index(name, value):
+    other = index_settings(changed(name, value), PRESET)
+    assert meta(other).index_hash != meta(index_settings(CONFIG, PRESET)).index_hash
+
+
+def test_engine_and_language_of_bm25_weights_corpus_and_files_are_hashed():
+    bm25 = PRESET.model_copy(update={"kind": "bm25"})
+    configs = [EnvironmentConfig(), EnvironmentConfig(engine="rank_bm25"), EnvironmentConfig(language="german")]
+    settings = [index_settings(config, bm25) for config in configs]
+    metas = [meta(each) for each in (*settings, index_settings(CONFIG, PRESET, "weights"))]
+    metas += [meta(settings[0], corpus_hash="d"), meta(settings[0], files={"v.npy": "t"})]
+    assert len({each.index_hash for each in metas}) == len(metas)
 
 
 def test_the_same_index_of_another_machine_has_the_same_hash():
-    moved = {
-        "dataset": "copy", "licence": "", "versions": {}, "recipe": RECIPE.model_copy(update={"model": "/elsewhere"}),
-        "origin": Origin(size=1, modified=3, fingerprint="o"),
-    }  # fmt: skip
-    assert MANIFEST.model_copy(update=moved).index_hash == MANIFEST.index_hash
+    settings = index_settings(CONFIG, PRESET)
+    moved = CONFIG.model_copy(update={"index": "there", "language": "german", "vectors": VectorsConfig(device="gpu")})
+    there = meta(
+        index_settings(moved, PRESET.model_copy(update={"model": "/elsewhere"})),
+        dataset="copy", licence="", versions={}, origin=Origin(size=1, modified=3, fingerprint="o"),
+    )  # fmt: skip
+    assert there.index_hash == meta(settings).index_hash

@@ -160,7 +160,7 @@ def test_bm25_is_served_without_models_and_trainers(small_environment):
         from querylect.configs.environment import EnvironmentConfig
         from querylect.configs.schema import ClientConfig
         from querylect.envs.client.client import EnvironmentClient
-        from querylect.envs.builder.build import build_index
+        from querylect.envs.build import build_index
         from querylect.envs.plan import SearchPlan
         from querylect.envs.schemas import Step
         from querylect.envs.server.serve import serve

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from querylect.configs.paper import dump_paper, known_papers, load_paper
 from querylect.data.published import published
-from querylect.envs.recipes import recipe_of
+from querylect.envs.presets import preset_of
 from querylect.errors import ConfigError
 from querylect.eval.papers.knowledge_bases import environment_of, rows_of, sources_of
 from querylect.eval.papers.records import PaperRecord
@@ -94,7 +94,7 @@ def test_a_task_has_the_knowledge_bases_of_its_language():
     kinds = ("wiki", "pairs", "merged")
     assert searched == {*(("nq", name) for name in kinds), *(("huatuo", f"{name}_zh") for name in kinds)}
     for environment in paper.environments.values():
-        assert recipe_of(environment.env).similarity == "cos"
+        assert preset_of(environment.env).similarity == "cos"
     with refused(ConfigError, "tasks.huatuo.environments", "'wiki_fr'"):
         load_paper("misknow", ["tasks.huatuo.environments.wiki=wiki_fr"])
 

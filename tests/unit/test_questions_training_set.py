@@ -15,7 +15,7 @@ from querylect.data.beir import load_beir, save_beir
 from querylect.data.documents.corpus import documents_of_passages, write_corpus
 from querylect.data.leakage import overlap
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.builder.build import build_index
+from querylect.envs.build import build_index
 from querylect.errors import DataError
 from querylect.llms.access import Llm
 from querylect.llms.cache import ReplyCache

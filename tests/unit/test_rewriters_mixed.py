@@ -4,7 +4,7 @@ import pytest
 from querylect.configs.schema import RewriterConfig, RunConfig
 from querylect.data.types import Document, Question
 from querylect.envs.client.multi import MixedClient
-from querylect.envs.recipes import RECIPES
+from querylect.envs.presets import PRESETS
 from querylect.envs.schemas import EnvironmentInfo
 from querylect.errors import ConfigError
 from querylect.rewriters.mixed import MixedRewriter
@@ -24,7 +24,7 @@ class Clients(MixedClient):
         shared = {"corpus_size": 1, "corpus_hash": "c", "index_hash": "i", "settings_hash": "s"}
         shared |= {"splits": {}}
         return {
-            name: EnvironmentInfo(name=name, retriever=RECIPES[recipe].model_dump(mode="json"), **shared)
+            name: EnvironmentInfo(name=name, retriever=PRESETS[recipe].model_dump(mode="json"), **shared)
             for name, recipe in NAMES.items()
         }
 
@@ -48,7 +48,7 @@ def test_each_question_is_asked_as_its_own_environment_alone_would_ask_it(level)
     mixed = mixed_of(run({"name": level}))
     documents = [Document("d", "Title", "text")]
     for name, recipe in NAMES.items():
-        retriever = RetrieverInfo.from_service(RECIPES[recipe].model_dump())
+        retriever = RetrieverInfo.from_service(PRESETS[recipe].model_dump())
         alone = make_rewriter(RewriterConfig(name=level), retriever)
         mixed_question, question = Question(f"{name}/q/1", "Who?"), Question("q/1", "Who?")
         assert mixed.first(mixed_question) == alone.first(question)

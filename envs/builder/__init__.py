@@ -1,1 +1,0 @@
-"""Writes index folders: parts, shards, worker processes, and merging them."""

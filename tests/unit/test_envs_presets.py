@@ -1,0 +1,58 @@
+"""Presets: what a retriever name means, and what `env.recipe` may change of it."""
+
+import pytest
+from querylect.configs.environment import EnvironmentConfig, RecipeConfig
+from querylect.envs.presets import PRESETS, find_preset, preset_of
+from querylect.errors import ConfigError
+
+from ..raising import refused
+
+
+def configured(retriever, model=None, **changes):
+    return preset_of(EnvironmentConfig(retriever=retriever, model=model, recipe=RecipeConfig(**changes)))
+
+
+def test_built_in_presets_say_what_their_model_cards_say():
+    assert PRESETS["qwen3-embedding-0.6b"].query_prompt == (
+        "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
+    )
+    assert PRESETS["bge-base-en-v1.5"].query_prompt == "Represent this sentence for searching relevant passages: "
+    assert all(preset.document_prompt == "" for preset in PRESETS.values())
+
+
+def test_a_model_replaces_the_encoder_and_nothing_else():
+    preset = find_preset("Contriever", "package:some/model")
+    assert preset == PRESETS["contriever"].model_copy(update={"model": "package:some/model"})
+
+
+def test_a_name_or_an_override_that_fits_no_retriever_is_refused():
+    with refused(ConfigError, "'contreiver'", "contriever"):
+        find_preset("contreiver")
+    with refused(ConfigError, "env.model", "facebook/contriever", "bm25"):
+        find_preset("bm25", "facebook/contriever")
+    with refused(ConfigError, "env.recipe.pooling", "bm25"):
+        configured("bm25", name="words", pooling="cls")
+    assert configured("bm25", name="words").name == "words"
+    with refused(ConfigError, "'medcpt'", "env.recipe.query_model"):
+        preset_of(EnvironmentConfig(retriever="medcpt", model="my/articles"))
+    preset = configured("medcpt", "my/articles", query_model="my/queries")
+    assert (preset.model, preset.query_model) == ("my/articles", "my/queries")
+
+
+@pytest.mark.parametrize("name", ["intfloat/e5-base-v2", "package:encoder/model"])
+def test_any_other_model_is_a_generic_preset_that_asks_the_model(name):
+    preset = find_preset(name)
+    assert (preset.name, preset.kind, preset.model) == (name, "dense", name)
+    assert preset.pooling is preset.similarity is preset.query_prompt is preset.document_prompt is None
+
+
+def test_the_recipe_block_changes_what_it_names_and_nothing_else():
+    preset = configured("bge-small-en-v1.5", query_prompt="", max_length=128)
+    assert preset == PRESETS["bge-small-en-v1.5"].model_copy(update={"query_prompt": "", "max_length": 128})
+    assert preset_of(EnvironmentConfig(retriever="contriever")) == PRESETS["contriever"]
+    assert configured("medcpt", document_prompt="passage: ").pair is False, "a prompt precedes one text"
+
+
+def test_the_language_of_bm25_is_part_of_its_description():
+    assert preset_of(EnvironmentConfig(language="german")).trained.endswith(" german.")
+    assert preset_of(EnvironmentConfig()) == PRESETS["bm25"]
