@@ -105,9 +105,9 @@ def _begin(parts: Path, source: IndexSource, corpus: Corpus) -> BuildSteps:
     """The steps of a new build, or of a started one from the same source; IndexFolderError if it has another."""
     steps = _read_steps(parts)
     if steps is None:
-        blocks, most = corpus.blocks(BLOCK_BYTES)
+        blocks, lines = corpus.blocks(BLOCK_BYTES)
         spans = [(block.start, block.end, block.line) for block in blocks]
-        steps = BuildSteps(**dict(source), blocks=spans, documents=most)
+        steps = BuildSteps(**dict(source), blocks=spans, documents=lines)
         write_text(parts / _STEPS, steps.model_dump_json())
     names = [*source.settings, *steps.settings]
     differs = [name for name in dict.fromkeys(names) if steps.settings.get(name) != source.settings.get(name)]

@@ -169,7 +169,7 @@ class EnvironmentInfo(Identified):
 
     name: str
     retriever: dict[str, object]
-    """How the retriever works, for prompts and clients: name, kind, trained, query_template, …"""
+    """How the retriever works, for prompts and clients: name, kind, trained, language, …"""
     corpus_size: int = Field(ge=0)
     corpus_hash: str
     relevance_level: int = Field(ge=1, default=1)

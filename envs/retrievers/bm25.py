@@ -104,18 +104,19 @@ class Bm25Factory(RetrieverFactory):
         texts: Counter[str] = Counter()
         for part in parts:
             texts.update(json.loads((part / _SCRIPTS).read_bytes()))
-        total = texts.total()
-        read, unread = texts.pop("", 0), texts
-        if total - read > _MANY * total:
-            script = unread.most_common(1)[0][0]
-            languages = stemmed_languages(script)
-            logger.warning(
-                "%.0f %% of the texts are mostly in a script that env.language=%s does not stem, such as %s: their "
-                "words are found only exactly as they are written. %s",
-                100 * (total - read) / total, self.language, script.capitalize(),
-                f"If most texts are like that, set env.language to {' or '.join(languages)}."
-                if languages else "There is no stemmer for this script; a multilingual dense retriever may serve it.",
-            )  # fmt: skip
+        total, stemmed = texts.total(), texts.pop("", 0)
+        if total - stemmed <= _MANY * total:
+            return
+        script = texts.most_common(1)[0][0]
+        if languages := stemmed_languages(script):
+            remedy = f"If most texts are like that, set env.language to {' or '.join(languages)}."
+        else:
+            remedy = "There is no stemmer for this script; a multilingual dense retriever may serve it."
+        logger.warning(
+            "%.0f %% of the texts are mostly in a script that env.language=%s does not stem, such as %s: their words "
+            "are found only exactly as they are written. %s",
+            100 * (total - stemmed) / total, self.language, script.capitalize(), remedy,
+        )  # fmt: skip
 
     def load(self, folder: Path, documents: Sized) -> Retriever:
         """Open what `merge` wrote; with bm25s everything stays on disk (memory-mapped)."""

@@ -70,10 +70,10 @@ class QuestionBased(RetrieverFactory):
         """
         documents, contents = Documents(folder), self._questions.contents()
         for content in contents.values():
-            known = content.id in documents
-            if not known or content.hash != content_hash(documents.at(documents.position(content.id))):
+            indexed = content.id in documents
+            if not indexed or content.hash != content_hash(documents.at(documents.position(content.id))):
                 raise IndexFolderError(
-                    f"the corpus has {'another text' if known else 'no content'} of the id {content.id!r}, which the "
+                    f"the corpus has {'another text' if indexed else 'no content'} of the id {content.id!r}, which the "
                     f"questions of {self._questions.path} are about. Bring them up to date: querylect index questions."
                 )
         order = in_tie_order(self._questions.answers(), contents)

@@ -93,12 +93,14 @@ class WordTokenizer:
         """The stem of each word, None for a stop word."""
         if len(self._stems) > _MAX_CACHED_WORDS:
             self._stems = {}
-        known = self._stems
-        new = [word for word in dict.fromkeys(words) if word not in known]
+        cached = self._stems
+        new = [word for word in dict.fromkeys(words) if word not in cached]
         if new:
             stemmed = Stemmer.Stemmer(self._language, 0).stemWords(new)  # one a call: threads must not share it
-            known |= {word: None if word in self._stop_words else stem for word, stem in zip(new, stemmed, strict=True)}
-        return [known[word] for word in words]
+            cached |= {
+                word: None if word in self._stop_words else stem for word, stem in zip(new, stemmed, strict=True)
+            }
+        return [cached[word] for word in words]
 
     def unread_script(self, text: str) -> str:
         """The script of most words of a text if the stemmer does not read it, such as Cyrillic in English; else ""."""

@@ -132,7 +132,7 @@ def test_an_index_of_another_language_is_refused(config):
     german = config.model_copy(update={"language": "german"})
     meta = build_index(german)
     assert meta.settings["language"] == json.loads(Path(config.index, "meta.json").read_text())["settings"]["language"]
-    assert Environment.open(german).retriever["language"] == "german"
+    assert Environment.open(german).info().retriever["language"] == "german"
     with refused(IndexFolderError, "language 'german'", "language 'english'"):
         reopened(config)
     assert build_index(config, overwrite=True).index_hash != meta.index_hash
