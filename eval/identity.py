@@ -17,7 +17,7 @@ from ..data.types import Qrels, Question
 from ..errors import ModelError
 from ..provenance import installed_versions
 from ..rewriters.small import PROMPTS, prompt_path
-from ..rollouts.local_model import resolved_dtype
+from ..rollouts.llms import resolved_dtype
 from ..sources import resolve_model
 from ..version import __version__
 

@@ -29,8 +29,7 @@ from ..envs.client.connect import open_environments
 from ..envs.client.multi import MixedClient
 from ..envs.schemas import EnvironmentInfo
 from ..errors import CheckpointError
-from ..rollouts.checkpoints import find_checkpoint, find_warm_start, task_model, with_prompt
-from ..rollouts.turns import used_turn
+from ..rollouts.checkpoints import find_checkpoint, find_warm_start, task_model, used_turn, with_prompt
 from ..storage import is_command_at_work, only_command
 from .cells import CELLS
 from .environments import EvalEnvironment, described_by_service

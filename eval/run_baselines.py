@@ -7,7 +7,7 @@ from ..configs.evaluation import SpecConfig, SystemConfig
 from ..configs.run_settings import load_run_config
 from ..configs.schema import RewriterConfig, RolloutConfig, RunConfig
 from ..errors import ConfigError
-from ..rollouts.checkpoints import WARM_START_FOLDER, has_warm_start, task_model
+from ..rollouts.checkpoints import WARM_START_FOLDER, find_warm_start, task_model
 from .records import HYDE, UNTRAINED
 
 _WARM_START = "warm-start"
@@ -58,7 +58,7 @@ def _baselines(spec: SpecConfig, system: SystemConfig, config: RunConfig | None)
             rollout = hyde_rollout(system.rollout or config.rollout, system.turns)
             changes = {"rewriter": RewriterConfig(name=HYDE), "rollout": rollout, "turns": 1}
             kinds[HYDE] = kinds[UNTRAINED].model_copy(update=changes)
-    if not is_warm_start(system) and has_warm_start(Path(system.run).expanduser()):
+    if not is_warm_start(system) and find_warm_start(Path(system.run).expanduser()):
         kinds[_WARM_START] = system.model_copy(update={"checkpoint": WARM_START_FOLDER})
     return {kind: baseline for kind, baseline in kinds.items() if kind.replace("-", "_") in spec.run_baselines}
 

@@ -17,9 +17,8 @@ from ..rewriters.registry import make_rewriter
 from ..rewriters.retriever_info import RetrieverInfo
 from ..rewriters.small import load_prompt, prompt_path
 from ..rollouts.chat import Chat
-from ..rollouts.checkpoints import base_fingerprint, optimized_prompt, with_prompt
+from ..rollouts.checkpoints import UsedTurn, base_fingerprint, optimized_prompt, with_prompt
 from ..rollouts.engines.base import Sampling
-from ..rollouts.turns import UsedTurn
 from ..sources import portable
 from ..version import __version__
 from .base import BaseModelSource

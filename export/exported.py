@@ -100,7 +100,7 @@ class ExportedPolicy(_Entry):
     """float32 or bfloat16; for an adapter, the dtype of its base model."""
     trust_remote_code: bool = False
     base_fingerprint: str | None = None
-    """Fingerprint of the weights before training (rollouts/fingerprint.py); None if the run did not record it."""
+    """Fingerprint of the weights before training (rollouts/policy.py); None if the run did not record it."""
 
 
 class ExportedRollout(_Entry):

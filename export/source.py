@@ -14,8 +14,7 @@ from ..data.history import parse_history
 from ..data.types import Question
 from ..errors import CheckpointError, ConfigError
 from ..eval.identity import folder_identity
-from ..rollouts.checkpoints import find_checkpoint, refuse_task_model
-from ..rollouts.turns import UsedTurn, used_turn
+from ..rollouts.checkpoints import UsedTurn, find_checkpoint, refuse_task_model, used_turn
 from ..storage import json_object, parse_json
 
 EXAMPLE = "What is known about this?"

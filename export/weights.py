@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from ..configs.schema import PolicyConfig, RolloutConfig
 from ..errors import ConfigError
+from ..rollouts.chat import Tokenizer
 from ..rollouts.engines.base import Engine
-from ..rollouts.tokenizer import Tokenizer
 from ..storage import parse_json
 from .base import BaseModelSource
 

@@ -19,8 +19,7 @@ from ..configs.section import Section
 from ..errors import CheckpointError, ConfigError, ModelError, in_one_line
 from ..export.exported import FILE, read_exported, rewriter_of
 from ..rewriters.retriever_info import RetrieverInfo
-from ..rollouts.checkpoints import find_checkpoint, refuse_task_model, with_prompt
-from ..rollouts.turns import UsedTurn, used_turn
+from ..rollouts.checkpoints import UsedTurn, find_checkpoint, refuse_task_model, used_turn, with_prompt
 from ..sources import optional_packages
 from ..storage import json_object
 

@@ -15,8 +15,7 @@ from ..data.types import Question
 from ..errors import ConfigError
 from ..logs import Progress
 from ..rewriters.small import FewShotPrompt
-from ..rollouts.checkpoints import PROMPT_FILE
-from ..rollouts.turns import winning_turn
+from ..rollouts.checkpoints import PROMPT_FILE, winning_turn
 from ..storage import KeyedJournal, atomic_folder, json_object
 from ..train.run_folder import RunFolder
 from .prompts import COMPONENT, digest_of, prompt_yaml, with_system

@@ -21,10 +21,10 @@ from ..rewards.reward import node_reward, trajectory_value
 from ..rewriters.small import FewShotPrompt, SmallRewriter
 from ..rollouts.build import rewriter_for
 from ..rollouts.chat import Chat
+from ..rollouts.checkpoints import metric_key
 from ..rollouts.engines.base import Engine
 from ..rollouts.llms import open_llm
 from ..rollouts.tree_sampler import ANSWERED_AT_ONCE
-from ..rollouts.turns import metric_key
 from ..train.grading import grader_of
 from .prompts import digest_of
 
@@ -88,7 +88,7 @@ class Scorer:
         model = getattr(self._model, "model", None)
         if model is None:
             return ""
-        from ..rollouts.fingerprint import fingerprint
+        from ..rollouts.policy import fingerprint
 
         return fingerprint(model)
 

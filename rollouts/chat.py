@@ -6,16 +6,43 @@ rendering of a stand-in conversation: so templates that rewrite or strip earlier
 sampled. Questions and documents cannot speak for the template either: its control tokens are taken out of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from ..data.history import newest
 from ..data.types import Question
-from ..errors import ModelError, in_one_line
+from ..errors import ModelError
 from ..llms.base import THINK_OPEN, Message
-from .tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from transformers import AddedToken
 
 _STAND_IN = "QUERYLECTSAMPLEDTURN"
+
+
+class Tokenizer(Protocol):
+    """What is used of a transformers tokenizer, whose own annotations allow more than our calls give and get."""
+
+    chat_template: str | dict[str, str] | None
+    eos_token_id: int
+    pad_token_id: int
+    bos_token_id: int | None
+    all_special_tokens: list[str]
+    added_tokens_decoder: Mapping[int, "AddedToken"]
+
+    def __call__(self, text: str, *, add_special_tokens: bool) -> Mapping[str, list[int]]: ...
+
+    def decode(self, ids: Sequence[int], **options: bool) -> str: ...
+
+    def batch_decode(self, ids: Sequence[Sequence[int]]) -> list[str]: ...
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]: ...
+
+    def apply_chat_template(self, messages: list[Message], **options: bool) -> str: ...
+
+    def save_pretrained(self, save_directory: str | Path) -> object: ...
 
 
 class Chat:
@@ -112,16 +139,7 @@ class Chat:
         return len(self._ids(text))
 
     def _render(self, messages: Sequence[Message]) -> str:
-        """The text of a chat up to the assistant's turn, rendered by transformers in a sandbox."""
-        from jinja2 import TemplateError
-
-        try:
-            return self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-        except TemplateError as error:
-            raise ModelError(
-                f"the chat template of the policy refuses the rewriter's messages ({in_one_line(error)}). "
-                "Choose another rewriter (rewriter.name) or another policy."
-            ) from error
+        return self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
 
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []

@@ -1,17 +1,26 @@
-"""Finding the trained policy in a run folder, and what it rests on."""
+"""The policies in a run folder, what they rest on, and which of their turns is used.
+
+Every validation record of a run holds `turn`, the winner of its step: `best/best.json` is the record of `best/`, and
+validation.jsonl has those of `final/` and of the numbered checkpoints.
+"""
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..configs.llm import LlmConfig, OptimizeConfig
-from ..configs.schema import RunConfig
+from ..configs.schema import RewardConfig, RolloutConfig, RunConfig, TrainConfig
 from ..errors import CheckpointError, ConfigError
-from ..storage import parse_json
+from ..storage import json_object, logged_objects
 
 PROMPT_FILE = "prompt.yaml"
 """The prompt in a checkpoint of `querylect optimize`, which has no weights."""
 WARM_START_FOLDER = "warm_start"
 """The folder in a run that holds the policy after the warm start and before GRPO."""
+
+ValidationRecord = Mapping[str, float | None]
+"""A record of validation.jsonl: the step, its means by name and turn, and `turn`, the winner (None without means)."""
 
 
 def find_checkpoint(run: Path, name: str | None = None) -> Path:
@@ -22,21 +31,16 @@ def find_checkpoint(run: Path, name: str | None = None) -> Path:
     """
     folders = [folder for base in (run, run / "checkpoints") if base.is_dir() for folder in base.iterdir()]
     complete = {folder.name: folder for folder in folders if _is_policy(folder)}
-    if name is not None:
-        if name not in complete:
-            available = ", ".join(sorted(complete)) or "none"
-            raise CheckpointError(f"run folder {run} holds no checkpoint {name!r}; complete ones are: {available}.")
-        return complete[name]
-    for preferred in ("best", "final"):
-        if preferred in complete:
-            return complete[preferred]
-    numbered = {int(match[1]): folder for label, folder in complete.items() if (match := re.search(r"-(\d+)$", label))}
-    if not numbered:
-        raise CheckpointError(
-            f"run folder {run} holds no checkpoint with adapter_config.json or config.json and safetensors. "
-            "Train first (`querylect train`), or give the folder of a run that saved one."
-        )
-    return numbered[max(numbered)]
+    numbered = {int(match[1]): label for label in complete if (match := re.search(r"-(\d+)$", label))}
+    ranked = ["best", "final", *(numbered[step] for step in sorted(numbered, reverse=True))]
+    for label in ranked if name is None else [name]:
+        if label in complete:
+            return complete[label]
+    raise CheckpointError(
+        f"run folder {run} holds no {'checkpoint' if name is None else repr(name)} with adapter_config.json or "
+        f"config.json and safetensors; complete ones are: {', '.join(sorted(complete)) or 'none'}. Train first "
+        "(`querylect train`), or give another folder or checkpoint."
+    )
 
 
 def optimized_prompt(checkpoint: Path | None) -> Path | None:
@@ -70,23 +74,14 @@ def refuse_task_model(settings: OptimizeConfig, checkpoint: Path) -> None:
         )
 
 
-def has_warm_start(run: Path) -> bool:
-    """Whether the run folder holds the policy after a warm start and before GRPO."""
-    return _is_policy(run / WARM_START_FOLDER)
-
-
 def find_warm_start(run: Path) -> Path | None:
     """The policy of a run after its warm start and before GRPO; None where the run had none."""
-    return run / WARM_START_FOLDER if has_warm_start(run) else None
+    return run / WARM_START_FOLDER if _is_policy(run / WARM_START_FOLDER) else None
 
 
 def base_fingerprint(run: Path) -> str | None:
     """That of the weights which training started from; None where the run did not write it down."""
-    try:
-        value = parse_json((run / "base.json").read_text(encoding="utf-8"))["fingerprint"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return value if isinstance(value, str) else None
+    return (json_object(run / "base.json") or {}).get("fingerprint")
 
 
 def base_under(checkpoint: Path) -> str | None:
@@ -104,3 +99,78 @@ def _has_weights(folder: Path) -> bool:
     """Whether a folder holds a configuration and weights; an interrupted save has only one of them."""
     configured = any((folder / name).is_file() for name in ("adapter_config.json", "config.json"))
     return configured and any(folder.glob("*.safetensors"))
+
+
+@dataclass(frozen=True, slots=True)
+class UsedTurn:
+    """The turn whose rewrite is the answer."""
+
+    turn: int
+    """1 for the first."""
+    reason: str
+    """Why this one, in a few words."""
+
+
+def used_turn(
+    rollout: RolloutConfig, reward: RewardConfig, train: TrainConfig, run: Path | None, checkpoint: Path | None
+) -> UsedTurn:
+    """The turn that won on the validation of a checkpoint, the last one without a validation; the first one for a
+    policy of no run (None), which searches nothing."""
+    turns, metric = len(rollout.branching), reward.objective
+    if turns == 1:
+        return UsedTurn(1, "it has one turn")
+    if run is None or checkpoint is None:
+        return UsedTurn(1, "of no run, so the first turn")
+    record = _validation_record(train, run, checkpoint)
+    winner = record and winning_turn(record, metric, turns)
+    if not record or not winner:
+        return UsedTurn(turns, f"{checkpoint.name} was not validated, so the last turn")
+    scores = ", ".join(f"turn {turn} {value:.3f}" for turn, value in _means(record, metric, turns).items())
+    return UsedTurn(winner, f"best on {record.get('questions', '?')} validation questions: {metric} of {scores}")
+
+
+def winning_turn(record: ValidationRecord, metric: str, turns: int) -> int | None:
+    """The turn with the highest mean of `metric` in a validation record, the earlier one of equals; None without any.
+
+    A later turn costs a search and another answer, so it has to be better.
+    """
+    means = _means(record, metric, turns)
+    return max(means, key=lambda turn: (means[turn], -turn)) if means else None
+
+
+def best_value(record: ValidationRecord, metric: str, turns: int) -> float:
+    """The mean of `metric` at the turn that won. KeyError where the record has none."""
+    return _means(record, metric, turns)[winning_turn(record, metric, turns) or turns]
+
+
+def metric_key(metric: str, turn: int) -> str:
+    """The entry of a validation record that holds a metric at a turn."""
+    return f"{metric.partition('@')[0]}/turn{turn}"
+
+
+def best_record(run: Path) -> ValidationRecord | None:
+    """The validation record of the policy in best/ of a run folder; None where there is none."""
+    return json_object(run / "best" / "best.json")
+
+
+def _means(record: ValidationRecord, metric: str, turns: int) -> dict[int, float]:
+    """The mean of `metric` at each turn that has one."""
+    values = ((turn, record.get(metric_key(metric, turn))) for turn in range(1, turns + 1))
+    return {turn: value for turn, value in values if value is not None}
+
+
+def _validation_record(train: TrainConfig, run: Path, checkpoint: Path) -> ValidationRecord | None:
+    """The validation record of these weights; None where there is none."""
+    if checkpoint.name == "best":
+        return best_record(checkpoint.parent)
+    records = _records(run / "validation.jsonl")
+    if checkpoint.name == "final":
+        last, finished = max(records, default=-1), max(_records(run / "metrics.jsonl"), default=train.steps)
+        return records[last] if last >= finished else None
+    step = re.fullmatch(r"checkpoint-(\d+)", checkpoint.name)
+    return records.get(int(step[1])) if step else None
+
+
+def _records(path: Path) -> dict[int, ValidationRecord]:
+    """The records of a log by their steps; a line that was cut is left out."""
+    return {record["step"]: record for record in logged_objects(path) if isinstance(record.get("step"), int)}

@@ -6,10 +6,8 @@ counted: nothing is made up for it. Other rewriters pass all their questions on.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Self
 
 from pydantic import BaseModel
 
@@ -43,22 +41,19 @@ def ask_first_stage(
 ) -> list[Question]:
     """The questions that can be asked, in their order, after `rewriter` has learned what their first stage says.
 
-    `base` is asked where `rewriter.llm` is None; of a policy it is the model as it was before any training. Several
-    processes pass a `once` that asks in one of them and gives the answers to all. `lost` is called with every question
-    that falls out, and why; `spent` with the replies of every question, in the process that asks. It shows at
-    most the newest `history_words` of a history. Raises ConfigError where no question is
-    left, and as `Llm.ask`.
+    `base` as in StageModels; `once`, `history_words` and `spent` as in `learn_first_stage`. `lost` is called with every
+    question that falls out, and why. Raises ConfigError where no question is left, and as `Llm.ask`.
     """
     with StageModels(base) as models:
         failures = learn_first_stage(rewriter, questions, models, once, history_words, spent)
-    remaining = [question for question, reason in zip(questions, failures, strict=True) if not reason]
     for question, reason in zip(questions, failures, strict=True):
         if reason:
             lost(question, reason)
+    remaining = [question for question, reason in zip(questions, failures, strict=True) if not reason]
+    if questions and not remaining:
+        raise no_question_left(failures)
     if len(remaining) < len(questions):
-        if not remaining:
-            raise no_question_left(failures)
-        log.warning("%s", failure_text(failures))
+        log.warning("%s", _summary(failures))
     return remaining
 
 
@@ -70,16 +65,21 @@ def learn_first_stage(
     history_words: int | None = None,
     spent: Callable[[Question, Sequence[LlmResponse]], None] = lambda question, replies: None,
 ) -> list[str]:
-    """For each question "", after `rewriter` has learned what its first stage says, or why it has no answer."""
+    """For each question "", after `rewriter` has learned what its first stage says, or why it has no answer.
+
+    Several processes pass a `once` that asks in one of them and gives the answers to all. A prompt shows at most the
+    newest `history_words` of a history. `spent` is called with the replies of every question, in the process that asks.
+    """
+    failures = [""] * len(questions)
     if not isinstance(rewriter, Staged):
-        return [""] * len(questions)
+        return failures
     shortened = [question if history_words is None else cut_history(question, history_words) for question in questions]
     stages = {i: stage for i, question in enumerate(shortened) if (stage := rewriter.stage(question)) is not None}
-    asked = [questions[index] for index in stages]
-    failures = [""] * len(questions)
 
     def ask() -> Answers:
-        return models.ask(list(stages.values()), lambda number, replies: spent(asked[number], replies))
+        return models.ask(
+            list(stages.values()), lambda number, replies: spent(questions[list(stages)[number]], replies)
+        )
 
     for index, answer in zip(stages, once(ask) if stages else (), strict=True):
         if isinstance(answer, str):
@@ -89,7 +89,7 @@ def learn_first_stage(
     return failures
 
 
-def failure_text(failures: Sequence[str]) -> str:
+def _summary(failures: Sequence[str]) -> str:
     """How many questions fall out, and why."""
     reasons = Counter(filter(None, failures))
     summary = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
@@ -99,7 +99,7 @@ def failure_text(failures: Sequence[str]) -> str:
 def no_question_left(failures: Sequence[str]) -> ConfigError:
     """The error where the first stage of no question has an answer."""
     return ConfigError(
-        f"{failure_text(failures)}. Let it answer in lines (rewriter.form=lines), ask a stronger model (rewriter.llm), "
+        f"{_summary(failures)}. Let it answer in lines (rewriter.form=lines), ask a stronger model (rewriter.llm), "
         "or use another rewriter."
     )
 
@@ -109,22 +109,14 @@ def policy_llm(policy: PolicyConfig) -> LlmConfig:
     return LlmConfig(model=policy.model, dtype=policy.dtype)
 
 
-class StageModels:
+class StageModels(ExitStack):
     """The frozen models of first stages, each opened when it is first asked and kept until the end of the context."""
 
     def __init__(self, base: PolicyConfig | LlmConfig) -> None:
         """`base` is asked where a stage names no model; of a policy it is the model as it was before any training."""
+        super().__init__()
         self._base = policy_llm(base) if isinstance(base, PolicyConfig) else base
-        self._stack = ExitStack()
         self._models: dict[str, Llm] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
 
     def ask(
         self,
@@ -132,28 +124,17 @@ class StageModels:
         spent: Callable[[int, Sequence[LlmResponse]], None] = lambda number, replies: None,
     ) -> Answers:
         """The answer of each stage, or the reason why there is none; `spent` is called with the replies of each."""
-        by_model: dict[str, tuple[LlmConfig, list[int]]] = {}
+        groups: dict[tuple[str, type[BaseModel], SamplingParams, AnswerForm], list[int]] = {}
         for index, stage in enumerate(stages):
-            config = stage.llm or self._base
-            by_model.setdefault(config.model_dump_json(), (config, []))[1].append(index)
+            model = (stage.llm or self._base).model_dump_json()
+            groups.setdefault((model, stage.ask.form, stage.ask.draw, stage.form), []).append(index)
         answers: dict[int, BaseModel | str] = {}
-        for key, (config, indices) in by_model.items():
-            if key not in self._models:
-                self._models[key] = self._stack.enter_context(open_llm(config))
-            answers |= _ask_model(self._models[key], {index: stages[index] for index in indices}, spent)
+        for (model, form, draw, answer_form), indices in groups.items():
+            if model not in self._models:
+                self._models[model] = self.enter_context(open_llm(stages[indices[0]].llm or self._base))
+            prompts = [stages[index].ask.prompt for index in indices]
+            outcomes = ask_structured(self._models[model], prompts, form, draw, answer_form)
+            for index, outcome in zip(indices, outcomes, strict=True):
+                spent(index, outcome.replies)
+                answers[index] = outcome.value or (MISSING if outcome.missing else GARBLED)
         return [answers[index] for index in range(len(stages))]
-
-
-def _ask_model(
-    llm: Llm, stages: Mapping[int, FirstStage], spent: Callable[[int, Sequence[LlmResponse]], None]
-) -> dict[int, BaseModel | str]:
-    groups: dict[tuple[type[BaseModel], SamplingParams, AnswerForm], list[int]] = {}
-    for index, stage in stages.items():
-        groups.setdefault((stage.ask.form, stage.ask.draw, stage.form), []).append(index)
-    answers: dict[int, BaseModel | str] = {}
-    for (form, draw, answer_form), indices in groups.items():
-        outcomes = ask_structured(llm, [stages[index].ask.prompt for index in indices], form, draw, answer_form)
-        for index, outcome in zip(indices, outcomes, strict=True):
-            spent(index, outcome.replies)
-            answers[index] = outcome.value or (MISSING if outcome.missing else GARBLED)
-    return answers

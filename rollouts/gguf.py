@@ -9,21 +9,16 @@ import os
 import tempfile
 from hashlib import file_digest
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from ..errors import ModelError, in_one_line
 
 log = logging.getLogger(__name__)
 
 
 def dequantised(file: Path, dtype: torch.dtype) -> Path:
-    """A folder of safetensors and tokenizer with the weights of a GGUF file.
-
-    Raises ValueError for a file that cannot be read, OSError where the copy cannot be written.
-    """
+    """A folder of safetensors and tokenizer with the weights of a GGUF file. Raises ModelError for an unusable one."""
     import transformers
 
     with file.open("rb") as opened:
@@ -40,8 +35,12 @@ def dequantised(file: Path, dtype: torch.dtype) -> Path:
         tokenizer = transformers.AutoTokenizer.from_pretrained(**source)
         model = transformers.AutoModelForCausalLM.from_pretrained(**source, dtype=dtype)
     except Exception as error:  # a damaged file raises whatever its bytes lead to
-        raise ValueError(f"{file.name} cannot be read: {type(error).__name__}: {error}") from error
-    _drop_quantisation_marks(model)
+        raise ModelError(f"{file} cannot be read: {type(error).__name__}: {in_one_line(error)}") from error
+    # The weights are plain floats now: without the marks of a quantised model they can be saved.
+    model.hf_quantizer, model.is_quantized, model.quantization_method = None, False, None  # type: ignore[assignment]
+    for name in ("quantization_config", "_pre_quantization_dtype"):
+        if hasattr(model.config, name):
+            delattr(model.config, name)
     with tempfile.TemporaryDirectory(dir=home, prefix=".writing-") as folder:
         copy = Path(folder) / "copy"
         model.save_pretrained(copy)
@@ -52,14 +51,3 @@ def dequantised(file: Path, dtype: torch.dtype) -> Path:
             if not target.is_dir():  # else another process was first
                 raise
     return target
-
-
-def _drop_quantisation_marks(model: "PreTrainedModel") -> None:
-    """De-quantised weights are plain floats: drop the marks that would refuse to save them."""
-    model.hf_quantizer = None  # type: ignore[assignment]  # any other attribute of a module holds a tensor or a module
-    for name in ("quantization_config", "_pre_quantization_dtype"):
-        if hasattr(model.config, name):
-            delattr(model.config, name)
-    for name in ("is_quantized", "quantization_method"):
-        if hasattr(model, name):
-            setattr(model, name, False if name == "is_quantized" else None)

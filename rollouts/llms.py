@@ -1,25 +1,154 @@
-"""From settings to a frozen language model, behind an endpoint or in this process."""
+"""Frozen language models: behind an endpoint, or a transformers model in this process.
+
+A text that a local model samples depends on its prompt, the seed and its number alone, not on the prompts beside it.
+The model is loaded when it is first asked; a run whose replies are all cached loads none.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..configs.llm import LlmConfig
+from ..configs.schema import PolicyConfig
 from ..llms.access import Llm
-from ..llms.base import Backend
+from ..llms.base import Costs, Deliver, LlmResponse, Message, MissingResponse, Prompt, SamplingParams, Text
 from ..llms.cache import ReplyCache, cache_file
+from ..sources import resolve_model
+
+if TYPE_CHECKING:
+    from .chat import Chat
+    from .engines.transformers import TransformersEngine
+
+BATCH_TOKENS = 16_384
+"""Tokens of a generation batch: prompts and answers, padding included."""
+MAX_PROMPT_TOKENS = 8192
+_WEIGHTS = (".safetensors", ".gguf", ".json", ".jinja", ".model", ".txt")
 
 
 def open_llm(config: LlmConfig) -> Llm:
-    """The model of `config`, behind its cache. A local model is loaded when it is first asked something new.
+    """The model of `config`, behind its cache.
 
     Raises ModelError for a local model that does not exist, ConfigError for an unusable URL, StorageError for an
     unusable cache.
     """
-    backend: Backend
-    if config.base_url is None:
-        from .local_model import LocalModel
-
-        backend = LocalModel(config)
-    else:
-        from ..llms.endpoint import Endpoint
-
-        backend = Endpoint(config)
     file = cache_file(config.cache)
-    return Llm(backend, ReplyCache(file) if file is not None else None, schemas=config.base_url is not None)
+    if config.base_url is None:
+        return Llm(LocalModel(config), ReplyCache(file) if file is not None else None)
+    from ..llms.endpoint import Endpoint
+
+    return Llm(Endpoint(config), ReplyCache(file) if file is not None else None, schemas=True)
+
+
+def resolved_dtype(dtype: str) -> str:
+    """The dtype of a policy or local model by name; `auto` is what this device computes in."""
+    if dtype != "auto":
+        return dtype
+    from .policy import torch_dtype  # the device has to be asked: the one import that a known reply costs
+
+    return str(torch_dtype(PolicyConfig())).removeprefix("torch.")
+
+
+class LocalModel:
+    """One model folder, package or Hub id."""
+
+    def __init__(self, config: LlmConfig) -> None:
+        """Raises ModelError where the name leads nowhere."""
+        self._config = config
+        self._folder = resolve_model(config.model)
+
+    @cached_property
+    def identity(self) -> Mapping[str, str]:
+        """The name, the type that the weights have on this device, the files of the folder by size and time of change.
+
+        A Hub id stands for itself.
+        """
+        folder = Path(self._folder)
+        files = sorted(path for path in folder.glob("*") if path.suffix in _WEIGHTS) if folder.is_dir() else []
+        states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+        content = hashlib.sha256(json.dumps(states).encode()).hexdigest()[:16]
+        dtype = resolved_dtype(self._config.dtype)
+        return {"local": self._config.model, "dtype": dtype, "files": content if states else ""}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """That of the weights (policy.py), which are loaded for it."""
+        from .policy import fingerprint
+
+        return fingerprint(self._engine.model)
+
+    def generate(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver, costs: Costs) -> None:
+        """Answer all prompts, those of like length side by side; deliver a batch at a time.
+
+        A prompt of more than MAX_PROMPT_TOKENS fails. Raises ModelError for an unusable model.
+        """
+        from .engines.base import Sampling
+        from .engines.shared_prefix import refuse_special_attention
+        from .random_streams import stream
+
+        engine, chat = self._engine, self._chat
+        starts = []
+        for prompt in prompts:
+            messages = [Message(role=m["role"], content=chat.plain(m["content"])) for m in prompt.messages]
+            starts.append(chat.first_of_prompted(messages, prompt.opening))
+        ids = [prompt_ids for prompt_ids, _ in starts]
+        fitting = [index for index, prompt_ids in enumerate(ids) if len(prompt_ids) <= MAX_PROMPT_TOKENS]
+        for index in sorted(set(range(len(prompts))) - set(fitting)):
+            deliver(index, MissingResponse("prompt too long"))
+        if fitting:
+            refuse_special_attention(engine.model, max(len(ids[index]) for index in fitting) + draw.max_tokens)
+        for batch in self._batches(fitting, ids, draw):
+            sampling = Sampling(
+                temperature=draw.temperature,
+                top_p=draw.top_p,
+                max_new_tokens=draw.max_tokens,
+                streams=tuple(stream(draw.seed, *ids[index]) for index in batch),
+                first=draw.first_logprobs,
+            )
+            sampled = engine.generate([ids[index] for index in batch], draw.n, sampling)
+            for index, samples in zip(batch, sampled, strict=True):
+                opening = starts[index][1]
+                texts = [Text(opening + chat.text(s.ids), s.finished, self._first(s.first)) for s in samples]
+                deliver(index, LlmResponse(tuple(texts), len(ids[index]), sum(len(s.ids) for s in samples)))
+
+    def _batches(
+        self, indices: Sequence[int], ids: Sequence[Sequence[int]], draw: SamplingParams
+    ) -> Iterator[list[int]]:
+        """Batches of prompt indices that, with padding and answers, fit BATCH_TOKENS; each has at least one."""
+        batch: list[int] = []
+        for index in sorted(indices, key=lambda i: len(ids[i])):
+            longest = len(ids[index]) + draw.n * draw.max_tokens
+            if batch and (len(batch) + 1) * longest > BATCH_TOKENS:
+                yield batch
+                batch = []
+            batch.append(index)
+        if batch:
+            yield batch
+
+    def _first(self, likeliest: Mapping[int, float]) -> dict[str, float]:
+        """Log-probabilities by token text instead of id; of ids with equal text the likeliest is kept."""
+        tokens = self._engine.tokenizer.batch_decode([[token_id] for token_id in likeliest])
+        by_token: dict[str, float] = {}
+        for token, logprob in zip(tokens, likeliest.values(), strict=True):
+            by_token.setdefault(token, logprob)
+        return by_token
+
+    @cached_property
+    def _engine(self) -> "TransformersEngine":
+        import torch
+
+        from .engines.transformers import TransformersEngine
+        from .policy import load_policy, move_to
+
+        model, tokenizer = load_policy(PolicyConfig(model=self._config.model, dtype=self._config.dtype))
+        move_to(model, "cuda" if torch.cuda.is_available() else "cpu")
+        # A batch is bounded by its tokens here, and what a prompt may reach is checked with its length.
+        return TransformersEngine(model, tokenizer, micro_batch=2**30, longest=16)
+
+    @cached_property
+    def _chat(self) -> "Chat":
+        from .chat import Chat
+
+        return Chat(self._engine.tokenizer, self._engine.stop_ids)

@@ -1,22 +1,18 @@
 """Loading the policy: a folder of safetensors, one GGUF file (de-quantised), or a Hub id; an adapter is merged in."""
 
-import copy
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from ..configs.schema import PolicyConfig
-from ..errors import CheckpointError, ConfigError, ModelError, in_one_line
+from ..errors import CheckpointError, ModelError, in_one_line
 from ..sources import adapter_error, resolve_model
 from ..storage import parse_json
 from .checkpoints import base_under, optimized_prompt
-from .fingerprint import fingerprint
 from .gguf import dequantised
 from .memory import keep_freed_memory
 
@@ -24,10 +20,10 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
 
-    from .tokenizer import Tokenizer
+    from .chat import Tokenizer
 
-_PEFT_PREFIX = "base_model.model."
-"""What peft puts before the names of the model it wraps."""
+FINGERPRINT_VALUES = 65_536
+"""Values of each tensor that count: a swapped model differs in nearly all; 8 billion are too many to read."""
 
 
 def load_policy(
@@ -36,8 +32,9 @@ def load_policy(
     """Return (causal language model in evaluation mode, tokenizer).
 
     `adapter` is a checkpoint folder: LoRA weights are merged into the model, full weights replace it, an optimised
-    prompt leaves it as it is.
-    `base_fingerprint` is that of the weights which LoRA weights were trained on; None is what their run wrote down.
+    prompt leaves it as it is. `base_fingerprint` is that of the weights which LoRA weights were trained on; None is
+    what their run wrote down.
+
     Raises ModelError where the name holds no causal language model with a chat template, CheckpointError where the
     adapter does not fit, or was trained on other weights.
     """
@@ -48,10 +45,8 @@ def load_policy(
         adapter = None
     label = f"policy.model {config.model!r}"
     full = adapter is not None and not (adapter / "adapter_config.json").exists()
-    source = str(adapter) if full else resolve_model(config.model)
+    source = str(adapter) if full else safetensors_source(config)
     try:
-        if not full:
-            source = safetensors_source(config)
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=config.trust_remote_code)
         result: Any = AutoModelForCausalLM.from_pretrained(
             source,
@@ -64,12 +59,11 @@ def load_policy(
         model, loaded = result
         if getattr(model, "_hf_peft_config_loaded", False):  # of a Hub id, or beside whole weights
             raise adapter_error(config.model, model.name_or_path)
-        _refuse_missing(loaded)
+        if missing := sorted(loaded["missing_keys"]):  # transformers fills in random weights
+            raise ValueError(f"its weights lack {len(missing)} tensors of the model, such as {missing[0]}")
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise (CheckpointError if full else ModelError)(
-            f"{label}: no causal language model could be loaded from {source!r} "
-            f"({in_one_line(error, 200)}). Expected config.json with weights and a tokenizer, one GGUF file, or a Hub "
-            "id that can be reached.",
+            f"{label}: no causal language model could be loaded from {source!r} ({in_one_line(error, 200)})."
         ) from error
     templates = tokenizer.chat_template
     if not templates:
@@ -79,12 +73,52 @@ def load_policy(
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     if adapter is not None and not full:
-        trained_on = base_fingerprint or base_under(adapter)
-        if trained_on is not None:
-            _refuse_other_base(model, config.model, adapter, trained_on)
+        trained_on, now = base_fingerprint or base_under(adapter), fingerprint(model)
+        if trained_on is not None and now != trained_on:
+            raise CheckpointError(
+                f"checkpoint {adapter} was trained on other weights than {config.model!r} holds now (fingerprint "
+                f"{trained_on[:12]} → {now[:12]}). Bring back the weights that it was trained on."
+            )
         model = _merge_adapter(model, adapter)
     model.eval()
     return model, cast("Tokenizer", tokenizer)  # its annotations allow more results than our calls have
+
+
+def _merge_adapter(model: "PreTrainedModel", adapter: Path) -> "PreTrainedModel":
+    from peft import PeftModel, get_peft_model_state_dict
+
+    try:
+        with safe_open(adapter / "adapter_model.safetensors", "pt") as file:  # peft would open a pickle instead
+            saved = set(file.keys())
+        values = parse_json((adapter / "adapter_config.json").read_text(encoding="utf-8"))
+        method = values.get("peft_type") if isinstance(values, dict) else None
+        if method != "LORA":  # other methods of peft (X-LoRA, prompt tuning) name further models to read
+            raise ValueError(f"its peft_type is {method!r}; expected 'LORA'")
+        adapted = PeftModel.from_pretrained(model, str(adapter), use_safetensors=True)
+        # peft goes on with random weights in the place of missing ones
+        if unmatched := saved ^ set(get_peft_model_state_dict(adapted, save_embedding_layers=False)):
+            raise ValueError(f"{len(unmatched)} tensors are only in it or only in the policy, such as {min(unmatched)}")
+        return cast("PreTrainedModel", adapted.merge_and_unload())
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+        raise CheckpointError(
+            f"checkpoint {adapter} does not fit the policy ({in_one_line(error, 200)}). "
+            "It was trained on another model, or is incomplete: name the right run or an earlier checkpoint."
+        ) from error
+
+
+@torch.no_grad()
+def fingerprint(model: nn.Module) -> str:
+    """SHA-256 over the name, shape and up to FINGERPRINT_VALUES values, at even distances, of every parameter.
+
+    Values count as bfloat16, so that the same weights loaded in float32 have the same fingerprint.
+    """
+    hasher = hashlib.sha256()
+    for name, tensor in sorted(model.named_parameters()):
+        values = tensor.detach().flatten()
+        values = values[:: max(1, values.numel() // FINGERPRINT_VALUES)].to(torch.bfloat16).contiguous().cpu()
+        hasher.update(f"{name} {tuple(tensor.shape)}\n".encode())
+        hasher.update(values.view(torch.uint8).numpy().tobytes())
+    return hasher.hexdigest()
 
 
 def move_to(model: nn.Module, target: torch.device | torch.dtype | str) -> None:
@@ -95,17 +129,12 @@ def move_to(model: nn.Module, target: torch.device | torch.dtype | str) -> None:
 def safetensors_source(config: PolicyConfig) -> str:
     """The folder or Hub id that holds `policy.model` as safetensors; a GGUF file is de-quantised first.
 
-    Raises ModelError for a name that cannot be resolved and for several GGUF files, ValueError for one that
-    cannot be read.
+    Raises ModelError for a name that cannot be resolved, for several GGUF files and for one that cannot be read.
     """
     source = resolve_model(config.model)
-    folder = Path(source)
-    files = [] if any(folder.glob("*.safetensors")) else sorted(folder.glob("*.gguf"))
+    files = [] if any(Path(source).glob("*.safetensors")) else sorted(Path(source).glob("*.gguf"))
     if len(files) > 1:
-        raise ModelError(
-            f"policy.model {config.model!r}: {len(files)} GGUF files; expected one. Give a folder that holds only one "
-            "of them."
-        )
+        raise ModelError(f"policy.model {config.model!r}: {len(files)} GGUF files; give a folder that holds only one.")
     return str(dequantised(files[0], torch_dtype(config))) if files else source
 
 
@@ -185,184 +214,3 @@ def cast_adapters(model: nn.Module, config: PolicyConfig) -> None:
     for weight in model.parameters():
         if weight.requires_grad:
             weight.data = weight.data.to(dtype)
-
-
-class MergedCopy:
-    """A copy of a LoRA policy with the adapter merged in, refreshed from the trained weights before each rollout.
-
-    Sampling from it costs no adapter arithmetic, and the trained base weights are never rounded by merging and
-    unmerging. Without an adapter the copy is the policy itself, unless `separate` asks for another one: where ZeRO-3 or
-    FSDP2 splits the trained weights over processes, each process samples from a full copy, refreshed weight by weight.
-    There `refresh` is a collective call.
-    """
-
-    def __init__(self, policy: "PreTrainedModel | PeftModel", separate: bool = False) -> None:
-        self.policy = policy
-        self.lora = [(name, module) for name, module in policy.named_modules() if hasattr(module, "get_delta_weight")]
-        self.model: PreTrainedModel = cast("PreTrainedModel", policy)
-        if self.lora:
-            # A copy keeps what a fresh model cast to bfloat16 would lose: rotary frequencies stay in float32.
-            self.model = copy.deepcopy(policy).unload()  # type: ignore[operator]
-            self.model.requires_grad_(False)
-            self._targets = dict(self.model.named_parameters())
-        elif separate:
-            self.model = copy.deepcopy(self.model)
-            self.model.requires_grad_(False)
-
-    @torch.no_grad()
-    def refresh(self) -> nn.Module:
-        """Bring the copy up to date and return it."""
-        for name, module in self.lora:
-            with gathered(module):
-                target = self._targets[name.removeprefix(_PEFT_PREFIX) + ".weight"]
-                weight: torch.Tensor = module.get_base_layer().weight
-                for adapter in module.active_adapters:
-                    weight = weight + module.get_delta_weight(adapter).to(weight.dtype)
-                target.copy_(weight)
-        if self.model is not self.policy and not self.lora:
-            for module_copy, trained in zip(self.model.modules(), self.policy.modules(), strict=True):
-                targets = list(module_copy.parameters(recurse=False))
-                if targets:
-                    with gathered(trained):
-                        for target, weight in zip(targets, trained.parameters(recurse=False), strict=True):
-                            target.copy_(weight)
-        return self.model
-
-    def sleep(self) -> None:
-        """Nothing to release: the copy stays in memory."""
-
-
-class _LoraModule(Protocol):
-    """A module of the policy with LoRA adapters."""
-
-    active_adapters: list[str]
-
-    def get_delta_weight(self, adapter: str) -> torch.Tensor: ...
-
-    def get_base_layer(self) -> nn.Module: ...
-
-    def parameters(self) -> Iterator[nn.Parameter]: ...
-
-
-@torch.no_grad()
-def merged_weights(
-    policy: nn.Module, dtype: torch.dtype, device: torch.device | str | None = None
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every weight under the name it has in a checkpoint, one at a time, with LoRA adapters merged in.
-
-    What is yielded is of `dtype` and on `device` (None: where it lies). The trained weights are not touched. Raises
-    ConfigError for weights of which this process holds only a part.
-    """
-    lora = [cast("_LoraModule", module) for module in policy.modules() if hasattr(module, "get_delta_weight")]
-    adapted = {id(module.get_base_layer().weight): module for module in lora}
-    base = {id(weight) for module in lora for weight in module.get_base_layer().parameters()}
-    adapters = {id(weight) for module in lora for weight in module.parameters()} - base
-    for name, parameter in policy.named_parameters():
-        if id(parameter) in adapters:
-            continue
-        if isinstance(parameter, DTensor) or not parameter.numel():
-            raise ConfigError(
-                f"weight {name} is split over the processes, by FSDP2 or ZeRO-3, and only whole weights can be merged. "
-                "Gather it first (rollouts/policy.py, gathered)."
-            )
-        weight = parameter.detach()
-        module = adapted.get(id(parameter))
-        for adapter in module.active_adapters if module is not None else ():
-            weight = weight + module.get_delta_weight(adapter).to(weight.dtype)  # type: ignore[union-attr]
-        yield name.removeprefix(_PEFT_PREFIX).replace(".base_layer.", "."), weight.to(device=device, dtype=dtype)
-
-
-def gathered(module: nn.Module) -> AbstractContextManager[object]:
-    """The module's weights, gathered from all processes while the block runs where ZeRO-3 or FSDP2 has split them.
-    Collective there."""
-    split = [weight for weight in module.parameters() if hasattr(weight, "ds_id")]
-    if not split:
-        return _whole_parameters(module)
-    import deepspeed
-
-    return deepspeed.zero.GatheredParameters(split)  # type: ignore[no-any-return]
-
-
-@contextmanager
-def _whole_parameters(module: nn.Module) -> Iterator[None]:
-    """Within this context whole weights, without gradients, take the place of those that FSDP2 has split."""
-    split = [
-        (part, name, weight)
-        for part in module.modules()
-        for name, weight in part.named_parameters(recurse=False)
-        if isinstance(weight, DTensor)
-    ]
-    try:
-        for part, name, weight in split:
-            setattr(part, name, nn.Parameter(whole(weight), requires_grad=False))
-        yield
-    finally:
-        for part, name, weight in split:
-            setattr(part, name, weight)
-
-
-@torch.no_grad()
-def whole(weight: torch.Tensor) -> torch.Tensor:
-    """The tensor itself, or all of one that FSDP2 has split, without gradient. Collective there."""
-    return weight.full_tensor() if isinstance(weight, DTensor) else weight
-
-
-def is_split(weight: torch.Tensor) -> bool:
-    """Whether every process has a part of the weight, by ZeRO-3 or FSDP2."""
-    return isinstance(weight, DTensor) or hasattr(weight, "ds_id")
-
-
-def _refuse_other_base(model: nn.Module, name: str, adapter: Path, trained_on: str) -> None:
-    now = fingerprint(model)
-    if now != trained_on:
-        raise CheckpointError(
-            f"checkpoint {adapter} was trained on other weights than {name!r} holds now (fingerprint "
-            f"{trained_on[:12]} → {now[:12]}): on these it is another policy than the one that was measured. Bring "
-            "back the weights that it was trained on."
-        )
-
-
-def _refuse_missing(loaded: Mapping[str, Collection[str]]) -> None:
-    """`loaded` is the loading info of transformers, which fills in random weights for missing ones."""
-    missing = sorted(loaded["missing_keys"])
-    if missing:
-        raise ValueError(f"its weights lack {len(missing)} tensors of the model, such as {missing[0]}")
-
-
-def _refuse_unmatched(saved: set[str], adapted: nn.Module) -> None:
-    """Raise ValueError where a saved adapter has other tensors than the model that is to hold them: peft goes on with
-    random weights in the place of missing ones."""
-    from peft import get_peft_model_state_dict
-
-    unmatched = saved ^ set(get_peft_model_state_dict(adapted, save_embedding_layers=False))
-    if unmatched:
-        raise ValueError(f"{len(unmatched)} tensors are only in it or only in the policy, such as {min(unmatched)}")
-
-
-def _refuse_other_methods(adapter_config: Path) -> None:
-    """Raise ValueError for an adapter that is not LoRA: others of peft (X-LoRA, prompt tuning) name further models to
-    read, in any folder or on the Hub. Raises OSError where the file cannot be read."""
-    values = parse_json(adapter_config.read_text(encoding="utf-8"))
-    method = values.get("peft_type") if isinstance(values, dict) else None
-    if method != "LORA":
-        raise ValueError(f"its peft_type is {method!r}; expected 'LORA'")
-
-
-def _merge_adapter(model: "PreTrainedModel", adapter: Path) -> "PreTrainedModel":
-    from peft import PeftModel
-
-    try:
-        with safe_open(
-            adapter / "adapter_model.safetensors", "pt"
-        ) as file:  # a pickle, which peft would open, ends here
-            saved = set(file.keys())
-        _refuse_other_methods(adapter / "adapter_config.json")
-        adapted = PeftModel.from_pretrained(model, str(adapter), use_safetensors=True)
-        _refuse_unmatched(saved, adapted)
-        merged: PreTrainedModel = adapted.merge_and_unload()
-        return merged
-    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
-        raise CheckpointError(
-            f"checkpoint {adapter} does not fit the policy ({in_one_line(error, 200)}). "
-            "It was trained on another model, or is incomplete: name the right run or an earlier checkpoint."
-        ) from error

@@ -23,19 +23,18 @@ def stream(*names: object) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
-def below(streams: "Tensor", count: int) -> "Tensor":
-    """The `count` streams under each of `streams` (n,): (n, count), int64."""
+def uniforms(streams: "Tensor", slots: int, count: int) -> "Tensor":
+    """The first `count` numbers of each of the `slots` streams under each of `streams` (n,), int64.
+
+    (n · slots, count) float32 in [0, 1) with 24 random bits; those of one of `streams` lie together.
+    """
     import torch
 
-    steps = torch.arange(1, count + 1, device=streams.device) * _GOLDEN
-    return _mixed(_mixed(streams)[:, None] + steps[None, :])
+    def steps(number: int) -> "Tensor":
+        return torch.arange(1, number + 1, device=streams.device) * _GOLDEN
 
-
-def uniforms(streams: "Tensor", at: int) -> "Tensor":
-    """The number `at` (from 0) of each of `streams` (n,): (n,) float32 in [0, 1) with 24 random bits."""
-    advance = (at + 1) * _GOLDEN
-    bits = _mixed(streams + ((advance + 2**63) % 2**64 - 2**63))  # wrapped here, since it is no tensor
-    return ((bits >> 40) & 0xFFFFFF).float() * 2.0**-24
+    below = _mixed(_mixed(streams)[:, None] + steps(slots)).view(-1)
+    return ((_mixed(below[:, None] + steps(count)) >> 40) & 0xFFFFFF).float() * 2.0**-24
 
 
 def _mixed(state: "Tensor") -> "Tensor":

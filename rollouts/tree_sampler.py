@@ -137,7 +137,7 @@ class Conversation:
     def cut_documents(self, documents: Sequence[Document]) -> list[Document]:
         """The documents as a turn shows them, within the token budgets of each and of all; the last may be cut."""
         left = self.rollout.observation_tokens
-        shown = []
+        shortened = []
         for document in documents:
             budget = self.rollout.document_tokens if left is None else min(left, self.rollout.document_tokens)
             title = self.chat.cut(document.title, budget)
@@ -147,8 +147,8 @@ class Conversation:
                 if not (title or text) and self.chat.plain(document.title + document.text).strip():
                     break  # the remaining budget takes no part of it
                 left -= used + self.chat.count(text)
-            shown.append(Document(document.id, title, text))
-        return shown
+            shortened.append(Document(document.id, title, text))
+        return shortened
 
     def check_length(self, prompts: Sequence[Sequence[int]]) -> None:
         """Raise ConfigError where a prompt is longer than `rollout.max_prompt_tokens`."""

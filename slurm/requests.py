@@ -12,7 +12,6 @@ from pathlib import Path
 from ..configs.schema import EnvironmentConfig, PolicyConfig
 from ..errors import ConfigError
 from ..train.memory.estimate import ProcessLayout
-from ..train.sharding import check_fsdp_processes
 
 FOLDER = Path(__file__).parent.resolve()
 CONFIGS = FOLDER.parent / "configs"

@@ -12,7 +12,7 @@ from ..configs.evaluation import RAW
 from ..configs.schema import RewardConfig
 from ..eval.records import TRAINED
 from ..markdown_tables import markdown_table
-from ..rollouts.turns import best_record, best_value
+from ..rollouts.checkpoints import best_record, best_value
 from ..storage import logged_objects, parse_json, write_text
 from .runs import SweepPlan, SweepRun, text_of
 

@@ -31,8 +31,7 @@ def select_turn(folder: Path, turn: int) -> None:
 def save_run(config, folder: Path, scale: float = 0.05, turn: int = 1) -> Path:
     """A run folder as training leaves it, with random adapter weights as its final policy; `turn` won on validation."""
     import torch
-    from querylect.rollouts.fingerprint import fingerprint
-    from querylect.rollouts.policy import add_lora, load_policy
+    from querylect.rollouts.policy import add_lora, fingerprint, load_policy
 
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(dump_config(config), encoding="utf-8")

@@ -31,8 +31,7 @@ from ..llms.access import Llm
 from ..llms.base import Costs, LlmResponse, Prompt, SamplingParams
 from ..llms.prose import without_thinking
 from ..rewards.reward import answer_reward
-from ..rollouts.llms import open_llm
-from ..rollouts.local_model import LocalModel
+from ..rollouts.llms import LocalModel, open_llm
 from .distributed.processes import Processes
 
 log = logging.getLogger(__name__)

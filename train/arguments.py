@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from ..configs.schema import PolicyConfig, RolloutConfig, RunConfig, TrainConfig
 from ..errors import ConfigError
-from ..rollouts.engines.base import check_tensor_parallel
 from .sharding import check_fsdp, lacks_float32_masters, uses_deepspeed, uses_fsdp
 
 if TYPE_CHECKING:
@@ -21,8 +20,6 @@ def check_combinations(config: RunConfig, processes: int, sharded: bool = False)
     """
     check_fsdp()
     check_shape(config.train, config.rollout, processes)
-    if config.rollout.engine == "vllm":
-        check_tensor_parallel(config.rollout.vllm, processes)
     check_staleness(config.train, config.rollout)
     check_trained_dtype(config.policy, config.train, sharded)
 

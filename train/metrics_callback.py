@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..logs import progress_bar
+from ..rollouts.checkpoints import ValidationRecord
 from ..rollouts.memory import peak_memory_gib
-from ..rollouts.turns import ValidationRecord
 from .guard import CollapseGuard
 from .metrics import turns_of
 from .run_folder import RunFolder

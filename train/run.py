@@ -26,8 +26,8 @@ from ..errors import (
     StorageError,
 )
 from ..provenance import Start, this_start
+from ..rollouts.chat import Tokenizer
 from ..rollouts.engines.base import WeightSync
-from ..rollouts.tokenizer import Tokenizer
 from ..storage import only_command
 from .arguments import check_combinations, grpo_config, trainable_dtype
 from .distributed.processes import Processes, launched, shared_environment
@@ -193,8 +193,7 @@ def _load(launch: _Launch, data: TrainingData) -> _Policy:
 
     from ..rollouts.build import make_tree_sampler
     from ..rollouts.engines.open import open_engine
-    from ..rollouts.fingerprint import fingerprint
-    from ..rollouts.policy import add_lora, load_policy, move_to
+    from ..rollouts.policy import add_lora, fingerprint, load_policy, move_to
     from .memory.gradient_checkpointing import resolve_gradient_checkpointing
     from .packing.check import refuse_unpackable
 

@@ -162,7 +162,7 @@ def load_optimizer(optimizer: "Optimizer", path: Path) -> None:
 
 
 def _gathered(tensors: "Mapping[Any, Tensor]", main: bool) -> "dict[Any, Tensor]":
-    from ..rollouts.policy import whole
+    from ..rollouts.weights import whole
 
     gathered = {}
     for key, tensor in tensors.items():

@@ -45,8 +45,8 @@ from trl.trainer.utils import use_adapter
 from ..configs.mix import deadlines
 from ..configs.schema import RunConfig
 from ..errors import EnvironmentUnavailableError
+from ..rollouts.chat import Tokenizer
 from ..rollouts.memory import give_back_freed_memory
-from ..rollouts.tokenizer import Tokenizer
 from ..rollouts.tree import Tree
 from .answers import reader_metrics
 from .batch import Rollout, TurnBatch, turn_batch

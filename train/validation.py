@@ -2,7 +2,7 @@
 
 Answers a sample of the validation split greedily, one answer per turn, as `querylect eval` does. The score is the
 reward's metric, less the price of searches where they cost, at the turn where it is highest, which is the turn that
-users of the policy get (rollouts/turns.py). A policy better than all previous ones is saved in `best/`, which
+users of the policy get (rollouts/checkpoints.py). A policy better than all previous ones is saved in `best/`, which
 checkpoint rotation does not remove. The random states of training are restored afterwards.
 """
 
@@ -24,9 +24,9 @@ from ..data.sampling import draw
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi
 from ..errors import ConfigError, DataError
+from ..rollouts.checkpoints import ValidationRecord, best_value, winning_turn
 from ..rollouts.engines.base import WeightSync
 from ..rollouts.tree_sampler import Clock, TreeSampler
-from ..rollouts.turns import ValidationRecord, best_value, winning_turn
 from ..storage import parse_json
 from .answers import reader_metrics
 from .distributed.processes import Processes

@@ -7,11 +7,12 @@ what was left ("processed" in vLLM). At top_p 1 they are what a forward pass of 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ...configs.schema import VllmConfig
-from ...errors import ConfigError
-from ..tokenizer import Tokenizer
+from ..random_streams import stream
+
+if TYPE_CHECKING:
+    from ..chat import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +35,21 @@ class Sampling:
     top_p: float = 1.0
     max_new_tokens: int = 64
     streams: tuple[int, ...] = ()
-    """The random stream of each prompt (rollouts/random_streams.py); empty draws from torch's global one."""
+    """The random stream of each prompt (rollouts/random_streams.py); empty names them by their number."""
     first: int = 0
     """How many likeliest first ids are given; only the transformers engine gives any."""
 
-
-def check_tensor_parallel(settings: VllmConfig, processes: int) -> None:
-    """Raise ConfigError where processes that train cannot be divided among engines of `tensor_parallel_size`."""
-    if processes % settings.tensor_parallel_size:
-        raise ConfigError(
-            f"rollout.vllm.tensor_parallel_size is {settings.tensor_parallel_size}, and the number of training "
-            f"processes is {processes}: each holds one slice of the model, so it must divide their number. Start more "
-            "processes, lower it, or serve the model on several GPUs with rollout.engine=vllm_server."
-        )
+    def streams_of(self, prompts: int) -> tuple[int, ...]:
+        """The streams of this number of prompts."""
+        return self.streams or tuple(stream(number) for number in range(prompts))
 
 
 class WeightSync(Protocol):
     """Keeps an engine's weights up to date with the policy under training."""
 
     def refresh(self) -> object:
-        """Bring the engine up to date; to be called before the rollouts of a step."""
+        """Bring the engine up to date before the rollouts of a step. Collective where weights are split over
+        processes."""
         ...
 
     def sleep(self) -> None:
@@ -64,7 +60,7 @@ class WeightSync(Protocol):
 class Engine(Protocol):
     """Generates `n` completions for every prompt; each distinct prompt is prefilled once."""
 
-    tokenizer: Tokenizer
+    tokenizer: "Tokenizer"
     stop_ids: set[int]
     """Ids that end a turn."""
 

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...configs.schema import PolicyConfig, RolloutConfig
-from ..policy import MergedCopy, load_policy, move_to, torch_dtype
-from ..tokenizer import Tokenizer
+from ..policy import load_policy, move_to, torch_dtype
+from ..weights import MergedCopy, PolicyWeights
 from .base import Engine, WeightSync
-from .policy_weights import PolicyWeights
 from .transformers import TransformersEngine, stop_ids
 
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
+
+    from ..chat import Tokenizer
 
 
 def open_engine(
@@ -22,7 +23,7 @@ def open_engine(
     rollout: RolloutConfig,
     seed: int,
     model: "PreTrainedModel | PeftModel",
-    tokenizer: Tokenizer,
+    tokenizer: "Tokenizer",
     separate: bool = False,
 ) -> tuple[Engine, WeightSync]:
     """The engine of `rollout.engine`, and what keeps it at the weights of `model`: refresh it before sampling.
@@ -37,8 +38,7 @@ def open_engine(
         longest = rollout.longest_sequence
         return TransformersEngine(sampler.model, tokenizer, rollout.micro_batch, longest, dtype), sampler
     stops = stop_ids(model, tokenizer)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    source = PolicyWeights(model, dtype, device)
+    source = PolicyWeights(model, dtype, "cuda" if torch.cuda.is_available() else "cpu")
     if rollout.engine == "vllm":
         from .vllm import open_vllm
 

@@ -22,17 +22,19 @@ import torch
 from torch import Tensor
 
 from ...configs.schema import PolicyConfig, RolloutConfig
-from ...errors import ConfigError, EngineUnavailableError, ModelError
+from ...errors import ConfigError, EngineUnavailableError
 from ...sources import install_command
 from ..policy import safetensors_source, torch_dtype
-from ..tokenizer import Tokenizer
-from .base import Completion, Sampling, check_tensor_parallel
-from .policy_weights import PolicyWeights
+from ..weights import PolicyWeights
+from .base import Completion, Sampling
+from .transformers import not_finite
 from .vllm_worker import pack_output_heads
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from vllm import LLM, CompletionOutput, SamplingParams
+
+    from ..chat import Tokenizer
 
 Settings = dict[str, str | float]
 """Arguments of vLLM's `LLM`."""
@@ -54,7 +56,7 @@ class VllmEngine:
     """Samples from vLLM. `source` gives the weights, which are sent by `refresh`."""
 
     def __init__(
-        self, started: _RunningEngine, tokenizer: Tokenizer, stop_ids: set[int], source: PolicyWeights
+        self, started: _RunningEngine, tokenizer: "Tokenizer", stop_ids: set[int], source: PolicyWeights
     ) -> None:
         self.tokenizer, self.stop_ids, self.source = tokenizer, stop_ids, source
         self._started = started
@@ -66,7 +68,7 @@ class VllmEngine:
     def generate(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Completion]]:
         """Return `n` samples per prompt in the order of the prompts."""
         self.wake()
-        seeds = draw_seeds(len(prompts), n, sampling.streams)
+        seeds = seeds_of(sampling, len(prompts))
         requests = [(list(map(int, prompt)), seed) for prompt, seed in zip(prompts, seeds, strict=True)]
         if self._group is None:
             return self._generate(requests, n, sampling)
@@ -97,7 +99,7 @@ class VllmEngine:
         """Begin `n` samples of a prompt, one request each, so that each is given when it has ended."""
         from vllm.sampling_params import RequestOutputKind
 
-        first = draw_seeds(1, n, sampling.streams)[0]
+        (first,) = seeds_of(sampling, 1)
         futures: list[Future[Completion]] = []
         for number in range(n):
             params = self._params(1, sampling, first + number)
@@ -143,8 +145,7 @@ class VllmEngine:
         return make_sample(ids, logprobs, self.stop_ids)
 
     def refresh(self) -> None:
-        """Give vLLM the weights of the policy and forget what was computed with others. Collective under ZeRO-3, where
-        an error of one process is raised in all."""
+        """Give vLLM the weights of the policy and forget what was computed with others."""
         self.source.send(self._load)
 
     def _load(self, weights: Iterator[tuple[str, Tensor]]) -> None:
@@ -172,7 +173,7 @@ def open_vllm(
     policy: PolicyConfig,
     rollout: RolloutConfig,
     seed: int,
-    tokenizer: Tokenizer,
+    tokenizer: "Tokenizer",
     stop_ids: set[int],
     source: PolicyWeights,
 ) -> VllmEngine:
@@ -183,7 +184,11 @@ def open_vllm(
     require_vllm("vllm")
     chosen = rollout.vllm
     processes = int(os.environ.get("WORLD_SIZE") or 1)
-    check_tensor_parallel(chosen, processes)
+    if processes % chosen.tensor_parallel_size:
+        raise ConfigError(
+            f"rollout.vllm.tensor_parallel_size is {chosen.tensor_parallel_size}, and {processes} processes train: "
+            "each holds one slice of the model, so it must divide their number."
+        )
     settings: Settings = {
         "model": safetensors_source(policy),
         "trust_remote_code": policy.trust_remote_code,
@@ -202,14 +207,10 @@ def open_vllm(
         settings["enforce_eager"] = True  # vLLM would compile for a minute
     if processes > 1:
         settings["distributed_executor_backend"] = "external_launcher"
-    return VllmEngine(_start(settings), tokenizer, stop_ids, source)
-
-
-def _start(settings: Settings) -> _RunningEngine:
     if not _started or _started[0].settings != settings:
         _started.clear()
         gc.collect()  # vLLM frees its memory when the last reference goes
-        if "distributed_executor_backend" in settings:
+        if processes > 1:
             from accelerate import PartialState
 
             PartialState()  # vLLM joins the process group of the training, which must be there first
@@ -217,7 +218,7 @@ def _start(settings: Settings) -> _RunningEngine:
         from vllm import LLM
 
         _started.append(_RunningEngine(settings, LLM(**settings)))
-    return _started[0]
+    return VllmEngine(_started[0], tokenizer, stop_ids, source)
 
 
 def _tensor_parallel_group(size: int) -> "ProcessGroup | None":
@@ -239,24 +240,14 @@ def require_vllm(engine: str) -> None:
         )
 
 
-def draw_seeds(prompts: int, n: int, streams: Sequence[int] = ()) -> list[int]:
-    """A seed for each prompt: of its random stream where there is one (rollouts/random_streams.py).
-
-    Else they come from torch's random stream on the CPU, which a checkpoint holds: a resumed run draws the same. vLLM
-    gives sample j of a prompt the seed + j, so these lie `n` apart.
-    """
-    if streams:
-        return [stream % 2**62 for stream in streams]
-    start = int(torch.randint(2**62, ()).item())
-    return [start + n * number for number in range(prompts)]
+def seeds_of(sampling: Sampling, prompts: int) -> list[int]:
+    """A seed for each prompt, by its random stream; vLLM gives sample j of a prompt the seed + j."""
+    return [stream % 2**62 for stream in sampling.streams_of(prompts)]
 
 
 def make_sample(ids: Sequence[int], logprobs: Sequence[float | None], stop_ids: set[int]) -> Completion:
     """One completion of vLLM. Raises ModelError for a log-probability that is not a number."""
     values = [math.nan if value is None else value for value in logprobs]
     if any(map(math.isnan, values)):
-        raise ModelError(
-            "vLLM answers with numbers that are not finite: the policy's weights or its arithmetic overflowed. "
-            "Start a new run from an earlier checkpoint, with a lower train.learning_rate or policy.dtype=float32."
-        )
+        raise not_finite("vLLM")
     return Completion(list(ids), values, bool(ids) and ids[-1] in stop_ids)

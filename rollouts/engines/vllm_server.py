@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import torch
@@ -20,12 +20,13 @@ from torch import Tensor
 
 from ...configs.schema import RolloutConfig
 from ...errors import ConfigError, EngineUnavailableError, QuerylectError, in_one_line
-from ..tokenizer import Tokenizer
+from ..weights import PolicyWeights, weights_in_files
 from .base import Completion, Sampling
-from .policy_weights import PolicyWeights
-from .vllm import draw_seeds, make_sample, require_vllm
+from .vllm import make_sample, require_vllm, seeds_of
 from .vllm_worker import WorkerExtension
-from .weight_files import weights_in_files
+
+if TYPE_CHECKING:
+    from ..chat import Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,9 @@ EXTENSION = f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}"
 class VllmServerEngine:
     """Samples from a server. `source` gives the weights that `refresh` sends."""
 
-    def __init__(self, rollout: RolloutConfig, tokenizer: Tokenizer, stop_ids: set[int], source: PolicyWeights) -> None:
+    def __init__(
+        self, rollout: RolloutConfig, tokenizer: "Tokenizer", stop_ids: set[int], source: PolicyWeights
+    ) -> None:
         """Connect. Raises ConfigError where vLLM is missing here or the server was started in another way than needed,
         EngineUnavailableError where it cannot be reached."""
         require_vllm("vllm_server")
@@ -58,25 +61,21 @@ class VllmServerEngine:
         self._folder = None if folder is None else Path(folder).expanduser().absolute()
         self._check(rollout)
         if self._folder is None and (not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0):
-            self._open_transfer()
-
-    def _open_transfer(self) -> None:
-        # The server is told all names and shapes before the first tensor; no weight is split yet.
-        self._parameters = [
-            (name, str(weight.dtype).removeprefix("torch."), list(weight.shape)) for name, weight in self.source()
-        ]
-        with self._server_errors():
-            self.client.init_communicator(device=transfer_device())
+            # The server is told all names and shapes before the first tensor; no weight is split yet.
+            self._parameters = [
+                (name, str(weight.dtype).removeprefix("torch."), list(weight.shape)) for name, weight in self.source()
+            ]
+            with self._server_errors():
+                self.client.init_communicator(device=transfer_device())
 
     def _check(self, rollout: RolloutConfig) -> None:
         with self._server_errors():
             info = self.client.get_server_info()
-        needed = rollout.longest_sequence
-        wrong = []
-        if info["model_config"]["logprobs_mode"] != "processed_logprobs":
-            wrong.append(f"--logprobs-mode is {info['model_config']['logprobs_mode']}, expected processed_logprobs")
-        if info["model_config"]["max_model_len"] < needed:
-            wrong.append(f"--max-model-len is {info['model_config']['max_model_len']}, expected at least {needed}")
+        needed, model, wrong = rollout.longest_sequence, info["model_config"], []
+        if model["logprobs_mode"] != "processed_logprobs":
+            wrong.append(f"--logprobs-mode is {model['logprobs_mode']}, expected processed_logprobs")
+        if model["max_model_len"] < needed:
+            wrong.append(f"--max-model-len is {model['max_model_len']}, expected at least {needed}")
         self._on_cpu = info["device_config"]["device"] == "cpu"
         extension = info["parallel_config"]["worker_extension_cls"]
         if self._on_cpu and self._folder is not None and extension != EXTENSION:
@@ -99,7 +98,7 @@ class VllmServerEngine:
             return self._ask(prompt, 1, sampling, seed) * n if greedy else self._ask(prompt, n, sampling, seed)
 
         greedy = sampling.temperature == 0
-        seeds = draw_seeds(len(prompts), n, sampling.streams)
+        seeds = seeds_of(sampling, len(prompts))
         with ThreadPoolExecutor(min(PROMPTS_AT_A_TIME, len(prompts))) as pool:
             return list(pool.map(ask, prompts, seeds))
 
@@ -117,7 +116,7 @@ class VllmServerEngine:
         def ask(seed: int) -> Completion:
             return self._ask(prompt, 1, sampling, seed)[0]
 
-        first = draw_seeds(1, n, sampling.streams)[0]
+        (first,) = seeds_of(sampling, 1)
         return [self._pool.submit(ask, first + number) for number in range(n)]
 
     def advance(self) -> bool:
@@ -147,10 +146,7 @@ class VllmServerEngine:
             ]
 
     def refresh(self) -> None:
-        """Send the weights of the policy, and have the server forget what it computed with others.
-
-        Collective: where it fails, it raises the same error in every process, so that none waits for another.
-        """
+        """Send the weights of the policy, and have the server forget what it computed with others."""
         self.source.send(self._send, main_only=True)
 
     def _send(self, weights: Iterator[tuple[str, Tensor]]) -> None:

@@ -85,7 +85,7 @@ fsdp2_prepare_model(accelerator, model)
 
 
 @pytest.mark.timeout(1200)
-def test_weights_that_fsdp_has_split_are_given_whole_or_all_processes_raise(tmp_path):
+def test_weights_that_fsdp_has_split_are_given_whole(tmp_path):
     check_split_weights(SPLITTING, tmp_path)
 
 

@@ -75,7 +75,7 @@ def test_greedy_texts_are_those_of_transformers(model, tiny_policy):
 
 
 def test_a_prompt_that_is_too_long_is_missing(model, monkeypatch):
-    monkeypatch.setattr("querylect.rollouts.local_model.MAX_PROMPT_TOKENS", 60)
+    monkeypatch.setattr("querylect.rollouts.llms.MAX_PROMPT_TOKENS", 60)
     llm = model()
     replies = llm.ask(PROMPTS, SamplingParams(max_tokens=4))
     assert [reply is None for reply in replies] == [False, True, False, True]

@@ -13,7 +13,8 @@ from querylect.errors import CheckpointError, ModelError
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.engines.base import Sampling
 from querylect.rollouts.engines.transformers import TransformersEngine
-from querylect.rollouts.policy import MergedCopy, add_lora, load_policy
+from querylect.rollouts.policy import add_lora, load_policy
+from querylect.rollouts.weights import MergedCopy
 from safetensors.torch import load_file, save_file
 
 from ..raising import refused

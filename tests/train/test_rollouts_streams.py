@@ -4,7 +4,7 @@ import pytest
 import torch
 from querylect.rollouts.engines.base import Sampling
 from querylect.rollouts.engines.transformers import TransformersEngine
-from querylect.rollouts.random_streams import below, stream, uniforms
+from querylect.rollouts.random_streams import stream, uniforms
 from scipy.stats import chisquare, kstest
 
 from ..tiny import tiny_model, tiny_tokenizer
@@ -22,18 +22,27 @@ def splitmix64(state, count):
     return numbers
 
 
+def splitmix64_from_finaliser(name, count):
+    """The streams under `name`: splitmix64 from the finaliser of its number."""
+    mask, z = 2**64 - 1, name % 2**64
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+    return splitmix64(z ^ (z >> 31), count)
+
+
 @pytest.mark.parametrize("name", [0, 1, -1, 2**63 - 1, -(2**63), 1234567])
 def test_a_stream_is_splitmix64(name):
-    drawn = [float(uniforms(torch.tensor([name]), at)) for at in range(50)]
-    assert drawn == [(number >> 40) / 2**24 for number in splitmix64(name % 2**64, 50)]
+    drawn = uniforms(torch.tensor([name]), 3, 50)
+    for under, row in zip(splitmix64_from_finaliser(name, 3), drawn.tolist(), strict=True):
+        assert row == [(number >> 40) / 2**24 for number in splitmix64(under, 50)]
 
 
 def test_streams_are_even_and_unlike_their_neighbours():
     """Over positions, steps and similar names."""
     names = torch.tensor([stream(0, step, f"question {step}") for step in range(100)])
-    rows = below(names, 16).view(-1)
-    assert len(set(rows.tolist())) == 1600
-    table = torch.stack([uniforms(rows, at) for at in range(50)])
+    table = uniforms(names, 16, 50).T
+    assert table.shape == (50, 1600)
+    assert len({tuple(row) for row in table.T.tolist()}) == 1600
     assert table.min() >= 0
     assert table.max() < 1
     assert kstest(table.flatten().numpy(), "uniform").pvalue > 1e-3

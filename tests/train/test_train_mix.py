@@ -12,9 +12,8 @@ from querylect.configs.schema import EnvironmentConfig, RunConfig
 from querylect.data.sampling import draw
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import CheckpointError, ConfigError, DataError, EnvironmentUnavailableError
-from querylect.rollouts.checkpoints import find_checkpoint
+from querylect.rollouts.checkpoints import find_checkpoint, used_turn
 from querylect.rollouts.tree_sampler import TreeSampler
-from querylect.rollouts.turns import used_turn
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
 

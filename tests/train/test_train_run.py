@@ -274,8 +274,7 @@ def test_base_weights_that_were_swapped_under_an_adapter_are_refused(straight, t
 def test_a_fingerprint_is_of_the_weights_and_not_of_their_precision(speaking):
     import torch
     from querylect.configs.schema import PolicyConfig
-    from querylect.rollouts.fingerprint import fingerprint
-    from querylect.rollouts.policy import load_policy
+    from querylect.rollouts.policy import fingerprint, load_policy
 
     exact, half = (load_policy(PolicyConfig(model=str(speaking), dtype=dtype))[0] for dtype in ("float32", "bfloat16"))
     original = fingerprint(exact)

@@ -9,8 +9,7 @@ from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.types import Question, Split
 from querylect.errors import CheckpointError, ConfigError, DataError, StoppedError
-from querylect.rollouts.checkpoints import find_checkpoint
-from querylect.rollouts.turns import UsedTurn, used_turn, winning_turn
+from querylect.rollouts.checkpoints import UsedTurn, find_checkpoint, used_turn, winning_turn
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
 

@@ -17,7 +17,6 @@ STRIPS_THINKING = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 DROPS_ASSISTANT = STRIPS_THINKING.replace("message.content.split('</think>')[-1]", "''")
-REFUSES_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}x"
 FIRST = [{"role": "system", "content": "Rewrite."}, {"role": "user", "content": "my head hurts"}]
 ANSWER = "<think>it aches</think><rewrite>headache</rewrite>"
 
@@ -83,11 +82,9 @@ def test_a_template_that_begins_the_answer_itself_is_refused(end):
         opens.first(FIRST)
 
 
-def test_a_template_that_drops_turns_or_refuses_messages_is_named():
+def test_a_template_that_drops_turns_is_refused():
     with refused(ModelError, "rollout.branching"):
         chat_of(DROPS_ASSISTANT).continuation(FIRST, "Found", [])
-    with refused(ModelError, "no system role"):
-        chat_of(REFUSES_SYSTEM).first(FIRST)
 
 
 def test_text_that_looks_like_the_stand_in_is_only_text(chat):

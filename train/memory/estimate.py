@@ -199,7 +199,7 @@ class MemoryPlanner:
         vllm = rollout.vllm
         engine_memory = {"vLLM": int(vllm.gpu_memory_utilization * (layout.gpu_gib or 0) * GIB)}
         sampling = engine_memory if rollout.engine == "vllm" else {}
-        if layout.splits_weights and rollout.engine != "transformers":  # rollouts/engines/policy_weights.py
+        if layout.splits_weights and rollout.engine != "transformers":  # rollouts/weights.py
             sampling = {
                 **sampling,
                 "gathered layer": stored_size * max(weights // shape.layers, shape.vocabulary * shape.hidden),
