@@ -2,21 +2,12 @@
 
 from querylect.configs.llm import LlmConfig
 from querylect.configs.schema import ClientConfig
-from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.client.client import EnvironmentClient
-from querylect.envs.environment import Environment
-from querylect.envs.plan import SearchPlan
 from querylect.inference.endpoint import endpoint_of
 from querylect.inference.load import open_trained
-from querylect.inference.results import RewriteResult
 from querylect.inference.rewriter import Rewriter
 
 SECRET = "s3cret"
-
-
-def test_an_environment_says_what_it_holds(small_environment):
-    expected = "Environment('small/bm25', bm25, 6 documents, 1 train questions, 3 test questions)"
-    assert repr(Environment.open(small_environment)) == expected
 
 
 def test_a_client_says_where_it_asks_and_not_its_token(monkeypatch):
@@ -33,16 +24,3 @@ def test_a_rewriter_says_its_retriever_turn_and_endpoint():
     with Rewriter(trained, endpoint) as rewriter:
         expected = "Rewriter('tiny', retriever='unknown', turn=1, endpoint='http://host:8000/v1', model='m')"
         assert repr(rewriter) == expected
-
-
-def test_a_result_says_question_and_rewrite_in_one_line():
-    result = RewriteResult(Question("", "my head\nhurts"), 2, SearchPlan.of("triptan"), ("triptan",))
-    assert repr(result) == "RewriteResult('my head hurts' → 'triptan', turn=2)"
-    failed = RewriteResult(Question("", "x" * 99), 1, SearchPlan.of("x"), failure="missing think")
-    assert repr(failed) == f"RewriteResult('{'x' * 59}…' → the question, for it failed: missing think, turn=1)"
-
-
-def test_a_dataset_says_its_sizes():
-    split = Split([Question("q", "text")], {"q": {"d": 2, "e": 0}})
-    dataset = Dataset("set", [Document("d", "", "text")] * 5, {"test": split})
-    assert repr(dataset) == "Dataset('set', 5 documents, test=Split(1 questions, 1 relevant judgements))"
