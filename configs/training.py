@@ -56,8 +56,6 @@ class TrainConfig(LossConfig):
     """Peak learning rate. 1e-6 is the paper's value for all weights; the demo trains LoRA with 8e-4."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Learning rate: constant, or linear or cosine decay to 0 at the last step."""
-    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
-    """Gradient clipping: maximum norm of the gradient."""
     packing: bool = True
     """Compute every shared prefix of a tree once, with an ancestor mask. False trains every leaf in its own row,
     also of a policy that does not support the mask."""

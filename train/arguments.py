@@ -152,7 +152,6 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1, run_name: s
         **settings.trl_settings(),
         router_aux_loss_coef=0.0,  # packed rows return no router logits
         trust_remote_code=config.policy.trust_remote_code,
-        max_grad_norm=settings.max_grad_norm,
         logging_nan_inf_filter=False,
         scale_rewards="none",
         gradient_checkpointing=settings.gradient_checkpointing is True,

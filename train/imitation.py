@@ -66,7 +66,7 @@ def imitate(policy: nn.Module, rounds: Iterable[Round], count: int, config: Trai
                 demonstrations = [demonstration for per_question in batch for demonstration in per_question]
                 loss = imitation_loss(policy, demonstrations, config)
                 loss.backward()
-                torch.nn.utils.clip_grad_norm_(trainable, config.max_grad_norm)
+                torch.nn.utils.clip_grad_norm_(trainable, 1.0)
                 optimizer.step()
                 optimizer.zero_grad()
                 if step % _GIVE_BACK_EVERY == 0:
