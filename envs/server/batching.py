@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import blake2b
 
 from cachetools import LRUCache
@@ -39,6 +40,14 @@ class TooLargeError(RequestError):
     """The plans of a request are too much work for one."""
 
 
+@dataclass(slots=True, eq=False)
+class _Pending:
+    key: bytes
+    plan: SearchPlan
+    work: int
+    ranking: asyncio.Future[Ranking]
+
+
 class Batcher:
     """Ranks the plans of concurrent requests together."""
 
@@ -48,9 +57,9 @@ class Batcher:
         self._cache: LRUCache[bytes, Ranking] = LRUCache(
             CACHE_BYTES, lambda ranking: RANKING_BYTES + HIT_BYTES * len(ranking)
         )
-        self._pending: dict[bytes, asyncio.Future[Ranking]] = {}
-        """The rankings of plans that wait or are searched, by the digest of the plan."""
-        self._queue: asyncio.Queue[tuple[bytes, SearchPlan]] = asyncio.Queue()
+        self._pending: dict[bytes, _Pending] = {}
+        """Plans that wait or are searched, by their digest."""
+        self._queue: asyncio.Queue[_Pending] = asyncio.Queue()
         """Those of them that no batch has taken yet."""
         self._work = 0
         """Of all that are pending."""
@@ -74,8 +83,8 @@ class Batcher:
                 await self._task
         self._thread.shutdown(wait=False, cancel_futures=True)
         while self._pending:
-            _, future = self._pending.popitem()
-            _fail(future, OverloadedError("the service is going down; ask another replica, or again after its restart"))
+            _, pending = self._pending.popitem()
+            _fail(pending, OverloadedError("the service is going down; ask another replica"))
 
     async def rank(self, plans: Sequence[SearchPlan]) -> list[Ranking]:
         """Rank every plan, in order; one that is cached or already waits is not searched again.
@@ -84,31 +93,33 @@ class Batcher:
         MAX_PENDING waits already (none of these is taken then), and what the search raised where one of these plans
         made it fail.
         """
-        if (work := sum(plan.work for plan in plans)) > MAX_WORK:
+        works = [plan.work for plan in plans]
+        if sum(works) > MAX_WORK:
             raise TooLargeError(
-                f"the work of this request is {work} and at most {MAX_WORK} is taken: a text counts as its characters "
-                "and 256, a document asked for as 8. Send the plans in several requests."
+                f"the work of this request is {sum(works)} and at most {MAX_WORK} is taken: a text counts as its "
+                "characters and 256, a document asked for as 8. Send the plans in several requests."
             )
         try:
             keys = [blake2b(to_json(plan), digest_size=16).digest() for plan in plans]
         except PydanticSerializationError as error:
             raise RequestError(f"a plan is no valid Unicode ({error}).") from error
         rankings = {key: self._cache[key] for key in keys if key in self._cache}
-        new = {
-            key: plan for key, plan in zip(keys, plans, strict=True) if key not in rankings and key not in self._pending
-        }
+        new: dict[bytes, _Pending] = {}
+        for key, plan, work in zip(keys, plans, works, strict=True):
+            if key not in rankings and key not in self._pending:
+                new[key] = _Pending(key, plan, work, asyncio.get_running_loop().create_future())
         if new and not self.ready:
             self._metrics.plans.labels("refused").inc(len(plans))
             raise OverloadedError("too much work waits, or the service starts or ends; ask later, or another replica")
         cached = sum(key in rankings for key in keys)
         self._metrics.plans.labels("cached").inc(cached)
         self._metrics.plans.labels("joined").inc(len(keys) - cached - len(new))
-        for key, plan in new.items():
-            self._pending[key] = asyncio.get_running_loop().create_future()
-            self._queue.put_nowait((key, plan))
-            self._work += plan.work
+        self._pending |= new
+        for pending in new.values():
+            self._queue.put_nowait(pending)
+            self._work += pending.work
         self._metrics.queue.set(len(self._pending))
-        if waiting := {key: self._pending[key] for key in keys if key not in rankings}:
+        if waiting := {key: self._pending[key].ranking for key in keys if key not in rankings}:
             await asyncio.wait(waiting.values())  # unlike gather, it cancels none that others wait for
             rankings |= {key: future.result() for key, future in waiting.items()}
         self._metrics.truncated.inc(sum(rankings[key].truncated for key in keys))
@@ -121,34 +132,34 @@ class Batcher:
                 batch.append(self._queue.get_nowait())
             await self._search(batch)
 
-    async def _search(self, batch: Sequence[tuple[bytes, SearchPlan]]) -> None:
+    async def _search(self, batch: Sequence[_Pending]) -> None:
         """Search plans together; where that fails, each by itself, so that none fails for another."""
-        started, plans = time.perf_counter(), [plan for _, plan in batch]
+        started, plans = time.perf_counter(), [pending.plan for pending in batch]
         try:
             found = await asyncio.get_running_loop().run_in_executor(self._thread, self._environment.rank, plans)
             rankings = list(zip(batch, found, strict=True))
         except Exception as error:  # noqa: BLE001 - whatever it is, the requests that hold the plan report it
             # a service behind the retriever may be down: then no plan is at fault
             if len(batch) == 1 or isinstance(error, EnvironmentUnavailableError):
-                for key, plan in batch:
-                    _fail(self._take(key, plan), error)
+                for pending in batch:
+                    _fail(self._take(pending), error)
             else:
-                for entry in batch:
-                    await self._search([entry])
+                for pending in batch:
+                    await self._search([pending])
             return
         self._metrics.plans.labels("searched").inc(len(plans))
         self._metrics.batches.observe(len(plans))
         self._metrics.search_seconds.observe(time.perf_counter() - started)
-        for (key, plan), ranking in rankings:
-            self._cache[key] = ranking
-            self._take(key, plan).set_result(ranking)
+        for pending, ranking in rankings:
+            self._cache[pending.key] = ranking
+            self._take(pending).ranking.set_result(ranking)
         self._metrics.queue.set(len(self._pending))
 
-    def _take(self, key: bytes, plan: SearchPlan) -> asyncio.Future[Ranking]:
-        self._work -= plan.work
-        return self._pending.pop(key)
+    def _take(self, pending: _Pending) -> _Pending:
+        self._work -= pending.work
+        return self._pending.pop(pending.key)
 
 
-def _fail(future: asyncio.Future[Ranking], error: Exception) -> None:
-    future.set_exception(error)
-    future.exception()  # whoever has asked for it may have left
+def _fail(pending: _Pending, error: Exception) -> None:
+    pending.ranking.set_exception(error)
+    pending.ranking.exception()  # whoever has asked for it may have left
