@@ -110,7 +110,7 @@ def _policy(work: Workload, device: torch.device) -> PreTrainedModel:
     )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = Qwen3ForCausalLM(config).eval()
+        model: PreTrainedModel = Qwen3ForCausalLM(config).eval()
     move_to(model, device)
     return model
 

@@ -20,6 +20,7 @@ import yaml
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 
+from ..command import programs
 from ..lessons import ASKED, ENDLESS, PROMPT, TEXTS
 from ..slurm_cluster import cluster, processes, processes_of  # noqa: F401 (fixture)
 from ..waiting import until
@@ -215,16 +216,6 @@ def test_several_processes_of_a_node_train_and_the_signal_reaches_both(site):
     assert sorted(path.name for path in newest.glob("rng_state*")) == ["rng_state_0.pth", "rng_state_1.pth"]
 
 
-def stand_in(site, **commands):
-    """Put stand-ins of these commands where jobs look for them."""
-    (site.folder / "bin").mkdir()
-    for name, text in commands.items():
-        text = text if text.startswith("#!") else f"#!/usr/bin/env bash\n{text}\n"
-        (site.folder / "bin" / name).write_text(text)
-        (site.folder / "bin" / name).chmod(0o755)
-    site.around["QUERYLECT"] = str(site.folder / "bin" / "querylect")
-
-
 LAUNCHER = """
 if [[ "$*" != *accelerate.commands.launch* ]]; then exec {python} "$@"; fi
 trap 'echo "$SLURMD_NODENAME saves" >>calls; exit 1' USR1
@@ -234,7 +225,8 @@ while true; do read -t 1 <>pipe; done"""
 
 def test_every_node_saves_where_the_script_alone_is_told_to_end(site):
     """As the guide says of several nodes; a stand-in takes the place of the launcher."""
-    stand_in(site, querylect="exit 3", python=LAUNCHER.format(python=sys.executable))
+    programs(site.folder / "bin", querylect="exit 3", python=LAUNCHER.format(python=sys.executable))
+    site.around["QUERYLECT"] = str(site.folder / "bin" / "querylect")
     os.mkfifo(site.folder / "pipe")
     calls = site.folder / "calls"
     settings = "client.urls=['http://127.0.0.1:1']", "train.questions_per_step=16"  # for two nodes of eight processes

@@ -12,6 +12,7 @@ from querylect.configs.schema import RunConfig
 from querylect.errors import ClusterError, ConfigError
 from querylect.slurm.launch import LaunchOptions, describe, jobs_of, submit
 
+from ..command import programs
 from ..raising import refused
 from ..slurm_cluster import cluster  # noqa: F401 (fixture)
 
@@ -22,13 +23,11 @@ ODD = "it's a #1 “run” 100%j $(touch marker)"
 @pytest.fixture
 def sbatch(tmp_path, workdir, monkeypatch):
     """Sets what sbatch does."""
-    (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.delenv("QUERYLECT_CLUSTER", raising=False)
 
     def does(text):
-        (tmp_path / "bin" / "sbatch").write_text(f"#!/usr/bin/env bash\n{text}\n")
-        (tmp_path / "bin" / "sbatch").chmod(0o755)
+        programs(tmp_path / "bin", sbatch=text)
 
     does("echo 12")
     return does
@@ -144,10 +143,7 @@ def test_a_dry_run_executes_nothing_of_a_config_and_prints_commands_to_paste(wor
 
 def test_slurm_takes_a_run_in_a_folder_of_an_odd_name(cluster, workdir, tmp_path):  # noqa: F811
     """The stand-in of querylect, instead of training, copies the config that it was given."""
-    (tmp_path / "bin").mkdir()
-    for name, text in {"querylect": 'cp "$2" seen.yaml', "python": f'exec "{sys.executable}" "$@"'}.items():
-        (tmp_path / "bin" / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
-        (tmp_path / "bin" / name).chmod(0o755)
+    programs(tmp_path / "bin", querylect='cp "$2" seen.yaml', python=f'exec "{sys.executable}" "$@"')
     (tmp_path / "cluster.sh").write_text(f"export QUERYLECT={shlex.quote(str(tmp_path / 'bin' / 'querylect'))}\n")
     around = {"QUERYLECT_CLUSTER": str(tmp_path / "cluster.sh"), "PATH": f"{os.environ['PATH']}:/usr/sbin"}
     client = 'client: {urls: ["http://127.0.0.1:1"]}'

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ..command import programs
 from ..slurm_cluster import processes
 from ..waiting import until
 
@@ -50,10 +51,7 @@ LAUNCHED = f"launched with tiny {SERVED}"
 @pytest.fixture
 def job(tmp_path):
     """Starts a script; its calls go to the file `calls`."""
-    (tmp_path / "bin").mkdir()
-    for name, text in STANDINS.items():
-        (tmp_path / "bin" / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
-        (tmp_path / "bin" / name).chmod(0o755)
+    programs(tmp_path / "bin", **STANDINS)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "calls").touch()
     started = []

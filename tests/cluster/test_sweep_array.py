@@ -9,10 +9,10 @@ import sys
 
 import yaml
 
+from ..command import programs
 from ..slurm_cluster import cluster  # noqa: F401 (fixture)
 
-STANDIN = """#!/usr/bin/env bash
-echo "$1 $(basename "$2" .yaml)" >>calls
+STANDIN = """echo "$1 $(basename "$2" .yaml)" >>calls
 run="runs/rates/$(basename "$2" .yaml)"
 case "$1" in
 train) cp "$2" "$run/config.yaml"; [[ "$2" != *seed-1* || -e mended ]] || exit 3; mkdir -p "$run/final" ;;
@@ -22,10 +22,7 @@ esac
 
 
 def test_tasks_train_their_own_runs_and_the_failed_one_is_submitted_again(cluster, tmp_path):  # noqa: F811
-    (tmp_path / "bin").mkdir()
-    for name, text in {"querylect": STANDIN, "python": f'#!/usr/bin/env bash\nexec "{sys.executable}" "$@"\n'}.items():
-        (tmp_path / "bin" / name).write_text(text)
-        (tmp_path / "bin" / name).chmod(0o755)
+    programs(tmp_path / "bin", querylect=STANDIN, python=f'exec "{sys.executable}" "$@"')
     (tmp_path / "cluster.sh").write_text(f"export QUERYLECT={shlex.quote(str(tmp_path / 'bin' / 'querylect'))}\n")
     workdir = tmp_path / "here"
     workdir.mkdir()

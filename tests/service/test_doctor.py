@@ -14,16 +14,10 @@ from querylect.doctor.checks import Finding
 from querylect.doctor.memory import memory, preview_training
 from querylect.sources import install_command
 
+from ..command import programs
 from ..wandb_server import KEY
 
 HF_TOKEN = "hf_" + "t" * 34
-
-
-def program(folder: Path, name: str, script: str) -> None:
-    """Write a program of that name into a folder of PATH."""
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-    (folder / name).chmod(0o755)
 
 
 def by_name(findings: list[Finding]) -> dict[str, Finding]:
@@ -31,7 +25,7 @@ def by_name(findings: list[Finding]) -> dict[str, Finding]:
 
 
 def test_a_machine_with_gpus(tmp_path, monkeypatch):
-    program(tmp_path / "bin", "nvidia-smi", "echo 580.65.06; echo 580.65.06")
+    programs(tmp_path / "bin", **{"nvidia-smi": "#!/bin/sh\necho 580.65.06; echo 580.65.06"})
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     devices = {
         "torch": {"cuda": "13.0", "gpus": [["NVIDIA H100", 79.6], ["NVIDIA H100", 79.6]], "bf16": True},
@@ -59,11 +53,11 @@ def test_a_machine_whose_torch_ends_the_process_and_without_a_driver(tmp_path, m
 def test_a_cluster_by_its_partitions(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     assert checks._slurm().observed == "no sbatch in PATH"
-    program(tmp_path / "bin", "sbatch", "exit 0")
-    program(tmp_path / "bin", "sinfo", "echo 'gpu*'; echo cpu")
+    programs(tmp_path / "bin", sbatch="exit 0")
+    programs(tmp_path / "bin", sinfo="echo 'gpu*'; echo cpu")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     assert checks._slurm().observed == "partitions: gpu*, cpu (* is the default)"
-    program(tmp_path / "bin", "sinfo", "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1")
+    programs(tmp_path / "bin", sinfo="echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1")
     assert (checks._slurm().state, "Unable to contact" in checks._slurm().observed) == ("missing", True)
 
 

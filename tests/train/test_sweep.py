@@ -24,7 +24,7 @@ from querylect.sweep.local import commands_of, run_process
 from querylect.sweep.runs import jobs_of_sweep, plan_sweep, run_names
 from querylect.sweep.values import swept_values
 
-from ..command import end
+from ..command import end, programs
 from ..forked import Forked
 from ..lessons import change, records, without_seconds
 from ..raising import refused
@@ -158,9 +158,7 @@ def test_an_array_trains_one_run_per_task_and_evaluates_each_after_it(workdir):
 
 
 def test_an_array_is_submitted_once_for_settings_that_stay(workdir, tmp_path, monkeypatch):
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "sbatch").write_text('#!/usr/bin/env bash\necho "$*" >>calls\necho $((11 + $(wc -l <calls)))\n')
-    (tmp_path / "bin" / "sbatch").chmod(0o755)
+    programs(tmp_path / "bin", sbatch='echo "$*" >>calls\necho $((11 + $(wc -l <calls)))')
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     assert command("tiny", "--set", "seed=0,1", "--slurm", "--eval") == 0
     first, second = (workdir / "calls").read_text().splitlines()
@@ -195,8 +193,7 @@ while [ -p pipe ]; do read -t 0.1 <>pipe; done
 @pytest.fixture
 def stand_in(workdir, monkeypatch):
     """The folder with a stand-in of Python that notes the signals it gets."""
-    (workdir / "python").write_text(RUN)
-    (workdir / "python").chmod(0o755)
+    programs(workdir, python=RUN)
     os.mkfifo(workdir / "pipe")
     monkeypatch.setattr(sys, "executable", str(workdir / "python"))
     return workdir
