@@ -39,7 +39,7 @@ from .questions.commands import data_questions, index_questions, index_test_ques
 from .slurm.commands import launch
 from .sources import optional_packages
 from .sweep.commands import app as sweep_app
-from .train.commands import app as train_app
+from .train.sync import app as sync_app
 from .version import __version__
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ app.add_typer(doctor_app)
 app.add_typer(eval_app)
 app.add_typer(hub_app)
 app.add_typer(use_app)
-app.add_typer(train_app)
+app.add_typer(sync_app)
 app.add_typer(optimize_app)
 app.add_typer(adapt_app)
 app.add_typer(sweep_app)

@@ -85,12 +85,6 @@ class StoppedError(QuerylectError):
     label = "stopped"
 
 
-class CollapseError(QuerylectError):
-    """The policy under training collapsed and the guard ended the run."""
-
-    label = "collapsed"
-
-
 class IncompleteError(QuerylectError):
     """Some parts of an evaluation failed; the others are complete."""
 

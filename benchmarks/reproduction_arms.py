@@ -19,7 +19,6 @@ COMMON = (
     "train.warm_start.questions=0",
     "train.learning_rate=4e-4",
     "train.lr_schedule=constant",  # so that a run can be continued to a number of tokens
-    "train.guard=warn",  # a collapse is a result here
     "train.keep_checkpoints=100000",
     "train.validation_questions=300",
     "client.deadline=900",

@@ -27,7 +27,7 @@ ORDER_WITHIN = {
     "eval": ["drift", "report", "tasks", "answers", "papers"],
     "inference": ["adapters"],
     "rollouts": ["engines"],
-    "train": ["packing", "memory", "distributed"],
+    "train": ["packing", "distributed"],
 }
 """Subfolders, each importing only from those before it, also through other files of its folder."""
 LITERARY = {

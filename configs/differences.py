@@ -7,7 +7,7 @@ from .training import TrainConfig
 
 FREE_TO_CHANGE = (
     "tracking", "eval", "answers", "client", "env.host", "env.port", "env.workers", "train.save_steps",
-    "train.validate_steps", "train.guard", "train.keep_checkpoints", "rollout.micro_batch",
+    "train.validate_steps", "train.keep_checkpoints", "rollout.micro_batch",
     "rollout.max_prompt_tokens", "rollout.vllm", "rollout.server", "optimize.searches", "optimize.proposals",
     "synthetic", *(f"{model}.{name}"
                    for model in ("rewriter.llm", "optimize.reflection", "optimize.task", "reward.answer.reader")

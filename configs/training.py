@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from .loss import LossConfig
 from .section import RewardMetric, Section
+
+LossType = Literal["grpo", "dr_grpo", "dapo", "cispo"]
 
 
 class WarmStartConfig(Section):
@@ -20,8 +21,26 @@ class WarmStartConfig(Section):
     """Peak learning rate; warms up over three steps, then decays to 0 at the last."""
 
 
-class TrainConfig(LossConfig):
-    """GRPO training on trees of turns."""
+class TrainConfig(Section):
+    """GRPO training on trees of turns. Names and meanings of the loss, `beta` to `entropy_coef`, are those of
+    trl.GRPOConfig; docs/training.md says for every setting what it does to a tree."""
+
+    beta: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the KL term (k3) to the reference model: the policy before GRPO, after any warm start."""
+    use_bias_correction_kl: bool = True
+    """Multiply the KL term by the probability ratio, as TRL does; false: the plain k3 of Yuan et al., eq. 1."""
+    num_iterations: Annotated[int, Field(ge=1)] = 1
+    """Optimizer steps per rollout. With 1 the probability ratio is 1, and the clip ranges below have no effect."""
+    epsilon: Annotated[float, Field(gt=0)] = 0.2
+    """Lower clip range: the probability ratio is clipped at 1 − epsilon."""
+    epsilon_high: Annotated[float, Field(gt=0)] | None = None
+    """Upper clip range: clipped at 1 + epsilon_high; None: epsilon. `cispo`: the maximum ratio itself, such as 5.0."""
+    importance_sampling_level: Literal["token", "sequence"] = "token"
+    """Level of the probability ratio: per token, or one per turn (`sequence`, GSPO)."""
+    loss_type: LossType = "dapo"
+    """TRL's loss type: how the tokens of a step are weighted."""
+    entropy_coef: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the entropy bonus (mean token entropy)."""
 
     credit: Literal["turn", "trajectory"] = "turn"
     """Advantages. turn: compare a turn with the other answers to the same state. trajectory: compare a path with all
@@ -70,10 +89,21 @@ class TrainConfig(LossConfig):
     """Steps between two validations, which also run before the first and after the last step; 0: no validation."""
     validation_questions: Annotated[int, Field(ge=1)] = 100
     """Validation questions, drawn from the validation split the same with every `seed`; greedy, one answer per turn."""
-    guard: Literal["off", "warn", "stop"] = "warn"
-    """Look at the means of the latest steps for signs that training has failed (train/guard.py), and do nothing, log a
-    warning, or also end the run where the sign persists."""
     warm_start: WarmStartConfig = WarmStartConfig()
+
+    @property
+    def acts_without_advantage(self) -> bool:
+        """Whether a term of the loss depends on tokens whose advantage is 0."""
+        return self.beta > 0 or self.entropy_coef > 0
+
+    @model_validator(mode="after")
+    def _check_loss(self) -> "TrainConfig":
+        if self.loss_type == "cispo" and (self.epsilon_high is None or self.epsilon_high < 1):
+            raise ValueError(
+                f"train.epsilon_high is {self.epsilon_high} and loss_type 'cispo' clips the ratio itself at it, so "
+                "that under 1 all of it is cut; give at least 1, such as 5.0"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_samples_per_update(self) -> "TrainConfig":

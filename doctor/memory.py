@@ -7,8 +7,7 @@ from typing import Any
 from ..configs.schema import PolicyConfig, RunConfig
 from ..slurm.requests import SHARDINGS, request_of
 from ..train.arguments import check_combinations, trains_bfloat16
-from ..train.memory.estimate import GIB, H100_GIB, HEADROOM, MemoryPlanner, ProcessLayout, advice, planner_of
-from ..train.memory.model_shape import shape_of
+from ..train.memory import GIB, H100_GIB, HEADROOM, ModelShape, ProcessLayout, advice, estimate, shape_of
 from .checks import Finding
 
 NAME = "memory of the run"
@@ -22,16 +21,15 @@ def memory(config: RunConfig, torch: dict[str, Any], available: int = 0) -> Find
     shape = shape_of(config.policy.model)
     if shape is None:
         return _unknown(config)
-    planner = planner_of(config, shape)
     gpus, fast = torch.get("gpus", []), bool(torch.get("bf16", False))
     if gpus:
         smallest = min(size for _, size in gpus)
-        return _finding(planner, _layouts(config.policy, len(gpus), smallest, fast), "the GPUs")
-    local = planner.estimate(ProcessLayout(gpu_gib=None, bfloat16=fast))
+        return _finding(config, shape, _layouts(config.policy, len(gpus), smallest, fast), "the GPUs")
+    local = estimate(config, shape, ProcessLayout(gpu_gib=None, bfloat16=fast))
     if config.rollout.engine == "transformers" and local.fits(available):
         return Finding(NAME, "ok", f"{local.lines()[0]}; {available / GIB:.1f} GiB are free")
     request = request_of(config.env, config.policy)
-    return _finding(planner, [request.layout], f"those of slurm/{request.script}.sh")
+    return _finding(config, shape, [request.layout], f"those of slurm/{request.script}.sh")
 
 
 def preview_training(config: RunConfig) -> list[str]:
@@ -39,20 +37,16 @@ def preview_training(config: RunConfig) -> list[str]:
     else those of the config's job script. Returns the estimate for that script as text. Raises ConfigError."""
     request = request_of(config.env, config.policy)
     shape = shape_of(config.policy.model)
-    planner = planner_of(config, shape) if shape is not None else None
-    alone = planner is not None and planner.estimate(ProcessLayout()).fits()
+    alone = shape is not None and estimate(config, shape, ProcessLayout()).fits()
     launched = os.environ.get("WORLD_SIZE")
     processes = int(launched or (1 if alone else request.layout.processes))
     check_combinations(config, processes, launched is None and not alone and request.layout.zero > 0)
-    if planner is None:
+    if shape is None:
         return [f"memory: {_unknown(config).observed}"]
-    finding = _finding(planner, [request.layout], f"those of slurm/{request.script}.sh")
-    parts = [f"  {part}" for part in planner.estimate(request.layout).lines()[1:]]
-    return [
-        f"memory: {finding.observed}; {finding.expected}",
-        *parts,
-        *([f"  {finding.remedy}"] if finding.remedy else []),
-    ]
+    finding = _finding(config, shape, [request.layout], f"those of slurm/{request.script}.sh")
+    parts = [f"  {part}" for part in estimate(config, shape, request.layout).lines()[1:]]
+    remedy = [f"  {finding.remedy}"] if finding.remedy else []
+    return [f"memory: {finding.observed}; {finding.expected}", *parts, *remedy]
 
 
 def _unknown(config: RunConfig) -> Finding:
@@ -70,10 +64,10 @@ def _layouts(policy: PolicyConfig, count: int, size: float, fast: bool) -> list[
     return [replace(layouts[0], processes=1), *(layouts if count > 1 else [])]
 
 
-def _finding(planner: MemoryPlanner, layouts: list[ProcessLayout], owner: str) -> Finding:
-    estimates = [planner.estimate(layout) for layout in layouts]
-    fitting = [estimate for estimate in estimates if estimate.fits()]
-    best = fitting[0] if fitting else min(estimates, key=lambda estimate: estimate.peak)
+def _finding(config: RunConfig, shape: ModelShape, layouts: list[ProcessLayout], owner: str) -> Finding:
+    estimates = [estimate(config, shape, layout) for layout in layouts]
+    fitting = [candidate for candidate in estimates if candidate.fits()]
+    best = fitting[0] if fitting else min(estimates, key=lambda candidate: candidate.peak)
     available = f"{owner} have {best.layout.gpu_gib or 0:.0f} GiB each, of which {HEADROOM:.0%} may be taken"
-    remedy = "" if fitting else advice(planner, best.layout)
+    remedy = "" if fitting else advice(config, best)
     return Finding(NAME, "ok" if fitting else "failed", best.lines()[0], available, remedy)

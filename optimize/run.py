@@ -19,7 +19,6 @@ from ..configs.run_settings import is_own
 from ..configs.schema import (
     ClientConfig,
     EnvironmentConfig,
-    RewardConfig,
     RolloutConfig,
     RunConfig,
     TrainConfig,
@@ -34,7 +33,6 @@ from ..rollouts.first_stage import policy_llm
 from ..rollouts.llms import open_llm
 from ..sources import optional_packages
 from ..storage import only_command
-from ..train.grading import Grader, grader_of
 from ..train.questions import worth_training
 from ..train.run_folder import RunFolder
 from ..train.validation import draw_validation
@@ -64,8 +62,9 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
         from gepa import optimize as gepa_optimize
     config = only(config, None)
     path = config.run_folder
+    folder = RunFolder(path)
     if not resume:
-        RunFolder(path).refuse_existing()
+        folder.refuse_existing()
     refuse_unsupported(config.rewriter, config.reward)
     with only_command(path), open_environments(config) as client, ExitStack() as models:
         if resume and not is_own(path):
@@ -73,12 +72,12 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
                 f"{path} is not yours, and GEPA's state in it is a pickle, which can run code when read. If you trust "
                 "its author, make it yours."
             )
-        folder = RunFolder.reopen(config, command=COMMAND)[0] if resume else None
         environment = client.info().model_dump(mode="json")
-        if folder is not None:
+        if resume:
+            folder.reopen(config, command=COMMAND)
             folder.same_environment(environment)
         scorer = Scorer(config, client, models)
-        train, validation = _questions(config.train, config.reward, grader_of(config, client), client)
+        train, validation = _questions(config, client)
         budget = config.optimize.searches or searches_of_training(config.train, config.rollout)
         if budget < len(validation) * scorer.turns:
             raise ConfigError(
@@ -87,7 +86,8 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
                 "train.validation_questions."
             )
         base = scorer.base
-        folder = folder or RunFolder.create(config, COMMAND)
+        if not resume:
+            folder.create(config, COMMAND)
         if base:
             folder.same_base(config.policy.model, base, resume)
         folder.write(folder.path / "environment.json", json.dumps(environment, indent=2) + "\n")
@@ -157,15 +157,13 @@ def relevant_titles(env: EnvironmentConfig, client: ClientConfig, train: Sequenc
     return {question: [titles[name] for name in documents if name in titles] for question, documents in best.items()}
 
 
-def _questions(
-    settings: TrainConfig, reward: RewardConfig, grader: Grader, client: EnvironmentApi
-) -> tuple[list[Question], list[Question]]:
+def _questions(config: RunConfig, client: EnvironmentApi) -> tuple[list[Question], list[Question]]:
     """The training questions of a training run, and its validation questions."""
     split = client.questions("train")
-    train = worth_training(settings, reward, grader, split)
+    train = worth_training(config, client, split)
     if not train:
         raise ConfigError(
-            f"no training question is left after train.raw_reward {settings.raw_reward}. Widen it, or add "
+            f"no training question is left after train.raw_reward {config.train.raw_reward}. Widen it, or add "
             "questions to the train split."
         )
-    return train, draw_validation(settings, client, split)
+    return train, draw_validation(config.train, client, split)

@@ -25,7 +25,7 @@ from ..rollouts.checkpoints import metric_key
 from ..rollouts.engines.base import Engine
 from ..rollouts.llms import open_llm
 from ..rollouts.tree_sampler import ANSWERED_AT_ONCE
-from ..train.grading import grader_of
+from ..train.questions import grade
 from .prompts import digest_of
 
 RAW = "raw"
@@ -145,7 +145,7 @@ class Scorer:
     def score_raw(self, split: str, questions: Sequence[Question]) -> list[ScoredAnswer]:
         """The questions as they stand. Raises EnvironmentUnavailableError."""
         steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in questions]
-        results = grader_of(self._config, self._client).grade(steps, "training questions as they stand")
+        results = grade(self._config, self._client, steps, "training questions as they stand")
         evaluations = []
         for question, result in zip(questions, results, strict=True):
             reward = node_reward(result.metrics[self.metric], True, self._config.reward.format_weight) or 0.0

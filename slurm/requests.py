@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..configs.schema import EnvironmentConfig, PolicyConfig
 from ..errors import ConfigError
-from ..train.memory.estimate import ProcessLayout
+from ..train.memory import ProcessLayout
 
 FOLDER = Path(__file__).parent.resolve()
 CONFIGS = FOLDER.parent / "configs"

@@ -171,8 +171,8 @@ def lesson_settings(lessons: EnvironmentConfig, url: str, speaking: Path, folder
     )
 
 
-ENDLESS = {"train.steps": 500, "train.guard": "warn"}
-"""A run that only what a test does to it ends: tiny policies collapse within some tens of steps."""
+ENDLESS = {"train.steps": 500}
+"""A run that only what a test does to it ends."""
 
 
 def change(config: RunConfig, **values) -> RunConfig:

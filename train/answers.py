@@ -18,17 +18,16 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
 
-from ..configs.schema import ANSWER, ANSWER_REWARD, EnvironmentConfig, RewardConfig
-from ..configs.section import RewardMetric
+from ..configs.schema import ANSWER, ANSWER_REWARD, RewardConfig, RunConfig
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi, StepClient
 from ..envs.plan import SearchPlan
 from ..envs.schemas import EnvironmentInfo, PlanResult, Step, StepResult
 from ..errors import ConfigError, DataError
-from ..eval.tasks.gold import Gold, GoldSet, gold_answers
+from ..eval.tasks.gold import GoldSet, gold_answers
 from ..eval.tasks.reader import ANSWERS_VERSION, reader_prompt
 from ..llms.access import Llm
-from ..llms.base import Costs, LlmResponse, Prompt, SamplingParams
+from ..llms.base import LlmResponse, Prompt, SamplingParams
 from ..llms.prose import without_thinking
 from ..rewards.reward import answer_reward
 from ..rollouts.llms import LocalModel, open_llm
@@ -39,27 +38,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ReaderFigures:
-    """What the reader did in one process, from one time to another."""
+    """What the reader did in one process, from one time to another; the counts are those of `Costs`."""
 
     calls: int = 0
-    """Prompts that it answered."""
     cached: int = 0
-    """Prompts that needed no call: the reply was in the cache, or an equal prompt was asked beside it."""
     missing: int = 0
-    """Prompts without a reply."""
     tokens: int = 0
-    """Read and written in calls, as far as an endpoint reports them."""
+    """Read and written."""
     seconds: float = 0.0
     raw_scores: list[float] = field(default_factory=list)
     """With the documents of the raw question, for the questions of each call of `step`."""
-
-    def add(self, earlier: Costs, after: Costs, seconds: float) -> None:
-        """Count the calls between two states of the reader's costs."""
-        self.calls += after.calls - earlier.calls
-        self.cached += after.cached - earlier.cached
-        self.missing += after.missing.total() - earlier.missing.total()
-        self.tokens += after.prompt_tokens + after.tokens - earlier.prompt_tokens - earlier.tokens
-        self.seconds += seconds
 
 
 class AnswerClient:
@@ -67,7 +55,7 @@ class AnswerClient:
 
     def __init__(self, client: EnvironmentApi, reader: Llm, gold: GoldSet, reward: RewardConfig, seed: int) -> None:
         """Raises EnvironmentUnavailableError where the environment does not answer."""
-        self._client, self._reader, self._gold, self._reward = client, reader, gold, reward
+        self.environment_client, self._reader, self._gold, self._reward = client, reader, gold, reward
         self._judged = client.info().judged
         self._metric = "accuracy" if gold.choice else reward.answer.metric
         self._sampling = SamplingParams(temperature=0.0, max_tokens=reward.answer.max_tokens, seed=seed)
@@ -78,21 +66,13 @@ class AnswerClient:
         self._failure = ""
         self._lock = threading.Lock()
         """Held while a step is searched and read."""
-        self._figures, self._figures_lock = ReaderFigures(), threading.Lock()
+        self._figures = ReaderFigures()
         """Since the last `take_figures`, which does not wait for a step that another thread samples ahead."""
-
-    def search(self, plans: Sequence[SearchPlan], *, with_text: bool = True) -> list[PlanResult]:
-        return self._client.search(plans, with_text=with_text)
-
-    @property
-    def environment_client(self) -> EnvironmentApi:
-        """The client that searches, without the reader."""
-        return self._client
 
     @property
     def last_failure(self) -> object:
         """Why a reply of the reader to the last steps is missing, else the environment's last failure."""
-        return self._failure or self._client.last_failure
+        return self._failure or self.environment_client.last_failure
 
     @property
     def identity(self) -> dict[str, JsonValue]:
@@ -104,14 +84,14 @@ class AnswerClient:
         return {"reader": repr(sorted(reader.items())), "prompt": ANSWERS_VERSION, "right_answers": self._gold.digest}
 
     def info(self) -> EnvironmentInfo:
-        return self._client.info()
+        return self.environment_client.info()
 
     def questions(self, split: str) -> list[Question]:
         """The questions of a split that have a right answer, in their fixed order.
 
         Raises DataError where none has one, and as the client.
         """
-        questions = self._client.questions(split)
+        questions = self.environment_client.questions(split)
         answerable = [question for question in questions if question.id in self._gold.by_id]
         if questions and not answerable:
             raise DataError(
@@ -121,9 +101,13 @@ class AnswerClient:
             )
         if len(answerable) < len(questions):
             log.info("%d of %d %s questions have a right answer", len(answerable), len(questions), split)
-        with self._lock:
-            self._remember(answerable)
+        for question in answerable:
+            options = self._gold.by_id[question.id].question.options
+            self._questions[question.id] = replace(question, options=options)
         return answerable
+
+    def search(self, plans: Sequence[SearchPlan], *, with_text: bool = True) -> list[PlanResult]:
+        return self.environment_client.search(plans, with_text=with_text)
 
     def step(
         self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
@@ -146,36 +130,27 @@ class AnswerClient:
             names = list(dict.fromkeys([*(step.question_id for step in steps), *unsearched]))
             raw_steps = self._raw_steps(names)
             searches = [*steps, *raw_steps]
-            searched = self._client.step(searches, with_text=True, metrics=metrics) if searches else []
+            searched = self.environment_client.step(searches, with_text=True, metrics=metrics) if searches else []
             results = [*searched, *(StepResult.without_search(name, metrics) for name in unsearched)]
             scores = self._scores(results)
             for step, score in zip(raw_steps, scores[len(steps) : len(searches)], strict=True):
                 if score is not None:
                     self._raw_scores[step.question_id] = score
-            raw_scores = [self._raw_scores[name] for name in names if name in self._raw_scores]
-            with self._figures_lock:
-                self._figures.raw_scores += raw_scores
+            self._figures.raw_scores += [self._raw_scores[name] for name in names if name in self._raw_scores]
             outcomes = [self._rewarded(result, score) for result, score in zip(results, scores, strict=True)]
             return [*outcomes[: len(steps)], *outcomes[len(searches) :]]
 
     def take_figures(self) -> ReaderFigures:
         """What the reader did since the last call."""
-        with self._figures_lock:
-            figures, self._figures = self._figures, ReaderFigures()
-            return figures
-
-    def _remember(self, questions: Sequence[Question]) -> None:
-        for question in questions:
-            if (gold := self._gold.by_id.get(question.id)) is not None:
-                self._questions[question.id] = replace(question, options=gold.question.options)
+        figures, self._figures = self._figures, ReaderFigures()
+        return figures
 
     def _question(self, name: str) -> Question:
-        """The question of an id. Another process may have drawn it: the splits are read until it is found."""
-        if name not in self._questions:
-            for split in self._client.info().splits:
-                self._remember(self._client.questions(split))
-                if name in self._questions:
-                    break
+        """The question of an id. Another process may have drawn it: the splits are read until it is known."""
+        for split in self.info().splits if name not in self._questions else ():
+            self.questions(split)
+            if name in self._questions:
+                break
         return self._questions[name]
 
     def _raw_steps(self, names: Sequence[str]) -> list[Step]:
@@ -188,35 +163,38 @@ class AnswerClient:
 
     def _scores(self, results: Sequence[StepResult | None]) -> list[float | None]:
         """The score of the reader's answer for each result, in one batch; None without a result or a reply."""
-        present = [(index, result) for index, result in enumerate(results) if result is not None]
-        replies = self._ask([self._prompt(result) for _, result in present])
-        scores: list[float | None] = [None] * len(results)
-        for (index, result), reply in zip(present, replies, strict=True):
-            scores[index] = self._score(self._gold.by_id[result.question_id], reply) if reply is not None else None
-        return scores
-
-    def _prompt(self, result: StepResult) -> Prompt:
         settings = self._reward.answer
-        documents = [hit.document for hit in result.ranking[: settings.top]]
-        return reader_prompt(self._question(result.question_id), documents, settings.document_words)
+        present = [(index, result) for index, result in enumerate(results) if result is not None]
+        prompts = [
+            reader_prompt(
+                self._question(result.question_id),
+                [hit.document for hit in result.ranking[: settings.top]],
+                settings.document_words,
+            )
+            for _, result in present
+        ]
+        scores: list[float | None] = [None] * len(results)
+        for (index, result), reply in zip(present, self._ask(prompts), strict=True):
+            if reply is not None:
+                gold, answer = self._gold.by_id[result.question_id], without_thinking(reply.texts[0].text).strip()
+                scores[index] = gold.score(answer, gold.option(answer), [self._metric])[self._metric]
+        return scores
 
     def _ask(self, prompts: Sequence[Prompt]) -> list[LlmResponse | None]:
         started, reasons, earlier = time.perf_counter(), list[str](), deepcopy(self._reader.costs)
         try:
             replies = self._reader.ask(prompts, self._sampling, missing=lambda _, reason: reasons.append(reason))
         finally:
-            with self._figures_lock:
-                self._figures.add(earlier, self._reader.costs, time.perf_counter() - started)
+            figures, now = self._figures, self._reader.costs
+            figures.calls += now.calls - earlier.calls
+            figures.cached += now.cached - earlier.cached
+            figures.missing += now.missing.total() - earlier.missing.total()
+            figures.tokens += now.prompt_tokens + now.tokens - earlier.prompt_tokens - earlier.tokens
+            figures.seconds += time.perf_counter() - started
         if reasons:
             self._failure = f"the reader {self._reward.answer.reader.model}: {reasons[-1]}"
             log.warning("%d of %d answers are missing; last: %s", len(reasons), len(prompts), self._failure)
         return replies
-
-    def _score(self, gold: Gold, reply: LlmResponse) -> float:
-        answer = without_thinking(reply.texts[0].text).strip()
-        score = gold.score(answer, gold.option(answer), [self._metric])[self._metric]
-        assert score is not None, "an answer has a score, of multiple choice the accuracy"
-        return score
 
     def _rewarded(self, result: StepResult | None, score: float | None) -> StepResult | None:
         """The result with the reader's metrics; None if it cannot be scored."""
@@ -233,40 +211,35 @@ class AnswerClient:
 
 
 @contextmanager
-def rewarding(
-    env: EnvironmentConfig, reward: RewardConfig, raw_metric: RewardMetric | None, seed: int, client: EnvironmentApi
-) -> Iterator[EnvironmentApi]:
+def rewarding(config: RunConfig, client: EnvironmentApi) -> Iterator[EnvironmentApi]:
     """The client with the rewards of a run: itself, or for `reward.kind: answer` an AnswerClient around it.
 
     Raises ConfigError where the environment's questions lack the judgements that `reward` and `train.raw_metric` need,
     and as `open_llm` and `gold_answers`.
     """
-    _refuse_unjudged(reward, raw_metric, client.info())
-    if reward.kind != "answer":
-        yield client
-        return
-    gold = gold_answers(env, reward.answer)
-    with open_llm(reward.answer.reader) as reader:
-        yield AnswerClient(client, reader, gold, reward, seed)
-
-
-def without_reader(client: StepClient) -> StepClient:
-    """The client of the environment alone, for metrics of rankings, which need no answer."""
-    return client.environment_client if isinstance(client, AnswerClient) else client
-
-
-def _refuse_unjudged(reward: RewardConfig, raw_metric: RewardMetric | None, info: EnvironmentInfo) -> None:
+    reward, raw_metric = config.reward, config.train.raw_metric
     needing = {
         "reward.kind is metric": reward.kind == "metric",
         f"reward.answer.weight is {reward.answer.weight:g}": reward.answer.weight < 1,
         f"train.raw_metric is {raw_metric}": raw_metric is not None,
     }
     setting = next((setting for setting, needs in needing.items() if needs), None)
-    if setting is not None and not info.judged:
+    if setting is not None and not (info := client.info()).judged:
         raise ConfigError(
             f"{setting}, and the questions of {info.name} have no relevant documents. Set reward.kind=answer, "
             "reward.answer.weight=1 and train.raw_metric=null, or add judgements (qrels/) to the dataset."
         )
+    if reward.kind != "answer":
+        yield client
+        return
+    gold = gold_answers(config.env, reward.answer)
+    with open_llm(reward.answer.reader) as reader:
+        yield AnswerClient(client, reader, gold, reward, config.seed)
+
+
+def without_reader(client: StepClient) -> StepClient:
+    """The client of the environment alone, for metrics of rankings, which need no answer."""
+    return client.environment_client if isinstance(client, AnswerClient) else client
 
 
 def reader_metrics(client: object, processes: Processes) -> Mapping[str, float]:

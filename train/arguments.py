@@ -5,7 +5,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..configs.schema import PolicyConfig, RolloutConfig, RunConfig, TrainConfig
+from ..configs.schema import PolicyConfig, RunConfig, TrainConfig
 from ..errors import ConfigError
 from .sharding import check_fsdp, lacks_float32_masters, uses_deepspeed, uses_fsdp
 
@@ -18,66 +18,50 @@ def check_combinations(config: RunConfig, processes: int, sharded: bool = False)
 
     `sharded`: a job will start them with a file of configs/deepspeed.
     """
+    settings, rollout = config.train, config.rollout
     check_fsdp()
-    check_shape(config.train, config.rollout, processes)
-    check_staleness(config.train, config.rollout)
-    check_trained_dtype(config.policy, config.train, sharded)
-
-
-def check_shape(settings: TrainConfig, rollout: RolloutConfig, processes: int = 1) -> None:
-    """Raise ConfigError where settings contradict each other: tree shape, batch shape, prompt length, engine."""
-    branching = rollout.branching
-    if prod(branching) < 2:
-        raise ConfigError(f"rollout.branching {branching} has one leaf; GRPO compares at least two, e.g. [4, 4].")
-    earlier_tokens = rollout.earlier_tokens(len(branching))
-    if earlier_tokens >= rollout.max_prompt_tokens:
+    if prod(rollout.branching) < 2:
         raise ConfigError(
-            f"rollout.max_prompt_tokens is {rollout.max_prompt_tokens}, and in the prompt of turn "
-            f"{len(branching)} earlier answers and documents alone may take {earlier_tokens} (rollout.max_new_tokens, "
-            "documents, document_tokens, observation_tokens): the run would end in the middle. Raise it, or lower one "
-            "of these."
+            f"rollout.branching {rollout.branching} has one leaf; GRPO compares at least two, e.g. [4, 4]."
         )
-    shared_engine = rollout.engine == "vllm_server" or (
-        rollout.engine == "vllm" and rollout.vllm.tensor_parallel_size > 1
-    )
-    if settings.warm_start.questions and len(branching) == 1 and processes > 1 and shared_engine:
+    turns = len(rollout.branching)
+    if (earlier := rollout.earlier_tokens(turns)) >= rollout.max_prompt_tokens:
         raise ConfigError(
-            f"expert iteration samples in the main process of {processes}, and rollout.engine "
-            f"{rollout.engine} is shared by all of them. Use rollout.engine=transformers or an engine per "
-            "process (rollout.vllm.tensor_parallel_size=1), or set train.warm_start.questions to 0."
+            f"rollout.max_prompt_tokens is {rollout.max_prompt_tokens}, and in the prompt of turn {turns} earlier "
+            f"answers and documents alone may take {earlier} (rollout.max_new_tokens, documents, document_tokens, "
+            "observation_tokens): the run would end in the middle. Raise it, or lower one of these."
         )
-    if settings.questions_per_step % (settings.questions_per_micro_batch * processes):
+    multiple = settings.questions_per_micro_batch * processes
+    if settings.questions_per_step % multiple:
         raise ConfigError(
             f"train.questions_per_step {settings.questions_per_step} is shared by {processes} processes, each with "
             f"train.questions_per_micro_batch {settings.questions_per_micro_batch} whole trees: make it a multiple of "
-            f"{settings.questions_per_micro_batch * processes}, or start fewer processes."
+            f"{multiple}, or start fewer processes."
         )
-
-
-def check_staleness(settings: TrainConfig, rollout: RolloutConfig) -> None:
-    """Raise ConfigError where later steps cannot be sampled while a step is trained."""
+    engine = rollout.engine
+    shared = engine == "vllm_server" or (engine == "vllm" and rollout.vllm.tensor_parallel_size > 1)
+    if settings.warm_start.questions and turns == 1 and processes > 1 and shared:
+        raise ConfigError(
+            f"expert iteration samples in the main process of {processes}, and rollout.engine "
+            f"{engine} is shared by all of them. Use rollout.engine=transformers or an engine per "
+            "process (rollout.vllm.tensor_parallel_size=1), or set train.warm_start.questions to 0."
+        )
     if settings.staleness and rollout.top_p < 1:
         raise ConfigError(
             f"train.staleness is {settings.staleness}, and rollout.top_p {rollout.top_p:g}: the clipped ratio to the "
             "sampler would be that of a cut distribution. Set one of the two to its default."
         )
-    if settings.staleness and rollout.engine == "vllm":
+    if settings.staleness and engine == "vllm":
         raise ConfigError(
             f"train.staleness is {settings.staleness}, and rollout.engine vllm shares its GPU with the training. "
             "Use rollout.engine=vllm_server on other GPUs, or train.staleness=0."
         )
+    check_trained_dtype(config.policy, settings, sharded)
 
 
 def project_name() -> str:
     """The project of a run in Weights & Biases and trackio."""
     return os.environ.get("WANDB_PROJECT", "querylect")
-
-
-REMEDY = (
-    "Set policy.dtype=auto (trained weights in float32, computed in bfloat16 by autocast where the device is faster in "
-    "bfloat16) or policy.dtype=float32 (float32 throughout), train LoRA (policy.lora={}), whose adapters are float32, "
-    "or launch under DeepSpeed ZeRO, whose optimizer holds float32 copies (configs/deepspeed/zero2.json)."
-)
 
 
 def trains_bfloat16(policy: PolicyConfig) -> bool:
@@ -92,22 +76,19 @@ def check_trained_dtype(policy: PolicyConfig, settings: TrainConfig, sharded: bo
     Half a unit in the last place of a bfloat16 weight of .02 is 6e-5; an AdamW step at a learning rate of 1e-6 is
     sixty times smaller, so it is rounded away and the weights hardly move.
     """
-    if uses_deepspeed():
-        if policy.dtype != "float32" and (reason := lacks_float32_masters()):
-            raise ConfigError(
-                f"the weights would be trained in bfloat16 without float32 copies, because {reason}: steps at "
-                f"train.learning_rate {settings.learning_rate:g} round away. Use ZeRO stage 2 or 3 as in "
-                "configs/deepspeed, or set policy.dtype=float32."
-            )
-    elif trains_bfloat16(policy) and not sharded:
+    reason = ""
+    if uses_deepspeed() and policy.dtype != "float32":
+        reason = lacks_float32_masters()
+    elif trains_bfloat16(policy) and not sharded and not uses_deepspeed():
+        reason = "policy.dtype is bfloat16 and policy.lora is null"
+    if not reason and trains_bfloat16(policy) and settings.warm_start.questions:
+        reason = "train.warm_start trains before DeepSpeed makes them; or set train.warm_start.questions=0"
+    if reason:
         raise ConfigError(
-            "policy.dtype is bfloat16 and policy.lora is null: all weights would be trained in bfloat16, where a step "
-            f"at train.learning_rate {settings.learning_rate:g} rounds away and nothing is learned. {REMEDY}"
-        )
-    if trains_bfloat16(policy) and settings.warm_start.questions:
-        raise ConfigError(
-            "policy.dtype is bfloat16 and policy.lora is null: train.warm_start trains before DeepSpeed holds float32 "
-            "copies. Set policy.dtype=auto, or train.warm_start.questions=0."
+            f"weights would be trained in bfloat16 without float32 copies ({reason}): a step at train.learning_rate "
+            f"{settings.learning_rate:g} rounds away and nothing is learned. Set policy.dtype=auto or "
+            "policy.dtype=float32, train LoRA (policy.lora={}), or launch under DeepSpeed ZeRO "
+            "(configs/deepspeed/zero2.json)."
         )
 
 
@@ -149,7 +130,14 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1, run_name: s
         top_p=rollout.top_p,
         learning_rate=settings.learning_rate,
         lr_scheduler_type=settings.lr_schedule,
-        **settings.trl_settings(),
+        beta=settings.beta,
+        use_bias_correction_kl=settings.use_bias_correction_kl,
+        num_iterations=settings.num_iterations,
+        epsilon=settings.epsilon,
+        epsilon_high=settings.epsilon_high,
+        importance_sampling_level=settings.importance_sampling_level,
+        loss_type=settings.loss_type,
+        entropy_coef=settings.entropy_coef,
         router_aux_loss_coef=0.0,  # packed rows return no router logits
         trust_remote_code=config.policy.trust_remote_code,
         logging_nan_inf_filter=False,

@@ -14,7 +14,6 @@ from statistics import fmean
 
 from torch import nn
 
-from ..configs.mix import deadlines
 from ..configs.schema import RunConfig
 from ..data.sampling import in_batches
 from ..data.types import Question
@@ -54,7 +53,7 @@ def expert_rounds(
             remedy = "Bring the service back and start again with: querylect train … --resume"
             subject = f"no sample of round {number} of the warm start"
             turns = turns_of(grown, config.reward.turn_weights)
-            refuse_outage(turns, tree_sampler.client, deadlines(config), tree_sampler.reward, subject, remedy)
+            refuse_outage(turns, tree_sampler.client, config, subject, remedy)
             trees += grown
         weight_sync.sleep()
         best = [sample for tree in trees if (sample := best_sample(tree)) is not None]
@@ -65,7 +64,7 @@ def expert_rounds(
             "reward_mean": round(fmean(rewards), 6) if rewards else 0.0,
         }
         log.info("expert iteration, round %d of %d: %s", number, ROUNDS, figures)
-        yield Round([[_demonstration(sample)] for sample in best], figures)
+        yield Round([_demonstration(sample) for sample in best], figures)
 
 
 def best_sample(tree: Tree) -> Node | None:

@@ -1,8 +1,4 @@
-"""Supervised imitation: demonstrations, their negative log-likelihood, and the optimizer steps of a warm start.
-
-A demonstration is a complete conversation as token ids, with the spans that the policy learns to reproduce. All other
-tokens (prompt, retrieved documents) are context without loss.
-"""
+"""Supervised imitation: demonstrations, their negative log-likelihood, and the optimizer steps of a warm start."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,12 +19,12 @@ from .run_folder import RunFolder
 log = logging.getLogger(__name__)
 
 _WARMUP_STEPS = 3
-_GIVE_BACK_EVERY = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """Token ids of a conversation, and the (begin, end) of every span to imitate; `begin` ≥ 1."""
+    """Token ids of a conversation, and the (begin, end) of every span to imitate; `begin` ≥ 1. All other tokens
+    (prompt, retrieved documents) are context without loss."""
 
     ids: Sequence[int]
     spans: Sequence[tuple[int, int]]
@@ -36,10 +32,9 @@ class Demonstration:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The demonstrations of one round."""
+    """The demonstrations of one round, in the order of training."""
 
-    demonstrations: Sequence[Sequence[Demonstration]]
-    """One or more per question, in the order of training."""
+    demonstrations: Sequence[Demonstration]
     figures: Mapping[str, float] = field(default_factory=dict)
     """Metrics logged with every step of the round."""
 
@@ -53,7 +48,7 @@ def imitate(policy: nn.Module, rounds: Iterable[Round], count: int, config: Trai
     settings = config.warm_start
     trainable = [weights for weights in policy.parameters() if weights.requires_grad]
     optimizer = torch.optim.AdamW(trainable, lr=settings.learning_rate, weight_decay=0.0)
-    step, imitated = 0, 0
+    step = 0
     for number, current in enumerate(rounds):
         batches = list(in_batches(current.demonstrations, settings.questions_per_step))
         policy.train()
@@ -61,20 +56,18 @@ def imitate(policy: nn.Module, rounds: Iterable[Round], count: int, config: Trai
             for index, batch in enumerate(batches):
                 advance(index, len(batches))
                 rise, fall = min(1.0, (step + 1) / _WARMUP_STEPS), 1 - (number + index / len(batches)) / count
-                for group in optimizer.param_groups:
-                    group["lr"] = settings.learning_rate * rise * fall
-                demonstrations = [demonstration for per_question in batch for demonstration in per_question]
-                loss = imitation_loss(policy, demonstrations, config)
+                optimizer.param_groups[0]["lr"] = settings.learning_rate * rise * fall
+                loss = imitation_loss(policy, batch, config)
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(trainable, 1.0)
                 optimizer.step()
                 optimizer.zero_grad()
-                if step % _GIVE_BACK_EVERY == 0:
+                if step % 10 == 0:
                     give_back_freed_memory()
-                step, imitated = step + 1, imitated + len(demonstrations)
+                step += 1
                 folder.append(folder.warm_start, {"step": step, "loss": round(loss.item(), 6), **current.figures})
             advance(len(batches), len(batches))
-    log.info("warm start: %d demonstrations in %d steps", imitated, step)
+    log.info("warm start: %d steps", step)
     return step
 
 

@@ -1,4 +1,4 @@
-"""The loss of a micro-batch of turns, by TRL's names (configs/loss.py), and its figures.
+"""The loss of a micro-batch of turns, by TRL's names (configs/training.py), and its figures.
 
     ratio     = exp(log π − log π_old), per token, or its geometric mean over a turn (GSPO)
     objective = min(ratio · A, clip(ratio) · A); cispo: clip(ratio), without gradient, · A · log π
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..configs.loss import LossConfig
+from ..configs.schema import TrainConfig
 from .batch import TurnBatch
 
 DIFFERENCE = "sampling/sampling_logp_difference"
@@ -44,7 +44,7 @@ class Normalizer:
 
 
 def policy_loss(
-    batch: TurnBatch, logps: Tensor, entropies: Tensor, weights: Tensor, settings: LossConfig, by: Normalizer
+    batch: TurnBatch, logps: Tensor, entropies: Tensor, weights: Tensor, settings: TrainConfig, by: Normalizer
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """(the loss, figures to average over tokens), from log-probabilities, entropies and importance weights, each (n,).
 
@@ -84,7 +84,7 @@ def policy_loss(
     return total, figures
 
 
-def kl_term(batch: TurnBatch, logps: Tensor, ratio: Tensor, settings: LossConfig) -> Tensor:
+def kl_term(batch: TurnBatch, logps: Tensor, ratio: Tensor, settings: TrainConfig) -> Tensor:
     """(n,) k3 of KL(policy ‖ reference), times the probability ratio with `use_bias_correction_kl`."""
     assert batch.reference_logps is not None
     difference = batch.reference_logps - logps

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+Figure = TypeVar("Figure", float, float | None)
+
 
 class MetricsCallback(TrainerCallback):
     """Makes, writes and shows the record of every step, in the main process; `close` ends the progress bar."""
@@ -28,6 +30,7 @@ class MetricsCallback(TrainerCallback):
     def __init__(self, trainer: "TreeTrainer", folder: RunFolder, guard: CollapseGuard, changes: WeightChanges) -> None:
         self.trainer, self.folder, self.guard, self.changes = trainer, folder, guard, changes
         self._started, self._bar = time.perf_counter(), ExitStack()
+        self.close = self._bar.close
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
@@ -42,21 +45,23 @@ class MetricsCallback(TrainerCallback):
     def record(self, figures: Mapping[str, float]) -> dict[str, float]:
         """The record of the step that has just ended, from the trainer's figures of it."""
         trainer, now = self.trainer, time.perf_counter()
+        spent, self._started = now - self._started, now
         seconds = {**trainer.step_trees.seconds, **trainer.tree_sampler.clock.read()}
-        record: dict[str, float] = {**figures, **self.changes.read()}
-        for activity in ("generate", "retrieve", "score"):
-            record[f"seconds/{activity}"] = seconds.get(activity, 0.0)
-        if "wait" in seconds:
-            record["seconds/wait"] = seconds["wait"]
-        record |= {f"seconds/{name}": spent for name, spent in seconds.items() if name.startswith("retrieve/")}
-        record["seconds/step"] = now - self._started
+        record: dict[str, float] = {
+            **figures,
+            **self.changes.read(),
+            **{f"seconds/{activity}": seconds.get(activity, 0.0) for activity in ("generate", "retrieve", "score")},
+            **({"seconds/wait": seconds["wait"]} if "wait" in seconds else {}),
+            **{f"seconds/{name}": value for name, value in seconds.items() if name.startswith("retrieve/")},
+            "seconds/step": spent,
+            "throughput/tokens": figures["tokens/sampled"] / spent,
+            "throughput/rollouts": figures["paths"] / spent,
+            "memory/peak_gib": peak_memory_gib(),
+        }
         sampling = ("wait",) if "wait" in seconds else ("generate", "retrieve", "score")
-        record["seconds/update"] = record["seconds/step"] - sum(record[f"seconds/{name}"] for name in sampling)
-        record["throughput/tokens"] = record["tokens/sampled"] / record["seconds/step"]
-        record["throughput/rollouts"] = record.pop("paths") / record["seconds/step"]
-        record["memory/peak_gib"] = peak_memory_gib()
-        self._started = now
-        return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}
+        record["seconds/update"] = spent - sum(record[f"seconds/{name}"] for name in sampling)
+        del record["paths"]
+        return rounded(record)
 
     def on_log(
         self,
@@ -66,8 +71,7 @@ class MetricsCallback(TrainerCallback):
         logs: Mapping[str, float] | None = None,
         **_: object,
     ) -> None:
-        """Show the rewards of a step or a validation. Write the record of a step and some of its trees, and check the
-        guard."""
+        """Show the rewards of a step or a validation. Write the record of a step and some of its trees."""
         logs = logs or {}
         for name, label in (("reward", "step"), ("eval_reward", "validation at step")):
             if rewards := [f"turn {turn} reward {logs[key]:.3f}" for turn, key in turns_of(logs, name)]:
@@ -76,15 +80,13 @@ class MetricsCallback(TrainerCallback):
         self._advance(state.global_step, state.max_steps)
         if "loss" not in logs:
             return
-        step, trainer = state.global_step, self.trainer
+        step = state.global_step
         record: dict[str, float] = {"step": step, **logs}
         self.folder.append(self.folder.metrics, record)
-        if trainer.rollout is not None and trainer.rollout.logged:
-            self.folder.append(self.folder.rollouts, *({"step": step, **tree} for tree in trainer.rollout.logged))
+        if (rollout := self.trainer.rollout) is not None and rollout.logged:
+            self.folder.append(self.folder.rollouts, *({"step": step, **tree} for tree in rollout.logged))
         for finding in self.guard.look(record):
             log.warning("step %d: %s", step, finding)
-        if self.guard.collapsed is not None:
-            control.should_save = control.should_training_stop = True
 
     def validated(self, record: ValidationRecord) -> None:
         """Show a validation to the other callbacks; its time does not count toward the next step."""
@@ -93,10 +95,11 @@ class MetricsCallback(TrainerCallback):
         trainer.callback_handler.on_log(trainer.args, trainer.state, trainer.control, logs)
         self._started = time.perf_counter()
 
-    def close(self) -> None:
-        """End the bar."""
-        self._bar.close()
-
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """The time of saving does not count toward the next step."""
         self._started = time.perf_counter()
+
+
+def rounded(record: Mapping[str, Figure]) -> dict[str, Figure]:
+    """A record with six significant digits, as it is logged."""
+    return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}

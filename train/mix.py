@@ -8,7 +8,8 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from ..configs.schema import RewardConfig
+from ..configs.mix import deadlines
+from ..configs.schema import RunConfig
 from ..data.mixed_ids import split_id
 from ..envs.client.base import StepClient
 from ..errors import ConfigError, EnvironmentUnavailableError
@@ -94,25 +95,18 @@ def _by_environment(turns: Turns) -> dict[str, NDArray[np.bool_]]:
     return {name: np.array([its == name for its in names]) for name in dict.fromkeys(names)}
 
 
-def refuse_outage(
-    turns: Turns,
-    client: StepClient,
-    deadlines: Mapping[str, float],
-    reward: RewardConfig,
-    subject: str,
-    remedy: str,
-) -> None:
+def refuse_outage(turns: Turns, client: StepClient, config: RunConfig, subject: str, remedy: str) -> None:
     """Raise EnvironmentUnavailableError if an environment answered no search of `turns`; `subject` begins the message.
 
-    `deadlines`: seconds of `client.deadline` by environment, {"": …} without a mix.
     An outage must not become a reward, and an outage of one environment would silently change the mix. Malformed turns
     are scored without a search, so they are ignored here. Turns that stopped before any search, which only the reader
     answers, count where nothing was searched.
     """
-    answers = reward.kind == "answer"
+    answers = config.reward.kind == "answer"
     or_reader = " or the reader" if answers else ""
-    deadline = f"; the reader's is {reward.answer.reader.deadline:g} s" if answers else ""
-    environments = {"": np.ones(len(turns.questions), bool)} if "" in deadlines else _by_environment(turns)
+    deadline = f"; the reader's is {config.reward.answer.reader.deadline:g} s" if answers else ""
+    seconds = deadlines(config)
+    environments = {"": np.ones(len(turns.questions), bool)} if config.mix is None else _by_environment(turns)
     planned, stopped = turns.figure("planned") == 1, turns.figure("stopped") == 1
     for name, trees in environments.items():
         rows = trees[turns.tree]
@@ -120,6 +114,6 @@ def refuse_outage(
         if scorable.any() and not turns.scored[scorable].any():
             raise EnvironmentUnavailableError(
                 f"{subject} could be scored: {f'the environment {name}'.rstrip()}{or_reader} did not answer before "
-                f"client.deadline ({deadlines[name]:g} s{deadline}). "
+                f"client.deadline ({seconds[name]:g} s{deadline}). "
                 f"Last failure: {getattr(client, 'last_failure', None)}. {remedy}"
             )

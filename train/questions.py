@@ -2,28 +2,31 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from ..configs.schema import RewardConfig, RunConfig, TrainConfig
+from ..configs.schema import RunConfig
+from ..configs.section import RewardMetric, cutoff
 from ..data.types import Question
-from ..envs.client.base import EnvironmentApi
+from ..envs.client.base import EnvironmentApi, ReadingClient, StepClient
 from ..envs.plan import SearchPlan
-from ..envs.schemas import Step
-from ..errors import ConfigError
+from ..envs.schemas import Step, StepResult
+from ..errors import ConfigError, EnvironmentUnavailableError
 from ..rewriters.base import RewritingStrategy, Staged
 from .answers import without_reader
 from .distributed.processes import Processes
-from .grading import Grader, grader_of
 from .mix import mixed_order
 
 log = logging.getLogger(__name__)
 
+STEPS_PER_CALL = 512
+"""Searches of one call of the client. Each call has `client.deadline` to itself, so that a slow retriever may grade a
+whole training split."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingData:
-    """The environment and the questions of a run."""
+    """The questions of a run."""
 
-    client: EnvironmentApi
     rewriter: RewritingStrategy
     train_split: list[Question]
     questions: list[Question]
@@ -41,48 +44,57 @@ def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi
     """
     from ..rollouts.build import rewriter_for
     from ..rollouts.first_stage import ask_first_stage
-    from .validation import validation_questions
+    from .validation import draw_validation
 
     def answered(batch: Sequence[Question]) -> list[Question]:
         words = config.rollout.history_tokens
         return ask_first_stage(rewriter, batch, config.policy, processes.on_main_process, history_words=words)
 
+    train = config.train
     train_split = client.questions("train")
-    grader = grader_of(config, client)
-    questions = processes.on_main_process(lambda: worth_training(config.train, config.reward, grader, train_split))
+    questions = processes.on_main_process(lambda: worth_training(config, client, train_split))
     rewriter = rewriter_for(config.rewriter, config.mix, client, config.search_depth)
-    if config.train.staleness and _has_first_stage(rewriter, questions):
+    # a wrapper of a rewriter is `Staged` even if the rewriter is not
+    if train.staleness and isinstance(rewriter, Staged) and any(rewriter.stage(question) for question in questions):
         raise ConfigError(
-            f"train.staleness is {config.train.staleness}, and the first stage of rewriter {config.rewriter.name} may "
+            f"train.staleness is {train.staleness}, and the first stage of rewriter {config.rewriter.name} may "
             "replace a question when it comes up. Set train.staleness=0."
         )
-    if config.train.warm_start.questions:
+    if train.warm_start.questions:
         questions = answered(questions)
-    order = _order(config, questions)
-    validation = processes.on_main_process(lambda: validation_questions(config.train, client, train_split))
-    return TrainingData(client, rewriter, train_split, questions, order, answered(validation))
+    if len(questions) < train.questions_per_step:
+        raise ConfigError(
+            f"{len(questions)} training questions are left after train.raw_reward {train.raw_reward}, and "
+            f"train.questions_per_step is {train.questions_per_step}. Lower it, widen train.raw_reward, "
+            "or add questions to the train split."
+        )
+    order = None
+    if config.mix is not None:
+        weights = {name: member.weight for name, member in config.mix.environments.items()}
+        ids = [question.id for question in questions]
+        order = mixed_order(weights, ids, train.steps, train.questions_per_step, config.seed)
+    validation = []
+    if train.validate_steps:
+        validation = answered(processes.on_main_process(lambda: draw_validation(train, client, train_split)))
+    return TrainingData(rewriter, train_split, questions, order, validation)
 
 
-def _has_first_stage(rewriter: RewritingStrategy, questions: Sequence[Question]) -> bool:
-    """Whether a frozen model is asked about any question; a wrapper of a rewriter is `Staged` even if it is not."""
-    return isinstance(rewriter, Staged) and any(rewriter.stage(question) is not None for question in questions)
-
-
-def worth_training(
-    settings: TrainConfig, reward: RewardConfig, grader: Grader, questions: Sequence[Question]
-) -> list[Question]:
+def worth_training(config: RunConfig, client: StepClient, questions: Sequence[Question]) -> list[Question]:
     """The questions whose unrewritten search scores within `train.raw_reward`; all of them if that is [0, 1].
 
-    Raises EnvironmentUnavailableError if a question could not be scored: a guess would change the training set.
+    Raises EnvironmentUnavailableError as `grade`.
     """
+    settings = config.train
     lowest, highest = settings.raw_reward
     if (lowest, highest) == (0.0, 1.0):
         return list(questions)
-    metric = settings.raw_metric or reward.raw_signal
     if settings.raw_metric is not None:
-        grader = replace(grader, client=without_reader(grader.client), metric=settings.raw_metric)
+        client = without_reader(client)
     steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in questions]
-    results = grader.grade(steps, "training questions, which train.raw_reward needs,")
+    results = grade(
+        config, client, steps, "training questions, which train.raw_reward needs,", metric=settings.raw_metric
+    )
+    metric = settings.raw_metric or config.reward.raw_signal
     selected = [
         question
         for question, result in zip(questions, results, strict=True)
@@ -94,16 +106,42 @@ def worth_training(
     return selected
 
 
-def _order(config: RunConfig, questions: Sequence[Question]) -> list[str] | None:
-    """The order of a run with a mix. Raises ConfigError if there are fewer questions than a step needs."""
-    if len(questions) < config.train.questions_per_step:
-        raise ConfigError(
-            f"{len(questions)} training questions are left after train.raw_reward {config.train.raw_reward}, and "
-            f"train.questions_per_step is {config.train.questions_per_step}. Lower it, widen train.raw_reward, "
-            "or add questions to the train split."
+def grade(
+    config: RunConfig,
+    client: StepClient,
+    items: Sequence[Step] | Sequence[str],
+    label: str,
+    with_text: bool = False,
+    metric: RewardMetric | None = None,
+) -> list[StepResult]:
+    """Score searches outside of a rollout: one result per step, with `metric` (None: `reward.metric`) of a ranking that
+    is as deep as in a rollout and as the metric looks. `with_text` adds the texts of documents. A question id in place
+    of a step is answered without documents by the reader of `reward.kind: answer`.
+
+    Raises EnvironmentUnavailableError if any item got no answer before its deadline: a guess would change the training
+    data. `label` names the items in that message.
+    """
+    metric = metric or config.reward.metric
+    depth = max(config.search_depth, cutoff(metric))
+    answered: list[StepResult] = []
+    for start in range(0, len(items), STEPS_PER_CALL):
+        part = items[start : start + STEPS_PER_CALL]
+        ids = [item for item in part if isinstance(item, str)]
+        steps = [
+            step.model_copy(update={"plan": step.plan.model_copy(update={"k": max(step.plan.k, depth)})})
+            for step in part
+            if isinstance(step, Step)
+        ]
+        results = (
+            client.step_and_read(steps, ids, metrics=[metric])
+            if ids and isinstance(client, ReadingClient)
+            else client.step(steps, with_text=with_text, metrics=[metric])
         )
-    if config.mix is None:
-        return None
-    weights = {name: member.weight for name, member in config.mix.environments.items()}
-    ids = [question.id for question in questions]
-    return mixed_order(weights, ids, config.train.steps, config.train.questions_per_step, config.seed)
+        answered += [result for result in results if result is not None]
+        if len(answered) < start + len(part):
+            raise EnvironmentUnavailableError(
+                f"{start + len(part) - len(answered)} of {len(part)} {label} could not be graded before "
+                f"client.deadline ({config.client.deadline:g} s), after {start} that were. Last failure: "
+                f"{getattr(client, 'last_failure', None)}. Check the service, or raise client.deadline."
+            )
+    return answered

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,6 @@ from ..configs.schema import RunConfig
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.multi import MixedClient
 from ..errors import (
-    CollapseError,
     ConfigError,
     EngineUnavailableError,
     EnvironmentUnavailableError,
@@ -41,57 +40,26 @@ if TYPE_CHECKING:
 
     from ..rollouts.tree_sampler import TreeSampler
     from .distributed.stopping import StopOnSignal
-    from .guard import CollapseGuard
-    from .staged import StagedQuestions
     from .trainer import TreeTrainer
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Launch:
-    """What a run is started with, in each of its processes."""
+@dataclass(slots=True)
+class _Run:
+    """What one process knows of the run."""
 
     config: RunConfig
     processes: Processes
-    stopper: "StopOnSignal"
-    callbacks: Sequence["TrainerCallback"] = ()
-    """Of the caller, called after the run's own."""
-
-
-@dataclass(frozen=True, slots=True)
-class _ResumePoint:
-    """Where a run continues: nowhere if it is new, without a checkpoint if it was stopped before its first."""
-
-    folder: RunFolder | None = None
-    checkpoint: Path | None = None
-
-    @property
-    def step(self) -> int:
-        return step_of(self.checkpoint) if self.checkpoint is not None else 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Policy:
-    """The policy under training and what samples from it."""
-
-    config: RunConfig
-    """The run's settings, with train.gradient_checkpointing resolved for this policy."""
+    folder: RunFolder
+    checkpoint: Path | None
+    """Where the run continues; None if it is new, or was stopped before its first checkpoint."""
+    provenance: Start
+    data: TrainingData
     model: "PreTrainedModel | PeftModel"
     tokenizer: Tokenizer
     weight_sync: WeightSync
     tree_sampler: "TreeSampler"
-    base: str
-    """Fingerprint of the weights before training, in the main process."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """The run folder, and where this start continues in it."""
-
-    folder: RunFolder
-    checkpoint: Path | None
-    provenance: Start
 
 
 def train(
@@ -105,86 +73,38 @@ def train(
     Raises ConfigError, ModelError, IndexFolderError, DataError or CheckpointError for problems found before anything is
     written; EnvironmentUnavailableError, after saving a checkpoint, if the environment goes away; StorageError if
     another command is at work in the run folder, on a full disk and where the folder is gone; StoppedError if SIGTERM,
-    SIGHUP or SIGUSR1 ended the run early; CollapseError if the guard did.
+    SIGHUP or SIGUSR1 ended the run early.
     """
-    with launched() as processes, ExitStack() as lock:
+    with launched() as processes, ExitStack() as stack:
         if not processes.is_main_process:
             logging.getLogger(__package__.partition(".")[0]).setLevel(logging.WARNING)
         # What takes no model, service or PyTorch to know comes before they are imported.
         check_combinations(config, processes.count)
-        path = config.run_folder
-        processes.on_main_process(lambda: None if resume else RunFolder(path).refuse_existing())
-        processes.on_main_process(lambda: lock.enter_context(only_command(path)))
-        start = processes.on_main_process(lambda: _resume_point(config, resume, trust))
+        folder = RunFolder(config.run_folder)
+        processes.on_main_process(lambda: None if resume else folder.refuse_existing())
+        processes.on_main_process(lambda: stack.enter_context(only_command(folder.path)))
+        checkpoint = processes.on_main_process(lambda: folder.reopen(config, trust) if resume else None)
+        from .answers import rewarding
         from .distributed.stopping import StopOnSignal
 
         stopper = StopOnSignal(processes)
-        with stopper.listening():
-            return _train(_Launch(config, processes, stopper, callbacks), start)
+        stack.enter_context(stopper.listening())
+        environment = stack.enter_context(shared_environment(config, processes))
+        client = stack.enter_context(rewarding(config, environment))
+        run = _open(config, processes, folder, client, resume, checkpoint)
+        _learn(run, stopper, callbacks)
+        return folder.path
 
 
-def stopped(folder: RunFolder, config: RunConfig, number: int | None) -> StoppedError:
-    """The error of a run that a signal ended, or a callback (None); its message names the checkpoint to resume from."""
-    checkpoint = folder.newest_checkpoint(config.train, config.policy)
-    state = f"{checkpoint} holds its last finished step" if checkpoint else "there is no checkpoint yet"
-    name = "a callback" if number is None else Signals(number).name
-    return StoppedError(f"{name} came before the run had ended; {state}. Go on with --resume.")
-
-
-def _train(launch: _Launch, start: _ResumePoint) -> Path:
-    from ..rollouts.policy import cast_adapters
-    from .answers import rewarding
-
-    config, processes = launch.config, launch.processes
-    raw_metric = config.train.raw_metric
-    with (
-        shared_environment(config, processes) as environment_client,
-        rewarding(config.env, config.reward, raw_metric, config.seed, environment_client) as client,
-    ):
-        data = prepare_data(config, processes, client)
-        environment = processes.on_main_process(lambda: _describe_environment(client, start.folder))
-        provenance = processes.on_main_process(lambda: this_start(start.step, environment))
-        policy = _load(launch, data)
-        folder = processes.on_main_process(lambda: _open_folder(config, start, policy.base, environment, provenance))
-        opened = _Opened(folder, start.checkpoint, provenance)
-        if start.checkpoint is not None:
-            log.info("continuing from step %d (%s)", start.step, start.checkpoint)
-        elif config.train.warm_start.questions:
-            processes.on_main_process(lambda: _warm_start(policy, data, folder))
-            processes.broadcast_weights(policy.model)
-        if zero_stage() == 3:
-            cast_adapters(policy.model, config.policy)
-        _learn(launch, data, policy, opened)
-    return folder.path
-
-
-def _resume_point(config: RunConfig, resume: bool, trust: bool) -> _ResumePoint:
-    """Raises ConfigError or CheckpointError, before the models are loaded."""
-    if not resume:
-        return _ResumePoint()
-    folder, checkpoint = RunFolder.reopen(config, trust)
-    if checkpoint is None:
-        log.info("%s was stopped before its first checkpoint and begins again", folder.path)
-    return _ResumePoint(folder, checkpoint)
-
-
-def _describe_environment(client: EnvironmentApi, folder: RunFolder | None) -> dict[str, JsonValue]:
-    """What environment.json holds. Raises CheckpointError if a resumed run was started on another environment."""
-    from .answers import AnswerClient
-
-    environment = client.info().model_dump(mode="json")
-    if isinstance(client, MixedClient):
-        members = client.infos()
-        environment["environments"] = {name: info.model_dump(mode="json") for name, info in members.items()}
-    if isinstance(client, AnswerClient):
-        environment["answers"] = client.identity
-    if folder is not None:
-        folder.same_environment(environment)
-    return environment
-
-
-def _load(launch: _Launch, data: TrainingData) -> _Policy:
-    """Load the policy and its engine.
+def _open(
+    config: RunConfig,
+    processes: Processes,
+    folder: RunFolder,
+    client: EnvironmentApi,
+    resume: bool,
+    checkpoint: Path | None,
+) -> _Run:
+    """Choose the questions, load the policy and its engine, open the run folder, and run the warm start of a new run.
 
     DeepSpeed and FSDP are set up later: they would shard the weights while loading, but every process needs all of them
     once, for the warm start and for its sampling copy.
@@ -193,11 +113,15 @@ def _load(launch: _Launch, data: TrainingData) -> _Policy:
 
     from ..rollouts.build import make_tree_sampler
     from ..rollouts.engines.open import open_engine
-    from ..rollouts.policy import add_lora, fingerprint, load_policy, move_to
-    from .memory.gradient_checkpointing import resolve_gradient_checkpointing
+    from ..rollouts.policy import add_lora, cast_adapters, fingerprint, load_policy, move_to
+    from .memory import resolve_gradient_checkpointing
     from .packing.check import refuse_unpackable
 
-    config, processes = launch.config, launch.processes
+    on_main = processes.on_main_process
+    data = prepare_data(config, processes, client)
+    environment = on_main(lambda: _describe_environment(client))
+    on_main(lambda: folder.same_environment(environment) if resume else None)
+    provenance = on_main(lambda: this_start(step_of(checkpoint), environment))
     set_seed(config.seed)
     loaded, tokenizer = load_policy(trainable_dtype(config.policy, config.train))
     base = fingerprint(loaded) if processes.is_main_process else ""
@@ -205,157 +129,143 @@ def _load(launch: _Launch, data: TrainingData) -> _Policy:
     model = add_lora(loaded, config.policy)
     if config.train.packing:
         refuse_unpackable(model, config.rollout.longest_sequence)
-    checkpointing = resolve_gradient_checkpointing(
-        config.policy, config.rollout, config.train, model, processes.device, processes.count
-    )
-    train = config.train.model_copy(update={"gradient_checkpointing": checkpointing})
-    config = config.model_copy(update={"train": train})
-    separate = splits_weights() or config.train.staleness > 0
+    checkpointing = resolve_gradient_checkpointing(config, model, processes)
+    settings = config.train.model_copy(update={"gradient_checkpointing": checkpointing})
+    separate = splits_weights() or settings.staleness > 0
     engine, weight_sync = open_engine(config.policy, config.rollout, config.seed, model, tokenizer, separate)
-    tree_sampler = make_tree_sampler(engine, data.rewriter, data.client, config.rollout, config.reward)
-    return _Policy(config, model, tokenizer, weight_sync, tree_sampler, base)
+    sampler = make_tree_sampler(engine, data.rewriter, client, config.rollout, config.reward)
+    resolved = config.model_copy(update={"train": settings})
+    run = _Run(resolved, processes, folder, checkpoint, provenance, data, model, tokenizer, weight_sync, sampler)
+
+    def write_start() -> None:
+        if not resume:
+            folder.create(config)
+        folder.same_base(config.policy.model, base, checkpoint is not None)
+        folder.write(folder.path / "environment.json", json.dumps(environment, indent=2) + "\n")
+        folder.forget_after(step_of(checkpoint))
+        folder.note_start(provenance)
+
+    on_main(write_start)
+    if checkpoint is not None:
+        log.info("continuing from step %d (%s)", step_of(checkpoint), checkpoint)
+    elif settings.warm_start.questions:
+        on_main(lambda: _warm_start(run))
+        processes.broadcast_weights(model)
+    if zero_stage() == 3:
+        cast_adapters(model, config.policy)
+    return run
 
 
-def _open_folder(
-    config: RunConfig, start: _ResumePoint, base: str, environment: Mapping[str, JsonValue], provenance: Start
-) -> RunFolder:
-    folder = start.folder or RunFolder.create(config)
-    folder.same_base(config.policy.model, base, start.checkpoint is not None)
-    folder.write(folder.path / "environment.json", json.dumps(environment, indent=2) + "\n")
-    folder.forget_after(start.step)
-    folder.note_start(provenance)
-    return folder
+def _describe_environment(client: EnvironmentApi) -> dict[str, JsonValue]:
+    """What environment.json holds."""
+    from .answers import AnswerClient
+
+    environment = client.info().model_dump(mode="json")
+    if isinstance(client, MixedClient):
+        members = client.infos()
+        environment["environments"] = {name: info.model_dump(mode="json") for name, info in members.items()}
+    if isinstance(client, AnswerClient):
+        environment["answers"] = client.identity
+    return environment
 
 
-def _warm_start(policy: _Policy, data: TrainingData, folder: RunFolder) -> None:
+def _warm_start(run: _Run) -> None:
     from .warm_start import warm_start
 
     # Titles may help questions that fail on their own; expert iteration uses the questions that GRPO trains on.
-    pool = data.train_split if len(policy.config.rollout.branching) > 1 else data.questions
-    warm_start(policy.config, policy.model, policy.tree_sampler, policy.weight_sync, pool, folder)
-    with staged(folder.warm) as path:
-        policy.model.save_pretrained(str(path))
-        policy.tokenizer.save_pretrained(str(path))
-        remove_traces(path, policy.config.policy.model)
+    pool = run.data.train_split if len(run.config.rollout.branching) > 1 else run.data.questions
+    warm_start(run.config, run.model, run.tree_sampler, run.weight_sync, pool, run.folder)
+    with staged(run.folder.warm) as path:
+        run.model.save_pretrained(str(path))
+        run.tokenizer.save_pretrained(str(path))
+        remove_traces(path, run.config.policy.model)
 
 
-def _learn(launch: _Launch, data: TrainingData, policy: _Policy, opened: _Opened) -> None:
+def _learn(run: _Run, stopper: "StopOnSignal", callbacks: Sequence["TrainerCallback"]) -> None:
     """Train and save. Trackers are closed at the very end, also after an error."""
-    from ..rollouts.first_stage import StageModels
-    from .staged import StagedQuestions
-
-    config, processes, stopper = policy.config, launch.processes, launch.stopper
     with ExitStack() as cleanup:
-        models = cleanup.enter_context(StageModels(config.policy))
-        history_words = config.rollout.history_tokens
-        questions = StagedQuestions(data.rewriter, models, processes, config.mix is not None, history_words)
-        trainer = _make_trainer(launch, data, policy, opened, questions)
-        guard = _add_callbacks(launch, data, policy, opened, trainer, cleanup)
+        trainer = _make_trainer(run, cleanup)
+        for callback in (*_callbacks(run, trainer, cleanup), *callbacks, stopper):
+            trainer.add_callback(callback)
         try:
-            _run_trainer(trainer, opened.checkpoint)
+            _run_trainer(trainer, run.checkpoint)
         finally:
             if trainer.step_trees.prefetcher is not None:
                 trainer.step_trees.prefetcher.close()
-        processes.on_main_process(lambda: _refuse_collapse(guard, opened.folder))
-        if trainer.state.global_step < config.train.steps:
+        if trainer.state.global_step < run.config.train.steps:
             if stopper.stopped_by == SIGINT:
                 raise KeyboardInterrupt
-            error = processes.on_main_process(lambda: stopped(opened.folder, config, stopper.stopped_by))
-            error.already_reported = not processes.is_main_process
+            error = run.processes.on_main_process(lambda: _stopped(run, stopper.stopped_by))
+            error.already_reported = not run.processes.is_main_process
             raise error
-        with processes.staged(opened.folder.final) as path:
+        with run.processes.staged(run.folder.final) as path:
             trainer.save_policy(path)
 
 
-def _refuse_collapse(guard: "CollapseGuard", folder: RunFolder) -> None:
-    """Raise CollapseError if the guard ended the run."""
-    if guard.collapsed is not None:
-        where = folder.best if folder.best.exists() else folder.checkpoints
-        raise CollapseError(
-            f"the run stops: {guard.collapsed}. Earlier policies are in {where}; to train on all the same: --resume "
-            "train.guard=warn."
-        )
+def _stopped(run: _Run, number: int | None) -> StoppedError:
+    """The error of a run that a signal ended, or a callback (None)."""
+    checkpoint = run.folder.newest_checkpoint(run.config.train, run.config.policy)
+    state = f"{checkpoint} holds its last finished step" if checkpoint else "there is no checkpoint yet"
+    name = "a callback" if number is None else Signals(number).name
+    return StoppedError(f"{name} came before the run had ended; {state}. Go on with --resume.")
 
 
-def _make_trainer(
-    launch: _Launch, data: TrainingData, policy: _Policy, opened: _Opened, questions: "StagedQuestions"
-) -> "TreeTrainer":
+def _make_trainer(run: _Run, cleanup: ExitStack) -> "TreeTrainer":
     from transformers import PrinterCallback
 
+    from ..rollouts.first_stage import StageModels
+    from .staged import StagedQuestions
     from .step_trees import StepTrees
     from .tracking import tracking_id
     from .trainer import TreeTrainer
     from .warm_start import name_reference
 
-    config, processes, path = policy.config, launch.processes, opened.folder.path
-    name_reference(config.train, config.policy, opened.folder, policy.model)
-    policy.weight_sync.sleep()  # vLLM is awake since it was started; what the trainer loads takes its place
+    config, data, processes = run.config, run.data, run.processes
+    name_reference(config, run.folder, run.model)
+    run.weight_sync.sleep()  # vLLM is awake since it was started; what the trainer loads takes its place
     name = config.name
     if "trackio" in config.tracking.report_to:
-        name = processes.on_main_process(lambda: f"{config.name}-{tracking_id(path)}")
+        name = processes.on_main_process(lambda: f"{config.name}-{tracking_id(run.folder)}")
+    models = cleanup.enter_context(StageModels(config.policy))
+    staged = StagedQuestions(data.rewriter, models, processes, config.mix is not None, config.rollout.history_tokens)
     trainer = TreeTrainer(
         run=config,
-        folder=opened.folder,
-        step_trees=StepTrees(
-            config, policy.tree_sampler, policy.weight_sync, data.questions, data.order, processes, questions
-        ),
+        folder=run.folder,
+        step_trees=StepTrees(config, run.tree_sampler, run.weight_sync, data.questions, data.order, processes, staged),
         processes=processes,
-        model=policy.model,
-        args=grpo_config(config, opened.folder.checkpoints, processes.count, name),
-        processing_class=policy.tokenizer,
+        model=run.model,
+        args=grpo_config(config, run.folder.checkpoints, processes.count, name),
+        processing_class=run.tokenizer,
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
 
 
-def _add_callbacks(
-    launch: _Launch,
-    data: TrainingData,
-    policy: _Policy,
-    opened: _Opened,
-    trainer: "TreeTrainer",
-    cleanup: ExitStack,
-) -> "CollapseGuard":
+def _callbacks(run: _Run, trainer: "TreeTrainer", cleanup: ExitStack) -> Iterator["TrainerCallback"]:
+    """In the order in which they are called: trackers come after the validation of the last step."""
     from ..rollouts.policy import torch_dtype
     from .guard import CollapseGuard, logp_bound
     from .metrics_callback import MetricsCallback
-    from .tracking import finish_wandb, tracker_callbacks, wandb_mode
+    from .tracking import tracker_callbacks
     from .validation import Validator
     from .weight_changes import WeightChanges
 
-    config, processes, folder, stopper = policy.config, launch.processes, opened.folder, launch.stopper
-    bound = logp_bound(config.rollout, torch_dtype(config.policy), config.train.staleness)
-    guard = CollapseGuard(config.train.guard, bound, config.train.learning_rate)
+    config, processes, questions, save = run.config, run.processes, run.data.validation, trainer.save_policy
     changes = WeightChanges(trainer, config.seed, processes.all_gather)
-    main: list[TrainerCallback] = []
+    yield changes
     trackers: list[TrainerCallback] = []
     validated = None
     if processes.is_main_process:
-        metrics = MetricsCallback(trainer, folder, guard, changes)
+        bound = logp_bound(config.rollout, torch_dtype(config.policy), config.train.staleness)
+        metrics = MetricsCallback(trainer, run.folder, CollapseGuard(bound, config.train.learning_rate), changes)
         trainer.make_record, validated = metrics.record, metrics.validated
         cleanup.callback(metrics.close)
-        trackers = tracker_callbacks(config, folder.path, opened.provenance)
-        if wandb_mode(config.tracking) != "disabled":
-            cleanup.callback(finish_wandb)
-        main = [metrics]
-    for callback in (changes, *main):
-        trainer.add_callback(callback)
-    if data.validation:
-        trainer.add_callback(
-            Validator(
-                config.train,
-                folder,
-                data.validation,
-                policy.tree_sampler,
-                trainer.step_trees.prefetcher or policy.weight_sync,
-                save=trainer.save_policy,
-                on_record=validated,
-                processes=processes,
-            )
-        )
-    for callback in (*trackers, *launch.callbacks, stopper):  # after the validation of the last step
-        trainer.add_callback(callback)
-    return guard
+        trackers = tracker_callbacks(config, run.folder, run.provenance, cleanup)
+        yield metrics
+    if questions:
+        sync = trainer.step_trees.prefetcher or run.weight_sync
+        yield Validator(config.train, run.folder, questions, run.tree_sampler, sync, save, validated, processes)
+    yield from trackers
 
 
 def _run_trainer(trainer: "TreeTrainer", checkpoint: Path | None) -> None:

@@ -16,7 +16,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -30,14 +30,15 @@ from ..errors import CheckpointError, ConfigError
 from ..provenance import Start
 from ..rollouts.checkpoints import WARM_START_FOLDER
 from ..sources import portable
-from ..storage import append, atomic_folder, parse_json, restore_folder, write_text, writing
+from ..storage import append, atomic_folder, json_object, logged_objects, restore_folder, write_text, writing
 from ..version import __version__
 from .sharding import OPTIMIZER_PARTS, uses_deepspeed
 
 log = logging.getLogger(__name__)
 
-CHECKPOINT_FILES = ("*.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*.pth", "trainer_state.json")
-"""Files that an exact resume needs; if one were missing, the trainer would silently reset that state."""
+CHECKPOINT_FILES = ("*.safetensors", "scheduler.pt", "rng_state*.pth", "trainer_state.json")
+"""Files that an exact resume needs beside the optimizer; if one were missing, the trainer would silently reset that
+state."""
 
 
 class RunFolder:
@@ -55,54 +56,6 @@ class RunFolder:
         self.validation = path / "validation.jsonl"
         self.best = path / "best"
 
-    @classmethod
-    def create(cls, config: RunConfig, command: str = "train") -> "RunFolder":
-        """Start a new run of a command. Raises ConfigError if the folder already holds one."""
-        folder = cls(config.run_folder)
-        folder.refuse_existing()
-        try:
-            folder.checkpoints.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"run folder {folder.path} cannot be made ({error.strerror}). Choose another output=…."
-            ) from error
-        version = {"querylect": __version__, "id": secrets.token_hex(16), "command": command}
-        folder.write(folder.start, json.dumps(version, indent=2) + "\n")
-        folder.write(folder.path / "config.yaml", dump_config(config))
-        return folder
-
-    @classmethod
-    def reopen(cls, config: RunConfig, trust: bool = False, command: str = "train") -> tuple["RunFolder", Path | None]:
-        """Resume a run: the folder and its newest complete checkpoint, or None if there is none yet.
-
-        Raises CheckpointError if there is no run, if it is of another command, if relevant settings differ
-        (the message names them), and, without `trust`, if a run of another user has pickles to read.
-        """
-        folder = cls(config.run_folder)
-        if not (folder.path / "config.yaml").exists():
-            raise CheckpointError(f"{folder.path} holds no run to resume; start it without --resume.")
-        folder._refuse_other_command(command)
-        if not trust and uses_deepspeed() and folder.numbered() and not is_own(folder.path):
-            raise CheckpointError(
-                f"{folder.path} is not yours, and DeepSpeed's checkpoints are pickles, which can run code when read. "
-                "If you trust its author, add --trust."
-            )
-        changed = changed_keys(load_config(str(folder.path / "config.yaml")), config)
-        if changed:
-            raise CheckpointError(
-                f"{folder.path} was started with other settings: {'; '.join(changed)}. "
-                "Resume with the settings it was started with, or start a new run under another name."
-            )
-        for saved in (folder.best, folder.warm, folder.final):
-            restore_folder(saved)
-        checkpoint = folder.newest_checkpoint(config.train, config.policy)
-        if checkpoint is not None and step_of(checkpoint) > config.train.steps:
-            raise CheckpointError(
-                f"{folder.path} has reached step {step_of(checkpoint)} and train.steps is {config.train.steps}. "
-                "Raise it to go on."
-            )
-        return folder, checkpoint
-
     def refuse_existing(self) -> None:
         """Raise ConfigError if the folder holds a run."""
         if (self.path / "config.yaml").exists():
@@ -111,32 +64,63 @@ class RunFolder:
                 f"(name=…), or remove the folder."
             )
 
-    def _refuse_other_command(self, command: str) -> None:
-        """Raise CheckpointError if another command than this one started the run."""
-        starter = parse_json(self.start.read_text(encoding="utf-8"))["command"]
-        if starter != command:
+    def create(self, config: RunConfig, command: str = "train") -> None:
+        """Start a new run of a command."""
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        version = {"querylect": __version__, "id": secrets.token_hex(16), "command": command}
+        self.write(self.start, json.dumps(version, indent=2) + "\n")
+        self.write(self.path / "config.yaml", dump_config(config))
+
+    def reopen(self, config: RunConfig, trust: bool = False, command: str = "train") -> Path | None:
+        """Resume a run: its newest complete checkpoint, or None if there is none yet.
+
+        Raises CheckpointError if there is no run, if it is of another command, if relevant settings differ
+        (the message names them), and, without `trust`, if a run of another user has pickles to read.
+        """
+        if not (self.path / "config.yaml").exists():
+            raise CheckpointError(f"{self.path} holds no run to resume; start it without --resume.")
+        if (starter := (json_object(self.start) or {}).get("command")) != command:
             raise CheckpointError(
                 f"{self.path} was started by `querylect {starter}`: go on with `querylect {starter} … --resume`, or "
                 "start a new run under another name (name=…)."
             )
+        if not trust and uses_deepspeed() and self.numbered() and not is_own(self.path):
+            raise CheckpointError(
+                f"{self.path} is not yours, and DeepSpeed's checkpoints are pickles, which can run code when read. "
+                "If you trust its author, add --trust."
+            )
+        if changed := changed_keys(load_config(str(self.path / "config.yaml")), config):
+            raise CheckpointError(
+                f"{self.path} was started with other settings: {'; '.join(changed)}. "
+                "Resume with the settings it was started with, or start a new run under another name."
+            )
+        for saved in (self.best, self.warm, self.final):
+            restore_folder(saved)
+        checkpoint = self.newest_checkpoint(config.train, config.policy)
+        if step_of(checkpoint) > config.train.steps:
+            raise CheckpointError(
+                f"{self.path} has reached step {step_of(checkpoint)} and train.steps is {config.train.steps}. "
+                "Raise it to go on."
+            )
+        return checkpoint
 
     def newest_checkpoint(self, train: TrainConfig, policy: PolicyConfig) -> Path | None:
         """The newest checkpoint with all files that a run of these settings needs to resume, or None.
 
         Raises CheckpointError if it was written with DeepSpeed and training now runs without it, or vice versa.
         """
-        patterns = {"optimizer.pt": OPTIMIZER_PARTS} if uses_deepspeed() else {}
-        foreign = "optimizer.pt" if uses_deepspeed() else OPTIMIZER_PARTS
+        deepspeed = uses_deepspeed()
+        foreign = "optimizer.pt" if deepspeed else OPTIMIZER_PARTS
         for path in reversed(self.numbered()):
             if any(path.glob(foreign)):
                 raise CheckpointError(
-                    f"{path} holds {foreign}: it was written {'without' if uses_deepspeed() else 'with'} DeepSpeed. "
+                    f"{path} holds {foreign}: it was written {'without' if deepspeed else 'with'} DeepSpeed. "
                     "Go on with the launcher that the run was started with."
                 )
-            # of a frozen adapter, TRL would else compare with another reference
-            needed = (*CHECKPOINT_FILES, *(["ref/*.safetensors"] if train.beta > 0 and policy.lora is not None else []))
-            missing = [name for name in needed if not any(path.glob(patterns.get(name, name)))]
-            if not missing:
+            needed = [*CHECKPOINT_FILES, OPTIMIZER_PARTS if deepspeed else "optimizer.pt"]
+            if train.beta > 0 and policy.lora is not None:
+                needed.append("ref/*.safetensors")  # of a frozen adapter, TRL would else compare with another reference
+            if not (missing := [name for name in needed if not any(path.glob(name))]):
                 return path
             log.warning("%s is passed over: it has no %s", path, ", ".join(missing))
         return None
@@ -151,14 +135,9 @@ class RunFolder:
         path = self.path / "environment.json"
         if not path.exists() and not self.numbered():
             return
-        previous = parse_json(path.read_text(encoding="utf-8"))
+        previous = json_object(path) or {}
         names = ("retriever", "corpus_hash", "index_hash", "settings_hash", "answers")
-        changed = [
-            f"{name}: {previous.get(name)!r} → {current.get(name)!r}"
-            for name in names
-            if previous.get(name) != current.get(name)
-        ]
-        if changed:
+        if changed := _differences(previous, current, names):
             raise CheckpointError(
                 f"{self.path} was started on another environment: {'; '.join(changed)}. settings_hash stands for the "
                 "questions, judgements and search settings; answers are the reader and the right answers of the "
@@ -171,22 +150,19 @@ class RunFolder:
         Raises CheckpointError if a resumed run was started from other weights.
         """
         path = self.path / "base.json"
-        if resumed and path.exists():
-            previous = parse_json(path.read_text(encoding="utf-8"))
-            if previous.get("fingerprint") != fingerprint:
-                raise CheckpointError(
-                    f"{self.path} was started on other weights than {model!r} holds now ({path.name}: fingerprint "
-                    f"{str(previous.get('fingerprint'))[:12]} → {fingerprint[:12]}): its checkpoints do not fit them. "
-                    f"Bring back what {previous.get('model')!r} was then, or start a new run under another name."
-                )
+        if resumed and path.exists() and (previous := json_object(path) or {}).get("fingerprint") != fingerprint:
+            raise CheckpointError(
+                f"{self.path} was started on other weights than {model!r} holds now ({path.name}: fingerprint "
+                f"{str(previous.get('fingerprint'))[:12]} → {fingerprint[:12]}): its checkpoints do not fit them. "
+                f"Bring back what {previous.get('model')!r} was then, or start a new run under another name."
+            )
         self.write(path, json.dumps({"model": model, "fingerprint": fingerprint}, indent=2) + "\n")
 
     def note_start(self, start: Start) -> None:
         """Append the provenance of this start to provenance.json; a start at step 0 discards earlier ones."""
         path = self.path / "provenance.json"
-        earlier = parse_json(path.read_text(encoding="utf-8"))["starts"] if start["step"] and path.exists() else None
-        starts = earlier if isinstance(earlier, list) else []
-        self.write(path, json.dumps({"starts": [*starts, dict(start)]}, indent=2) + "\n")
+        earlier = (json_object(path) or {}).get("starts", []) if start["step"] else []
+        self.write(path, json.dumps({"starts": [*earlier, start]}, indent=2) + "\n")
 
     def write(self, path: Path, text: str) -> None:
         """Write a file of the folder atomically. Raises StorageError."""
@@ -203,15 +179,14 @@ class RunFolder:
             shutil.rmtree(self.best, ignore_errors=True)
         for path in (self.metrics, self.rollouts, self.validation):
             if path.exists():
-                lines = [line for line in path.read_bytes().split(b"\n") if 0 <= _logged_step(line) <= step]
-                self.write(path, "".join(f"{line.decode()}\n" for line in lines))
+                self.write(path, _as_lines([record for record in logged_objects(path) if record["step"] <= step]))
 
     def append(self, path: Path, *records: Mapping[str, JsonValue]) -> None:
         """Append lines of JSON. Raises StorageError if they cannot be written, and then leaves the file as it was."""
         size = path.stat().st_size if path.exists() else 0
         with writing(path):
             try:
-                append(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+                append(path, _as_lines(records))
             except OSError:
                 with suppress(OSError):
                     os.truncate(path, size)
@@ -219,8 +194,7 @@ class RunFolder:
 
     def read(self, path: Path) -> list[dict[str, float]]:
         """The records of `metrics`, `validation` or `warm_start`, without truncated lines; empty without such a log."""
-        lines = path.read_bytes().split(b"\n") if path.exists() else []
-        return [parse_json(line) for line in lines if _logged_step(line) >= 0]
+        return logged_objects(path)
 
     def keep_newest(self, count: int) -> None:
         """Remove all but the newest `count` checkpoints."""
@@ -228,17 +202,13 @@ class RunFolder:
             shutil.rmtree(path)
 
 
-def step_of(checkpoint: Path) -> int:
-    """The step after which a checkpoint was written."""
-    return int(checkpoint.name.removeprefix("checkpoint-"))
+def step_of(checkpoint: Path | None) -> int:
+    """The step after which a checkpoint was written; 0 without one."""
+    return int(checkpoint.name.removeprefix("checkpoint-")) if checkpoint is not None else 0
 
 
-def _logged_step(line: bytes) -> int:
-    """The step of a logged line; -1 for a truncated line."""
-    try:
-        return int(parse_json(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return -1
+def _as_lines(records: Sequence[Mapping[str, JsonValue]]) -> str:
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
 @contextmanager
@@ -259,8 +229,7 @@ def remove_traces(checkpoint: Path, model: str) -> None:
     for name in ("training_args.bin", "README.md"):
         (checkpoint / name).unlink(missing_ok=True)
     adapter = checkpoint / "adapter_config.json"
-    if adapter.exists():
-        values = parse_json(adapter.read_text(encoding="utf-8"))
+    if values := json_object(adapter):
         values["base_model_name_or_path"] = portable(model)
         if isinstance(values["target_modules"], list):
             values["target_modules"].sort()
@@ -271,8 +240,8 @@ def changed_keys(previous: RunConfig, current: RunConfig) -> list[str]:
     """Relevant settings that differ, as "key: old → new"; changes that `free_to_change` allows are ignored."""
     free = free_to_change(previous.train)
     old, new = dict(flat(previous.model_dump())), dict(flat(current.model_dump()))
-    return [
-        f"{key}: {old.get(key)!r} → {new.get(key)!r}"
-        for key in sorted({*old, *new})
-        if old.get(key) != new.get(key) and not among(key, free)
-    ]
+    return _differences(old, new, [key for key in sorted({*old, *new}) if not among(key, free)])
+
+
+def _differences(old: Mapping[str, object], new: Mapping[str, object], names: Sequence[str]) -> list[str]:
+    return [f"{name}: {old.get(name)!r} → {new.get(name)!r}" for name in names if old.get(name) != new.get(name)]

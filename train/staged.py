@@ -60,15 +60,14 @@ class StagedQuestions:
             unknown = [name for name in questions if name not in self._failures]
             drawn = replacements(self._mixed, failed, unknown, draw)
             again = replacements(self._mixed, failed, [name for name in answered if name in questions], draw)
-            instead = [new or old for new, old in zip(drawn, again, strict=True)]
-            if None in instead:
-                raise no_question_left(list(self._failures.values()))
-            begin = sum(bool(self._failures[name]) for name in chain.from_iterable(by_process[: self._processes.rank]))
-            for slot, question in enumerate(current):
-                if self._failures[question.id]:
-                    name = instead[begin]
-                    assert name is not None
-                    current[slot], begin = questions[name], begin + 1
+            instead = iter([new or old for new, old in zip(drawn, again, strict=True)])
+            for rank, names in enumerate(by_process):
+                for slot, name in enumerate(names):
+                    if self._failures[name]:
+                        if (new := next(instead)) is None:
+                            raise no_question_left(list(self._failures.values()))
+                        if rank == self._processes.rank:
+                            current[slot] = questions[new]
 
     def _ask(self, new: Sequence[Question]) -> None:
         failures = learn_first_stage(

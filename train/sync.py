@@ -4,24 +4,33 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
+import typer
+
+from ..command_options import Verbose
 from ..errors import ConfigError, TrackingError
+from ..logs import set_up_logging
+
+app = typer.Typer()
 
 
-def sync(folders: Sequence[Path], echo: Callable[[str], None] = print) -> None:
-    """Upload what is not uploaded yet of these run folders; `echo` gets one line per folder.
-
-    Raises ConfigError for a folder without offline runs, TrackingError where an upload fails.
-    """
-    for folder in folders:
+@app.command()
+def sync(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders.")],
+    verbose: Verbose = False,
+) -> None:
+    """Upload to Weights & Biases what runs that were tracked offline have left; print where each is seen."""
+    set_up_logging(verbose)
+    for folder in runs:
         files = sorted(folder.glob("wandb/offline-run-*/*.wandb"))  # their names begin with the time of the start
         if not files:
             raise ConfigError(f"{folder} holds no offline run of Weights & Biases. Give the folder of a run.")
         addresses = [upload(file) for file in files if not _uploaded(file)]
-        echo(f"{folder}: {f'uploaded to {addresses[-1]}' if addresses else 'everything has been uploaded before'}")
+        result = f"uploaded to {addresses[-1]}" if addresses else "everything has been uploaded before"
+        typer.echo(f"{folder}: {result}")
 
 
 def upload(file: Path) -> str:
@@ -55,7 +64,7 @@ def upload(file: Path) -> str:
 
 
 def _uploaded(file: Path) -> bool:
-    """Whether a file is marked as uploaded and has not changed since."""
+    """Whether a file has not changed since it was uploaded: a run can be uploaded while it is trained."""
     mark = _mark(file)
     return mark.exists() and mark.stat().st_mtime >= file.stat().st_mtime
 

@@ -8,8 +8,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Literal
+from contextlib import ExitStack
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations.integration_utils import (
@@ -26,18 +25,39 @@ from .arguments import project_name
 from .run_folder import RunFolder
 
 
-def tracker_callbacks(config: RunConfig, folder: Path, provenance: Start) -> list[TrainerCallback]:
-    """The configured trackers of a run. Raises TrackingError where W&B cannot be opened."""
+def tracker_callbacks(
+    config: RunConfig, folder: RunFolder, provenance: Start, cleanup: ExitStack
+) -> list[TrainerCallback]:
+    """The configured trackers of a run, which `cleanup` ends. Raises TrackingError where W&B cannot be opened."""
     trackers: list[TrainerCallback] = []
-    step = provenance["step"]
     description = {**config.model_dump(mode="json"), "provenance": dict(provenance)}
-    if wandb_mode(config.tracking) != "disabled":
-        open_wandb(config, folder, description)
+    if (mode := wandb_mode(config.tracking)) != "disabled":
+        import wandb
+
+        joined = (folder.path / "tracking_id").exists()
+        try:
+            run = wandb.init(
+                project=project_name(),
+                name=config.name,
+                id=tracking_id(folder),
+                resume="allow" if joined else None,
+                dir=str(folder.path),
+                mode="online" if mode == "online" else "offline",
+                config=description,
+                settings=wandb.Settings(silent=True, console="off", finish_timeout=30),
+            )
+        except wandb.Error as error:
+            raise TrackingError(
+                f"Weights & Biases cannot be opened ({in_one_line(error)}). Run `wandb login`, or track the run "
+                "offline (tracking.wandb=offline) and upload it later with `querylect sync`."
+            ) from error
+        cleanup.callback(run.finish)
         trackers.append(WandbTracker())  # type: ignore[no-untyped-call]
     if "tensorboard" in config.tracking.report_to:
         from torch.utils.tensorboard import SummaryWriter
 
-        writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)  # hides what a resumed run repeats
+        step = provenance["step"]  # what a resumed run repeats after it is hidden
+        writer = SummaryWriter(str(folder.path / "tensorboard"), purge_step=step + 1)
         writer.add_text("config", f"```json\n{json.dumps(description, indent=2)}\n```", step)
         trackers.append(TensorBoardCallback(writer))
     if "trackio" in config.tracking.report_to:
@@ -61,51 +81,15 @@ class WandbTracker(WandbCallback):
         figures = {**rewrite_logs(logs or {}), "train/global_step": state.global_step}
         self._wandb.log(figures, step=state.global_step)
 
-    def on_train_end(self, *_: object, **__: object) -> None:
-        """The run stays open until its last files are written (`finish_wandb`)."""
 
-
-def open_wandb(config: RunConfig, folder: Path, description: Mapping[str, object]) -> Any:
-    """Open the W&B run of a run folder. Raises TrackingError."""
-    import wandb
-
-    joined = (folder / "tracking_id").exists()
-    try:
-        return wandb.init(
-            project=project_name(),
-            name=config.name,
-            id=tracking_id(folder),
-            resume="allow" if joined else None,
-            dir=str(folder),
-            mode="online" if wandb_mode(config.tracking) == "online" else "offline",
-            config=dict(description),
-            settings=wandb.Settings(silent=True, console="off", finish_timeout=30),
-        )
-    except wandb.Error as error:
-        raise TrackingError(
-            f"Weights & Biases cannot be opened ({in_one_line(error)}). Run `wandb login`, or track the run offline "
-            "(tracking.wandb=offline) and upload it later with `querylect sync`."
-        ) from error
-
-
-def finish_wandb() -> None:
-    """End the W&B run that is open in this process, if there is one."""
-    import wandb
-
-    wandb.finish()
-
-
-def tracking_id(folder: Path) -> str:
+def tracking_id(folder: RunFolder) -> str:
     """The id of a run in the trackers, which is created once."""
-    stored = folder / "tracking_id"
+    stored = folder.path / "tracking_id"
     if not stored.exists():
-        RunFolder(folder).write(stored, secrets.token_hex(4) + "\n")
+        folder.write(stored, secrets.token_hex(4) + "\n")
     return stored.read_text(encoding="utf-8").strip()
 
 
-def wandb_mode(settings: TrackingConfig) -> Literal["online", "offline", "disabled"]:
-    """The W&B mode; `auto` is WANDB_MODE if that is set, else offline."""
-    if settings.wandb != "auto":
-        return settings.wandb
-    mode = os.environ.get("WANDB_MODE", "offline")
-    return mode if mode in ("online", "disabled") else "offline"  # type: ignore[return-value]
+def wandb_mode(settings: TrackingConfig) -> str:
+    """online, disabled, or else offline; `auto` is WANDB_MODE if that is set."""
+    return os.environ.get("WANDB_MODE", "offline") if settings.wandb == "auto" else settings.wandb

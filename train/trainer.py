@@ -42,7 +42,6 @@ from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import use_adapter
 
-from ..configs.mix import deadlines
 from ..configs.schema import RunConfig
 from ..errors import EnvironmentUnavailableError
 from ..rollouts.chat import Tokenizer
@@ -179,7 +178,7 @@ class TreeTrainer(GRPOTrainer):
         subject = f"no rollout of step {self.state.global_step + 1}"
         remedy = "The run stops with a checkpoint; bring the service back and continue with: querylect train … --resume"
         try:
-            refuse_outage(turns, self.tree_sampler.client, deadlines(self.run), self.run.reward, subject, remedy)
+            refuse_outage(turns, self.tree_sampler.client, self.run, subject, remedy)
         except EnvironmentUnavailableError as error:
             error.already_reported = not self.processes.is_main_process
             self.save_now()

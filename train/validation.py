@@ -24,13 +24,13 @@ from ..data.sampling import draw
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi
 from ..errors import ConfigError, DataError
-from ..rollouts.checkpoints import ValidationRecord, best_value, winning_turn
+from ..rollouts.checkpoints import ValidationRecord, best_record, best_value, winning_turn
 from ..rollouts.engines.base import WeightSync
 from ..rollouts.tree_sampler import Clock, TreeSampler
-from ..storage import parse_json
 from .answers import reader_metrics
 from .distributed.processes import Processes
 from .metrics import metric_values
+from .metrics_callback import rounded
 from .run_folder import RunFolder
 from .step_trees import random_states
 from .turns import Turns, gather, turns_of
@@ -38,39 +38,29 @@ from .turns import Turns, gather, turns_of
 log = logging.getLogger(__name__)
 
 
-def validation_questions(settings: TrainConfig, client: EnvironmentApi, train: Sequence[Question]) -> list[Question]:
-    """The validation questions of this run; empty if `train.validate_steps` is 0. Raises as `draw_validation`."""
-    if not settings.validate_steps:
-        return []
-    reason, remedy = f"train.validate_steps is {settings.validate_steps} and ", ", or set train.validate_steps to 0"
-    return draw_validation(settings, client, train, reason, remedy)
-
-
-def draw_validation(
-    settings: TrainConfig, client: EnvironmentApi, train: Sequence[Question], reason: str = "", remedy: str = ""
-) -> list[Question]:
-    """A sample of the validation split; `reason` and `remedy` begin and end the messages of errors.
+def draw_validation(settings: TrainConfig, client: EnvironmentApi, train: Sequence[Question]) -> list[Question]:
+    """A sample of the validation split.
 
     Raises ConfigError if the environment has no validation split, DataError if it shares questions with `train`.
     """
     splits = client.info().splits
     if not splits.get("validation"):
         raise ConfigError(
-            f"{reason}the environment has no validation questions (its splits: {splits}). Add the split (BEIR: "
-            f"qrels/dev.tsv){remedy}."
+            f"the environment has no validation questions (its splits: {splits}). Add the split (BEIR: qrels/dev.tsv); "
+            "to train without, set train.validate_steps=0."
         )
     questions = client.questions("validation")
     if overlap := overlap_with_train(client.info().name, "validation", questions, train):
-        raise DataError(f"{overlap[0]} Take these questions out of one of the two{remedy}.")
+        raise DataError(
+            f"{overlap[0]} Take these questions out of one of the two; to train without, set train.validate_steps=0."
+        )
     return draw(questions, settings.validation_questions, seed=0)
 
 
 @dataclass(eq=False)
 class Validator(TrainerCallback):
-    """Validates the last finished step when the next one begins, and the final step at the end.
-
-    `save` writes the policy into a folder, `weight_sync` updates the engine, `on_record` receives every record.
-    """
+    """Validates the last finished step when the next one begins, and the final step at the end; `save` writes the
+    policy into a folder, `on_record` receives every record."""
 
     settings: TrainConfig
     folder: RunFolder
@@ -97,12 +87,10 @@ class Validator(TrainerCallback):
             return
         record = self._measure(step)
         self._keep_best(step, record)
-        self.processes.on_main_process(lambda: self._record(record))
-
-    def _record(self, record: ValidationRecord) -> None:
-        self.folder.append(self.folder.validation, record)
-        if self.on_record is not None:
-            self.on_record(record)
+        if self.processes.is_main_process:
+            self.folder.append(log_file, record)
+            if self.on_record is not None:
+                self.on_record(record)
 
     def _measure(self, step: int) -> dict[str, float | None]:
         started = time.perf_counter()
@@ -130,7 +118,7 @@ class Validator(TrainerCallback):
         if reward.search_price:
             record |= net_values(turns, reward.signal)
         record["turn"] = winning_turn(record, reward.objective, depth)
-        return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}
+        return rounded(record)
 
     def _keep_best(self, step: int, record: ValidationRecord) -> None:
         if record["failed_searches"]:
@@ -139,7 +127,7 @@ class Validator(TrainerCallback):
                 record["failed_searches"], step,
             )  # fmt: skip
             return
-        best = self.processes.on_main_process(lambda: best_of(self.folder))
+        best = self.processes.on_main_process(lambda: best_record(self.folder.path))
         metric, turns = self.tree_sampler.reward.objective, len(self.tree_sampler.rollout.branching)
         if best is None or best_value(record, metric, turns) > best_value(best, metric, turns):
             with self.processes.staged(self.folder.best) as path:
@@ -147,12 +135,6 @@ class Validator(TrainerCallback):
                 if self.processes.is_main_process:
                     measured = {name: value for name, value in record.items() if name != "seconds"}
                     (path / "best.json").write_text(json.dumps(measured, indent=2) + "\n", encoding="utf-8")
-
-
-def best_of(folder: RunFolder) -> ValidationRecord | None:
-    """The validation record of the policy in `best/`, or None."""
-    path = folder.best / "best.json"
-    return parse_json(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def validation_metrics(turns: Turns) -> dict[str, float]:

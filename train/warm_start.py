@@ -10,7 +10,6 @@ no lower than that of the question or a title, the answer to imitate is a stop i
 training questions are used, never relevance judgements.
 """
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -18,28 +17,24 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from ..configs.schema import PolicyConfig, RunConfig, TrainConfig
-from ..configs.training import WarmStartConfig
+from ..configs.schema import RunConfig
 from ..data.sampling import in_batches
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..envs.schemas import Step
 from ..errors import CheckpointError, ConfigError
-from ..rewriters.base import RewritingStrategy
 from ..rewriters.parse import render
 from ..rewriters.stop import STOP, StoppableRewriter
 from ..rollouts.engines.base import WeightSync
 from ..rollouts.tree_sampler import TreeSampler
 from .expert_iteration import MARGIN, ROUNDS, expert_rounds
-from .grading import Grader, grader_of
 from .imitation import Demonstration, Round, imitate
+from .questions import grade
 from .run_folder import RunFolder
 
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
-
-log = logging.getLogger(__name__)
 
 _BATCH_SIZE = 512
 LEAST_REWARD = 0.99
@@ -71,98 +66,82 @@ def warm_start(
     `weight_sync` copies the weights of `policy` to the engine of `tree_sampler`. Raises EnvironmentUnavailableError if
     proposals could not be graded, ConfigError if there is nothing to imitate.
     """
-    settings = config.train.warm_start
     if len(config.rollout.branching) == 1:
         rounds, count = expert_rounds(config, policy, tree_sampler, weight_sync, questions), ROUNDS
+        lacks = f"no sample of a training question is {MARGIN} above the mean of its samples"
     else:
-        rounds, count = (
-            _title_round(settings, config.seed, tree_sampler, grader_of(config, tree_sampler.client), questions),
-            1,
-        )
+        rounds, count = _title_round(config, tree_sampler, questions), 1
+        lacks = f"no training question has a title that earns {LEAST_REWARD}, and of the others none was kept"
     if not imitate(policy, rounds, count, config.train, folder):
         raise ConfigError(
-            f"no sample of a training question is {MARGIN} above the mean of its samples, so expert iteration has "
-            "nothing to imitate. Raise train.warm_start.questions, or set it to 0."
+            f"{lacks}: the warm start has nothing to imitate. Raise train.warm_start.questions, or set it to 0."
         )
 
 
-def _title_round(
-    settings: WarmStartConfig, seed: int, tree_sampler: TreeSampler, grader: Grader, questions: Sequence[Question]
-) -> Iterator[Round]:
-    """The single round of titles. Raises ConfigError if there is no example or the rewriter cannot parse it."""
-    _refuse_other_answers(tree_sampler.rewriter, questions)
-    examples = [
-        [demonstration(tree_sampler, example)] for example in _examples(settings, seed, tree_sampler, grader, questions)
-    ]
-    if not examples:
-        raise ConfigError(
-            f"no training question has a title that earns {LEAST_REWARD}, and of the others none was kept. Set "
-            "train.warm_start.questions to 0."
-        )
-    yield Round(examples)
-
-
-def _refuse_other_answers(rewriter: RewritingStrategy, questions: Sequence[Question]) -> None:
-    """Raise ConfigError if the rewriter cannot parse the tagged answers of the examples."""
+def _title_round(config: RunConfig, tree_sampler: TreeSampler, questions: Sequence[Question]) -> Iterator[Round]:
+    """The single round of titles. Raises ConfigError if the rewriter cannot parse their tagged answers."""
+    rewriter = tree_sampler.rewriter
     example = render("", ["a title"]).removeprefix(rewriter.opening)
-    for question in questions[:1]:
-        if rewriter.parse(question, example, 1).rewrites != ("a title",):
-            raise ConfigError(
-                f"the warm start teaches answers in <rewrite> tags, which rewriter.name {rewriter.name!r} does not "
-                "read. Set train.warm_start.questions to 0, or choose another rewriter."
-            )
+    if rewriter.parse(questions[0], example, 1).rewrites != ("a title",):
+        raise ConfigError(
+            f"the warm start teaches answers in <rewrite> tags, which rewriter.name {rewriter.name!r} does not "
+            "read. Set train.warm_start.questions to 0, or choose another rewriter."
+        )
+    yield Round([demonstration(tree_sampler, example) for example in title_examples(config, tree_sampler, questions)])
 
 
-def _examples(
-    settings: WarmStartConfig, seed: int, tree_sampler: TreeSampler, grader: Grader, questions: Sequence[Question]
+def title_examples(
+    config: RunConfig, tree_sampler: TreeSampler, questions: Sequence[Question]
 ) -> Iterator[TitleExample]:
     """Examples in a seeded order until there are enough; questions without a rewarded title are subsampled."""
-    draw = Random(seed)
-    order = draw.sample(list(questions), len(questions))
+    stoppable = isinstance(tree_sampler.rewriter, StoppableRewriter)
+    rng = Random(config.seed)
+    order = rng.sample(list(questions), len(questions))
     count = 0
     for batch in in_batches(order, _BATCH_SIZE):
-        results = _search(tree_sampler, grader, [Step(question_id=q.id, plan=SearchPlan.of(q.text)) for q in batch])
+        raw = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in batch]
+        results = _search(config, tree_sampler, raw)
         titles = [
             Step(question_id=question.id, plan=SearchPlan.of(document.title))
             for question, (_, documents) in zip(batch, results, strict=True)
             for document in documents
             if document.title
         ]
-        graded = iter(_search(tree_sampler, grader, titles))
-        unsearched = _unsearched_rewards(tree_sampler, grader, batch)
+        graded = iter(_search(config, tree_sampler, titles))
+        unsearched = _unsearched_rewards(config, tree_sampler, batch)
         for question, (raw_reward, documents), stop_reward in zip(batch, results, unsearched, strict=True):
-            grades = [(next(graded)[0] if document.title else 0.0) for document in documents]
+            grades = [next(graded)[0] if document.title else 0.0 for document in documents]
             best = max(range(len(documents)), key=grades.__getitem__, default=None)
-            earned = best is not None and grades[best] >= LEAST_REWARD
             if stop_reward is not None and stop_reward >= max(LEAST_REWARD, raw_reward, *grades):
-                example = TitleExample(question, None, STOP)
-            elif earned or draw.random() < UNANSWERED_SHARE:
-                unearned = STOP if isinstance(tree_sampler.rewriter, StoppableRewriter) else question.text
-                answer = documents[best].title if earned and best is not None else unearned
-                example = TitleExample(question, documents, answer.lower())
+                yield TitleExample(question, None, STOP)
+            elif best is not None and grades[best] >= LEAST_REWARD:
+                yield TitleExample(question, documents, documents[best].title.lower())
+            elif rng.random() < UNANSWERED_SHARE:
+                yield TitleExample(question, documents, (STOP if stoppable else question.text).lower())
             else:
                 continue
-            yield example
             count += 1
-            if count == settings.questions:
+            if count == config.train.warm_start.questions:
                 return
 
 
-def _search(tree_sampler: TreeSampler, grader: Grader, steps: Sequence[Step]) -> list[tuple[float, list[Document]]]:
+def _search(config: RunConfig, tree_sampler: TreeSampler, steps: Sequence[Step]) -> list[tuple[float, list[Document]]]:
     """What is rewarded of each step, and the documents that a turn is shown."""
-    metric, shown = tree_sampler.reward.signal, tree_sampler.rollout.documents
-    return [
-        (result.metrics[metric], [hit.document for hit in result.ranking[:shown]])
-        for result in grader.grade(steps, "proposals of the warm start", with_text=True)
-    ]
+    results = grade(config, tree_sampler.client, steps, "proposals of the warm start", with_text=True)
+    metric, shown = config.reward.signal, config.rollout.documents
+    return [(result.metrics[metric], [hit.document for hit in result.ranking[:shown]]) for result in results]
 
 
-def _unsearched_rewards(tree_sampler: TreeSampler, grader: Grader, questions: Sequence[Question]) -> list[float | None]:
+def _unsearched_rewards(
+    config: RunConfig, tree_sampler: TreeSampler, questions: Sequence[Question]
+) -> list[float | None]:
     """What is rewarded of each question that is answered without a search; None where the policy may not do that."""
-    if not (isinstance(tree_sampler.rewriter, StoppableRewriter) and tree_sampler.rewriter.unsearched):
+    rewriter = tree_sampler.rewriter
+    if not (isinstance(rewriter, StoppableRewriter) and rewriter.unsearched):
         return [None] * len(questions)
-    results = grader.grade_unsearched([question.id for question in questions], "questions without a search")
-    return [result.metrics[tree_sampler.reward.signal] for result in results]
+    ids = [question.id for question in questions]
+    results = grade(config, tree_sampler.client, ids, "questions without a search")
+    return [result.metrics[config.reward.signal] for result in results]
 
 
 def demonstration(tree_sampler: TreeSampler, example: TitleExample) -> Demonstration:
@@ -183,14 +162,13 @@ def demonstration(tree_sampler: TreeSampler, example: TitleExample) -> Demonstra
     return Demonstration([*context, *second], spans)
 
 
-def name_reference(
-    settings: TrainConfig, policy: PolicyConfig, folder: RunFolder, model: "PreTrainedModel | PeftModel"
-) -> None:
+def name_reference(config: RunConfig, folder: RunFolder, model: "PreTrainedModel | PeftModel") -> None:
     """Set `model.config.name_or_path` to the warm-started policy if the reference model is loaded from there.
 
     Raises CheckpointError if that policy is needed but missing.
     """
-    if not (settings.beta > 0 and policy.lora is None and settings.warm_start.questions):
+    settings = config.train
+    if not (settings.beta > 0 and config.policy.lora is None and settings.warm_start.questions):
         return
     if not (folder.warm / "config.json").is_file():
         raise CheckpointError(

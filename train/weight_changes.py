@@ -1,9 +1,7 @@
-"""The share of trained weights that an optimizer step changes, from a cheap random sample.
+"""The share of trained weights that an optimizer step changes, from a random sample.
 
 No curve reveals rounding: a bfloat16 weight stays unchanged if its update is below half a unit in the last place, while
-loss, reward and gradient look healthy. Therefore a seeded sample of the weights that the optimizer updates is compared
-bitwise before and after every step, in their storage dtype: under DeepSpeed the float32 master weights of this
-process's shard, under FSDP2 this process's shard of the weights.
+loss, reward and gradient look healthy.
 """
 
 from collections.abc import Callable, Iterable, Iterator

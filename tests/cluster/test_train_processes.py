@@ -13,7 +13,7 @@ import psutil
 import pytest
 import yaml
 from querylect.errors import ConfigError
-from querylect.train.arguments import check_shape
+from querylect.train.arguments import check_combinations
 from querylect.train.distributed.processes import STEP_TIMEOUT, Processes, step_timeout
 from querylect.train.run import train
 from querylect.train.step_trees import StepTrees
@@ -298,9 +298,9 @@ def test_the_processes_of_a_step_wait_as_long_as_its_searches_may(settings, monk
 
 def test_a_tree_is_never_split(settings):
     four = change(settings, **{"train.questions_per_step": 4})
-    check_shape(four.train, four.rollout, 2)
+    check_combinations(four, 2)
     with refused(ConfigError, "train.questions_per_step 4", "3 processes", "multiple of 3"):
-        check_shape(four.train, four.rollout, 3)
+        check_combinations(four, 3)
 
 
 def test_a_process_without_signal_still_computes_a_gradient(settings, monkeypatch):

@@ -129,12 +129,13 @@ def test_an_export_runs_no_code(tmp_path):
 def test_to_resume_the_run_of_another_user_reads_no_pickle(tmp_path, monkeypatch):
     """DeepSpeed's checkpoints are pickles."""
     config = change(RunConfig(), output=str(tmp_path), name="run")
-    folder = RunFolder.create(config)
+    folder = RunFolder(config.run_folder)
+    folder.create(config)
     (folder.checkpoints / "checkpoint-1" / "global_step1").mkdir(parents=True)
     (folder.checkpoints / "checkpoint-1" / "global_step1" / "x_optim_states.pt").touch()
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     with refused(CheckpointError, tmp_path / "run", "--trust"):
-        RunFolder.reopen(config)
-    RunFolder.reopen(config, trust=True)
+        folder.reopen(config)
+    folder.reopen(config, trust=True)
     monkeypatch.setattr(run_folder, "is_own", lambda path: True)
-    RunFolder.reopen(config)
+    folder.reopen(config)

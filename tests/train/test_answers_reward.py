@@ -24,7 +24,6 @@ from querylect.eval.tasks.gold import read_gold
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, MissingResponse, Text
 from querylect.train.answers import AnswerClient
-from querylect.train.grading import grader_of
 from querylect.train.questions import worth_training
 from querylect.train.run import train
 
@@ -105,7 +104,6 @@ def test_the_policy_learns_what_the_reader_likes_without_judgements(run, reader)
                 "train.learning_rate": 0.005,
                 "train.save_steps": 8,
                 "train.validate_steps": 8,
-                "train.guard": "warn",
             },
         )
     )
@@ -324,17 +322,12 @@ def test_without_the_raw_questions_reply_no_gain_is_made_up(lessons, tmp_path):
     assert [metrics["answer_reward"] for metrics in values(client, ("fat", "citrus"))] == [1.0], "it is asked again"
 
 
-def selected_of(config, client):
-    """The questions that are worth training on."""
-    return worth_training(config.train, config.reward, grader_of(config, client), client.questions("train"))
-
-
 @pytest.mark.parametrize("gain", [True, False])
 def test_questions_are_chosen_by_what_naive_rag_answers(run, lessons, tmp_path, gain):
     """A raw question gains nothing over itself, whatever its answer: the gain would select all questions or none."""
     client = scored(lessons, tmp_path, Parrot(), right="insulin", gain=gain)
     config = change(run, **{"reward.answer.gain": gain, "train.raw_reward": [0.0, 0.4]})
-    selected = selected_of(config, client)
+    selected = worth_training(config, client, client.questions("train"))
     assert {question.id for question in selected} == set(ASKED) - {"fat"}
 
 
@@ -344,7 +337,7 @@ def test_questions_are_chosen_by_a_metric_of_rankings_without_the_reader(run, le
     client = scored(lessons, tmp_path, parrot, reward={"metric": "mrr@5"}, weight=0.5)
     changes = {"reward.metric": "mrr@5", "reward.answer.weight": 0.5, "train.raw_metric": "recall@5"}
     config = change(run, **changes, **{"train.raw_reward": [0.1, 1.0]})
-    assert [question.id for question in selected_of(config, client)] == ["fat"]
+    assert [question.id for question in worth_training(config, client, client.questions("train"))] == ["fat"]
     assert parrot.request_count == 0
 
 

@@ -3,7 +3,7 @@
 from statistics import fmean as mean
 
 import pytest
-from querylect.configs.schema import RewardConfig, RewriterConfig, RolloutConfig
+from querylect.configs.schema import RewardConfig, RewriterConfig, RolloutConfig, RunConfig
 from querylect.data.types import Question
 from querylect.errors import EnvironmentUnavailableError
 from querylect.eval.records import records_of_trees
@@ -119,7 +119,7 @@ def test_a_stop_has_the_readers_reward_of_the_ranking_that_it_keeps(lessons, tmp
     assert parrot.request_count == 3, "a stop of turn 1 and the raw question read the same documents"
     assert tree.searches == 3
     turns = turns_of([tree], [0.5, 1.0])
-    refuse_outage(turns, answering, {"": 60.0}, reward, "no rollout", "")
+    refuse_outage(turns, answering, RunConfig(reward=reward), "no rollout", "")
     first = next(group for group in assign_credit(turns, "turn", "none").groups if group.turn == 1)
     assert first.values.tolist() == pytest.approx([1.5 * 0.5 - 0.25, 0.5 - 0.25 + 1.0, float("nan")], nan_ok=True)
 
@@ -158,13 +158,13 @@ def test_an_outage_of_either_side_is_no_reward_of_a_stop(lessons, tmp_path):
 
     def refuse(trees, client):
         turns = turns_of(trees, [0.5, 1.0])
-        refuse_outage(turns, client, {"": 60.0}, RewardConfig.model_validate(reward), "no rollout", "")
+        refuse_outage(turns, client, RunConfig.model_validate({"reward": reward}), "no rollout", "")
 
     def trees_of(client, *texts):
         return tree_sampler(client, Script(*texts), stop="answer", reward=reward).grow([SWEET], [len(texts)])
 
     answering = scored(lessons, tmp_path, Parrot(closed_book="citrus"), gain=False)
-    answering._client = Searched(answering.environment_client, out=["sugar"])
+    answering.environment_client = Searched(answering.environment_client, out=["sugar"])
     (tree,) = trees_of(answering, STOP, say("insulin"))
     assert [node.reward for node in tree.roots] == [1.0, None]
     with refused(EnvironmentUnavailableError):
@@ -178,7 +178,7 @@ def test_an_outage_of_either_side_is_no_reward_of_a_stop(lessons, tmp_path):
     assert [node.reward for node in tree.roots] == [None, 0.0]
     refuse([tree], silent)
     gaining = scored(lessons, tmp_path, Parrot(closed_book="citrus"))
-    gaining._client = Searched(gaining.environment_client, out=["sugar"])
+    gaining.environment_client = Searched(gaining.environment_client, out=["sugar"])
     (tree,) = trees_of(gaining, STOP)
     assert tree.roots[0].reward is None
 
@@ -282,7 +282,6 @@ def test_a_policy_learns_to_stop_at_a_high_price_and_to_search_at_none(settings,
                 "train.questions_per_step": 4,
                 "train.learning_rate": 0.005,
                 "train.save_steps": 8,
-                "train.guard": "warn",
             },
         )
         logged = records(train(config) / "metrics.jsonl")
@@ -307,7 +306,6 @@ def test_a_training_stops_searching_where_the_reader_knows_everything(run, undec
             "train.learning_rate": 0.005,
             "train.save_steps": 8,
             "train.validate_steps": 8,
-            "train.guard": "warn",
         },
     )
     folder = train(config)

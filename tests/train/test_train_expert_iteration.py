@@ -75,9 +75,8 @@ def test_unscored_cut_and_malformed_samples_are_never_imitated():
 def test_what_is_imitated_is_what_was_sampled(expert, client):
     ready = Ready(expert, client)
     (first, *_) = expert_rounds(expert, ready.policy, ready.tree_sampler, ready.weight_sync, client.questions("train"))
-    taught = [sample for several in first.demonstrations for sample in several]
-    assert taught
-    for sample in taught:
+    assert first.demonstrations
+    for sample in first.demonstrations:
         ((begin, end),) = sample.spans
         assert end == len(sample.ids)
         text = ready.tree_sampler.chat.tokenizer.decode(sample.ids)

@@ -164,7 +164,6 @@ def test_methods_learn_their_own_task_from_a_readers_choice(name, run, choices, 
                 "train.steps": 5,
                 "train.questions_per_step": 5,
                 "train.learning_rate": 0.005,
-                "train.guard": "warn",
             },
         )
         metrics = records(train(config) / "metrics.jsonl")

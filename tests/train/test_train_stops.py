@@ -46,7 +46,8 @@ def checkpoints(folder):
 def assert_left(config, undisturbed, step):
     """The run can be resumed, its logs end with `step`, and its only checkpoint is that of the undisturbed run after
     it, from which test_train_run.py goes on exactly."""
-    folder, checkpoint = RunFolder.reopen(config)
+    folder = RunFolder(config.run_folder)
+    checkpoint = folder.reopen(config)
     assert checkpoints(folder.path) == [checkpoint.name] == [f"checkpoint-{step}"]
     assert not folder.final.exists()
     assert without_seconds(folder.metrics) == without_seconds(undisturbed / "metrics.jsonl")[:step]

@@ -110,8 +110,9 @@ def test_the_best_policy_is_replaced_by_a_better_one_only_and_never_by_a_guess(t
     from types import SimpleNamespace
 
     from querylect.configs.schema import RewardConfig, RolloutConfig
+    from querylect.rollouts.checkpoints import best_record
     from querylect.train.distributed.processes import Processes
-    from querylect.train.validation import Validator, best_of
+    from querylect.train.validation import Validator
 
     folder = RunFolder(tmp_path)
     saved = []
@@ -121,7 +122,7 @@ def test_the_best_policy_is_replaced_by_a_better_one_only_and_never_by_a_guess(t
         turns = {"ndcg/turn1": value, "ndcg/turn2": 0.45}  # what the second turn reaches decides only at first
         Validator._keep_best(validator, step, {"step": step, **turns, "failed_searches": failed_searches})
     assert len(saved) == 2
-    assert best_of(folder)["step"] == 5
+    assert best_record(folder.path)["step"] == 5
 
 
 def test_the_turn_that_won_is_used_and_a_tie_goes_to_the_earlier(tmp_path):
@@ -154,26 +155,26 @@ def test_the_turn_that_won_is_used_and_a_tie_goes_to_the_earlier(tmp_path):
 
 def test_validation_questions_are_a_sample_of_the_split(settings, served):
     from querylect.envs.client.client import EnvironmentClient
-    from querylect.train.validation import validation_questions
+    from querylect.train.validation import draw_validation
 
     with served(ASKED) as url:
         config = change(settings, **{"client.urls": [url], "train.validate_steps": 1, "train.validation_questions": 2})
         with EnvironmentClient(config.client) as client:
             everything = change(config, **{"train.validation_questions": 99})
             two, all_texts = (
-                [question.text for question in validation_questions(run_config.train, client, [])]
+                [question.text for question in draw_validation(run_config.train, client, [])]
                 for run_config in (config, everything)
             )
             assert two == all_texts[:2] == [ASKED[2], ASKED[0]]
             assert set(all_texts) == set(ASKED)
             reseeded = change(config, seed=5)
-            assert validation_questions(reseeded.train, client, []) == validation_questions(config.train, client, [])
+            assert draw_validation(reseeded.train, client, []) == draw_validation(config.train, client, [])
             with refused(DataError, "train and validation"):
-                validation_questions(config.train, client, [Question("other", "A sore head?")])
+                draw_validation(config.train, client, [Question("other", "A sore head?")])
 
 
 def test_validation_without_its_split_is_refused(settings):
-    with refused(ConfigError, "train.validate_steps is 3"):
+    with refused(ConfigError, "train.validate_steps=0"):
         train(change(settings, **{"train.validate_steps": 3}))
 
 

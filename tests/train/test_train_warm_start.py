@@ -12,12 +12,11 @@ from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rewriters.stop import FIRST_UNSEARCHED
 from querylect.rollouts.checkpoints import find_checkpoint
-from querylect.train.grading import grader_of
 from querylect.train.imitation import imitation_loss
 from querylect.train.questions import worth_training
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
-from querylect.train.warm_start import TitleExample, _examples, demonstration, warm_start
+from querylect.train.warm_start import TitleExample, demonstration, title_examples, warm_start
 from safetensors.torch import load_file
 
 from ..lessons import change, records, without_seconds
@@ -51,18 +50,6 @@ def tree_sampler(warm, client):
     return tree_sampler_of(warm, client, engine_of(warm))
 
 
-def lessons_of(config, tree_sampler, questions):
-    """The lessons of a warm start with titles."""
-    return _examples(
-        config.train.warm_start, config.seed, tree_sampler, grader_of(config, tree_sampler.client), questions
-    )
-
-
-def selected_of(config, client, questions):
-    """The questions that are worth training on."""
-    return worth_training(config.train, config.reward, grader_of(config, client), questions)
-
-
 class Graded:
     """An environment that rewards the title of each question, and records its searches."""
 
@@ -85,12 +72,12 @@ def test_the_best_title_is_imitated_and_the_question_where_none_gains(warm, tree
     tree_sampler.client = probe = Graded(client, {})
     keep_all(monkeypatch)
     every = warm
-    lessons = {lesson.question.id: lesson for lesson in lessons_of(every, tree_sampler, questions)}
+    lessons = {lesson.question.id: lesson for lesson in title_examples(every, tree_sampler, questions)}
     assert {lesson.answer for lesson in lessons.values()} == {question.text.lower() for question in questions}
 
     second = {id: lesson.documents[-1].title for id, lesson in lessons.items() if lesson.documents}
     tree_sampler.client = Graded(client, second)
-    for lesson in lessons_of(every, tree_sampler, questions):
+    for lesson in title_examples(every, tree_sampler, questions):
         if lesson.documents:
             assert lesson.answer == second[lesson.question.id].lower()
     assert {id for id, _ in probe.searches} == {question.id for question in questions}
@@ -101,7 +88,7 @@ def test_where_no_title_earns_a_policy_that_may_stop_is_taught_to(warm, client, 
     config = change(warm, **{"rewriter.stop": True})
     tree_sampler = tree_sampler_of(config, client, engine_of(config))
     tree_sampler.client = Graded(client, {})
-    lesson, *_ = lessons_of(config, tree_sampler, client.questions("train"))
+    lesson, *_ = title_examples(config, tree_sampler, client.questions("train"))
     taught = demonstration(tree_sampler, lesson)
     (_, first), (begin, end) = taught.spans
     answer = tree_sampler.engine.tokenizer.decode(taught.ids[begin:end], skip_special_tokens=False)
@@ -138,7 +125,7 @@ def test_a_stop_in_turn_1_is_taught_where_the_reader_needs_no_document(warm, cli
     tree_sampler = tree_sampler_of(config, client, engine_of(config))
     titles = {"head": "About aspirin", "fat": "About statin", "pills": "About aspirin"}
     tree_sampler.client = Reading(client, titles, {"head": 1.0, "fat": 0.8, "gums": 0.7, "sugar": 0.1})
-    lessons = {lesson.question.id: lesson for lesson in lessons_of(config, tree_sampler, questions)}
+    lessons = {lesson.question.id: lesson for lesson in title_examples(config, tree_sampler, questions)}
     alone = {name for name, lesson in lessons.items() if lesson.documents is None}
     assert {"gums"} <= alone
     assert {"sugar", "pills"}.isdisjoint(alone)
@@ -190,7 +177,7 @@ def test_a_warm_start_that_was_stopped_is_begun_again(warm, monkeypatch):
 def test_an_outage_stops_the_warm_start(warm, tree_sampler, client):
     tree_sampler.client = Graded(client, {}, broken=True)
     with refused(EnvironmentUnavailableError, "client.deadline"):
-        list(lessons_of(warm, tree_sampler, client.questions("train")))
+        list(title_examples(warm, tree_sampler, client.questions("train")))
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -215,7 +202,8 @@ def test_imitating_makes_the_answer_likelier(warm, tree_sampler, client, tmp_pat
                              "train.warm_start.learning_rate": 0.01})  # fmt: skip
     policy = tree_sampler.engine.model
     examples = [
-        demonstration(tree_sampler, lesson) for lesson in lessons_of(config, tree_sampler, client.questions("train"))
+        demonstration(tree_sampler, lesson)
+        for lesson in title_examples(config, tree_sampler, client.questions("train"))
     ]
     with torch.no_grad():
         initial_loss = float(imitation_loss(policy, examples))
@@ -242,7 +230,7 @@ def test_training_questions_are_chosen_by_what_they_are_worth_raw(warm, client):
     assert len(set(worth.values())) > 1, "questions that are all worth the same would prove nothing"
     cut = sorted(worth.values())[len(worth) // 2]
     for lowest, highest in ((0.0, 1.0), (cut, 1.0), (0.0, cut), (cut, cut)):
-        selected = selected_of(change(warm, **{"train.raw_reward": [lowest, highest]}), client, questions)
+        selected = worth_training(change(warm, **{"train.raw_reward": [lowest, highest]}), client, questions)
         ids = [id for id, value in worth.items() if lowest <= value <= highest]
         assert [question.id for question in selected] == ids
 
@@ -254,7 +242,7 @@ def test_training_questions_may_be_chosen_by_another_metric_than_the_reward(warm
     shallow, chosen = change(warm, **{"reward.metric": "ndcg@1"}), []
     for metric in ("recall@1", "recall@5"):
         raw = {"train.raw_metric": metric, "train.raw_reward": [0.6, 1]}
-        chosen.append([question.id for question in selected_of(change(shallow, **raw), client, questions)])
+        chosen.append([question.id for question in worth_training(change(shallow, **raw), client, questions)])
         results = client.step(steps, metrics=[metric])
         assert chosen[-1] == [result.question_id for result in results if result.metrics[metric] >= 0.6]
     assert chosen[0] != chosen[1]

@@ -1,0 +1,378 @@
+"""The memory of a training process, estimated before anything is loaded. Imports neither torch nor transformers.
+
+The estimate adds memory resident for the whole run (weights, gradients, optimizer, reference model, copies) and the
+peak of each phase: sampling (vLLM, or the KV cache of the transformers engine), the update (activations of the longest
+tree that the token budgets allow) and the optimizer step (its temporaries).
+
+Activations are those of packed rows (train/packing) through a decoder with gated MLPs, RMS norms and rotary positions.
+Their bytes per token and layer were measured with saved-tensor hooks over widths and lengths; a test repeats this.
+Simplifications: every token budget is used up, the prompt takes all tokens that the last turn leaves, HEADROOM covers
+allocator fragmentation, and experts have the activations of dense layers.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..configs.schema import LoraConfig, PolicyConfig, RolloutConfig, RunConfig, TrainConfig
+from ..errors import ModelError
+from ..sources import resolve_model
+from .packing.limits import BLOCK, HEAD_CHUNK, HEAD_TOKENS
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
+    from .distributed.processes import Processes
+
+log = logging.getLogger(__name__)
+
+GIB = 2**30
+H100_GIB = 79.0
+"""Usable memory of an 80 GB H100, the GPU that the Slurm scripts target."""
+HEADROOM = 0.95
+"""Share of the memory that an estimate may use; the rest is for fragmentation and estimation errors."""
+GPU_RESERVED = int(2.5 * GIB)
+"""CUDA context and libraries, NCCL, the remainder of a sleeping vLLM, and an encoder of some 100M parameters."""
+CPU_RESERVED = 3 * GIB // 2
+"""Python with torch, transformers and TRL, what oneDNN compiles, and the gaps of a heap that keeps freed blocks
+(rollouts/memory.py; measured)."""
+ZERO_BUCKETS = 4 * 500_000_000
+"""DeepSpeed reduces and gathers through two buckets of 5e8 bfloat16 elements."""
+
+LAYER_BYTES = {"float32": (24.0, 16.0, 20.3, 8.1), "mixed": (26.0, 8.0, 12.3, 6.1), "bfloat16": (16.0, 8.0, 12.3, 6.1)}
+"""Bytes saved for the backward pass per token and layer, for each element of (hidden, intermediate, queries, keys).
+mixed: float32 weights under autocast to bfloat16."""
+GATHERED_BYTES = {"float32": (8.0, 4.0), "mixed": (4.0, 2.0), "bfloat16": (4.0, 2.0)}
+"""The same for packed attention without FlexAttention: per element of queries times gathered keys / 256, per key."""
+CHECKPOINT_ABOVE = 8 * GIB
+"""Activations from which `train.gradient_checkpointing: auto` recomputes layers, which costs a third of the update.
+Smaller ones fit beside the weights wherever these do."""
+BACKWARD_SHARE = 0.35
+"""Gradients alive at once in the backward pass of a layer, as a share of its saved tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A decoder of `layers` equal layers; widths are in elements of one token."""
+
+    parameters: int
+    hidden: int
+    intermediate: int
+    """Width of the MLP; for a mixture of experts, the total width of the active experts of a token."""
+    layers: int
+    queries: int
+    """Number of attention heads times head width."""
+    keys: int
+    """Number of key-value heads times head width."""
+    vocabulary: int
+    source: str = ""
+
+
+KNOWN = {
+    "smollm2-135m": ModelShape(134_500_000, 576, 1536, 30, 576, 192, 49_152),
+    "qwen2.5-3b": ModelShape(3_086_000_000, 2048, 11_008, 36, 2048, 256, 151_936),
+    "qwen2.5-7b": ModelShape(7_616_000_000, 3584, 18_944, 28, 3584, 512, 152_064),
+    "qwen3-0.6b": ModelShape(596_000_000, 1024, 3072, 28, 2048, 1024, 151_936),
+    "qwen3-1.7b": ModelShape(1_721_000_000, 2048, 6144, 28, 2048, 1024, 151_936),
+    "qwen3-4b": ModelShape(4_022_000_000, 2560, 9728, 36, 4096, 1024, 151_936),
+    "qwen3-8b": ModelShape(8_191_000_000, 4096, 12_288, 36, 4096, 1024, 151_936),
+    "qwen3-14b": ModelShape(14_768_000_000, 5120, 17_408, 40, 5120, 1024, 151_936),
+    "qwen3-32b": ModelShape(32_762_000_000, 5120, 25_600, 64, 8192, 1024, 151_936),
+    "llama-3.2-3b": ModelShape(3_213_000_000, 3072, 8192, 28, 3072, 1024, 128_256),
+}
+"""Published dimensions of common models, by the prefix of their name on the Hub."""
+
+
+def shape_of(model: str) -> ModelShape | None:
+    """The dimensions of `policy.model`: from the config.json of a folder, an installed package or the Hub cache, else
+    as published, by its name or that of its GGUF file. None if unknown."""
+    try:
+        folder = Path(resolve_model(model))
+    except ModelError:
+        return None
+    names = [Path(model).name, *(path.stem for path in sorted(folder.glob("*.gguf")))]
+    with suppress(ImportError, OSError, KeyError, TypeError, ValueError):  # no such file, or of another kind of model
+        path = folder / "config.json"
+        if not path.is_file():
+            from huggingface_hub import try_to_load_from_cache
+
+            path = Path(str(try_to_load_from_cache(model, "config.json")))
+        return from_config(json.loads(path.read_text(encoding="utf-8")), f"{model}, by its config.json")
+    published = (shape for name in names for key, shape in KNOWN.items() if name.lower().startswith(key))
+    return next((replace(shape, source=f"{model}, by its published sizes") for shape in published), None)
+
+
+def from_config(config: Mapping[str, Any], source: str = "") -> ModelShape:
+    """The dimensions in transformers' config.json. Raises KeyError if it does not describe such a decoder."""
+    tied = config.get("tie_word_embeddings", True)
+    config = config.get("text_config") or config
+    hidden, layers, words = int(config["hidden_size"]), int(config["num_hidden_layers"]), int(config["vocab_size"])
+    heads = int(config["num_attention_heads"])
+    width = int(config.get("head_dim") or hidden // heads)
+    queries, keys = heads * width, int(config.get("num_key_value_heads") or heads) * width
+    inner = int(config["intermediate_size"])
+    mlp = 3 * hidden * inner
+    if experts := int(config.get("num_experts") or config.get("num_local_experts") or 0):
+        inner = int(config.get("moe_intermediate_size") or inner)
+        mlp = experts * (3 * hidden * inner + hidden)
+        inner *= int(config.get("num_experts_per_tok") or 1)
+    layer = 2 * hidden * (queries + keys) + mlp + 2 * hidden
+    heads_and_embeddings = words * hidden * (1 if config.get("tie_word_embeddings", tied) else 2)
+    parameters = layers * layer + heads_and_embeddings + hidden
+    return ModelShape(parameters, hidden, inner, layers, queries, keys, words, source)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLayout:
+    """The processes of a run, one per GPU, and the sharding of the training state."""
+
+    processes: int = 1
+    zero: Literal[0, 2, 3] = 0
+    """DeepSpeed's ZeRO stage; 0 is plain DDP, where each process holds everything."""
+    gpu_gib: float | None = H100_GIB
+    """Memory of a GPU; None for the CPU."""
+    bfloat16: bool = True
+    """Whether the device supports bfloat16 arithmetic."""
+    fsdp: bool = False
+    """Whether FSDP2 splits all of it; `zero` is 0 then."""
+
+    @property
+    def sharding(self) -> str:
+        """What splits the training state, such as "ZeRO-2"; "" for DDP and one process."""
+        return "FSDP2" if self.fsdp else f"ZeRO-{self.zero}" if self.zero else ""
+
+    @property
+    def splits_weights(self) -> bool:
+        """Whether every process holds a part of the weights."""
+        return self.zero == 3 or self.fsdp
+
+    def arithmetic(self, policy: PolicyConfig) -> str:
+        """float32, bfloat16, or mixed: float32 weights under autocast to bfloat16."""
+        in_bfloat16 = policy.dtype == "bfloat16" or (policy.dtype == "auto" and self.bfloat16)
+        # DeepSpeed and FSDP2 compute with bfloat16 copies
+        mixed = policy.lora is None and policy.dtype == "auto" and not self.sharding
+        return "float32" if not in_bfloat16 else "mixed" if mixed else "bfloat16"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Bytes of one process."""
+
+    layout: ProcessLayout
+    shape: ModelShape
+    resident: Mapping[str, int]
+    """Memory allocated for the whole run, by name."""
+    phases: Mapping[str, Mapping[str, int]]
+    """Additional memory of each phase, by name."""
+
+    def of_phase(self, name: str) -> int:
+        """Peak bytes of a phase."""
+        return sum(self.resident.values()) + sum(self.phases[name].values())
+
+    @property
+    def highest(self) -> str:
+        """The phase with the highest peak."""
+        return max(self.phases, key=self.of_phase)
+
+    @property
+    def peak(self) -> int:
+        """Peak bytes of that phase."""
+        return self.of_phase(self.highest)
+
+    def fits(self, available: float | None = None) -> bool:
+        """Whether it fits into `available` bytes (None: the memory of its GPU)."""
+        return self.peak <= HEADROOM * ((self.layout.gpu_gib or 0) * GIB if available is None else available)
+
+    def lines(self) -> list[str]:
+        """A readable summary: the peak and its parts."""
+        layout = self.layout
+        unit = "CPU process" if layout.gpu_gib is None else "GPU"
+        number = f"{layout.processes} {unit}" + ("s" if layout.processes > 1 else "")
+        sharding = f" with {layout.sharding}" if layout.sharding else ""
+        output = [
+            f"{self.peak / GIB:.1f} GiB per {unit} on {number}{sharding}, in the {self.highest} ({self.shape.source})"
+        ]
+        for name, parts in (("always", self.resident), *self.phases.items()):
+            listed = ", ".join(f"{part} {size / GIB:.2f}" for part, size in parts.items() if size >= GIB / 100)
+            total = "" if name == "always" else f" = {self.of_phase(name) / GIB:.2f}"
+            output.append(f"{name}: {listed or 'nothing'}{total}")
+        return output
+
+
+def estimate(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> MemoryEstimate:
+    """The memory of one process of a run whose policy has this shape."""
+    policy, rollout, train = config.policy, config.rollout, config.train
+    on_gpu, full, arithmetic = layout.gpu_gib is not None, policy.lora is None, layout.arithmetic(policy)
+    weights, trained = shape.parameters, trained_parameters(policy.lora, shape)
+    size = 2 if arithmetic == "bfloat16" else 4
+    shards = layout.processes if layout.sharding else 1
+    stored_size = 4 if full and layout.fsdp else size
+    stored = stored_size * (weights // shards if layout.splits_weights else weights)
+    # as every process loads it (`trainable_dtype` of train/arguments.py)
+    in_float32 = full and policy.dtype == "auto" and not (layout.zero and not train.warm_start.questions)
+    loaded = (4 if in_float32 or arithmetic == "float32" else 2) * weights
+    resident = {
+        "weights": stored + (0 if full else 4 * trained // (shards if layout.fsdp else 1)),
+        "gradients": 4 * trained // shards,
+        "optimizer": (12 if layout.zero else 8) * trained // shards,
+    }
+    if layout.zero:
+        resident["DeepSpeed's buckets"] = min(ZERO_BUCKETS, 8 * trained)
+    elif layout.processes > 1 and not layout.fsdp:
+        resident["DDP's buckets"] = 4 * trained
+    offloaded = full and not layout.splits_weights and on_gpu  # train/trainer.py
+    if train.beta > 0 and not offloaded:
+        resident["reference"] = stored if full else 4 * trained
+    if rollout.engine == "transformers" and (not full or layout.splits_weights or train.staleness):
+        resident["copy to sample from"] = loaded
+    resident["reserved"] = GPU_RESERVED if on_gpu else CPU_RESERVED
+
+    vllm = int(rollout.vllm.gpu_memory_utilization * (layout.gpu_gib or 0) * GIB) if rollout.engine == "vllm" else 0
+    phases = {
+        "rollout": _sampling(config, shape, layout, vllm, stored_size),
+        "update": _activations(config, shape, layout, checkpoints_layers(config, shape, layout)),
+        "optimizer step": {"temporaries": 4 * trained // shards if on_gpu else 0},
+    }
+    if train.beta > 0 and offloaded:
+        phases["reference"] = {"reference": size * weights}
+    if vllm and not rollout.vllm.enable_sleep_mode:
+        phases |= {name: {**parts, "vLLM": vllm} for name, parts in phases.items() if name != "rollout"}
+    if layout.sharding:  # until the weights are split they are whole, and gradients and optimizer not there
+        later = sum(part for name, part in resident.items() if name not in ("reserved", "copy to sample from"))
+        phases["loading"] = {"whole weights, vLLM": max(0, loaded + vllm - later)}
+    return MemoryEstimate(layout, shape, resident, phases)
+
+
+def longest_tree(rollout: RolloutConfig, settings: TrainConfig) -> tuple[int, int, int]:
+    """(computed tokens of the largest micro-batch, sampled tokens among them, tokens of its longest sequence)."""
+    branching = rollout.branching
+    turns = len(branching)
+    doc_tokens = rollout.documents * rollout.document_tokens
+    doc_tokens = doc_tokens if rollout.observation_tokens is None else min(doc_tokens, rollout.observation_tokens)
+    prompt = max(16, rollout.max_prompt_tokens - rollout.earlier_tokens(turns))
+    path = prompt + turns * rollout.max_new_tokens + doc_tokens * (turns - 1)
+    nodes = [prod(branching[:turn]) for turn in range(1, turns + 1)]
+    sampled = sum(nodes) * rollout.max_new_tokens
+    packed = prompt + sampled + doc_tokens * sum(nodes[:-1])
+    trees = settings.questions_per_micro_batch
+    computed = packed if settings.packing else nodes[-1] * path
+    scored = sampled if settings.packing else nodes[-1] * (path - prompt)
+    limit = max(path, settings.max_tokens_per_micro_batch or trees * computed)
+    return min(limit, trees * computed), min(limit, trees * scored), path
+
+
+def trained_parameters(lora: LoraConfig | None, shape: ModelShape) -> int:
+    """Number of trained parameters: all, or those of the LoRA adapters."""
+    if lora is None:
+        return shape.parameters
+    hidden, inner, queries, keys = shape.hidden, shape.intermediate, shape.queries, shape.keys
+    widths = {"q_proj": hidden + queries, "k_proj": hidden + keys, "v_proj": hidden + keys, "o_proj": queries + hidden}
+    widths |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), hidden + inner)
+    modules = widths if lora.target_modules == "all-linear" else lora.target_modules
+    return lora.r * sum(widths.get(name, 0) for name in modules) * min(lora.last_layers or shape.layers, shape.layers)
+
+
+def checkpoints_layers(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> bool:
+    """`train.gradient_checkpointing`, with `auto` resolved."""
+    setting = config.train.gradient_checkpointing
+    if setting != "auto":
+        return setting
+    return _activations(config, shape, layout, checkpointing=False)["activations"] > CHECKPOINT_ABOVE
+
+
+def resolve_gradient_checkpointing(
+    config: RunConfig, model: "PreTrainedModel | PeftModel", processes: "Processes"
+) -> bool:
+    """`train.gradient_checkpointing` with `auto` resolved by the estimate for this policy and this machine."""
+    import torch
+
+    from ..rollouts.policy import torch_dtype
+    from .sharding import uses_fsdp, zero_stage
+
+    if config.train.gradient_checkpointing != "auto":
+        return config.train.gradient_checkpointing
+    try:
+        shape = from_config(model.config.to_dict())
+    except (KeyError, TypeError, ValueError):
+        log.warning("train.gradient_checkpointing is auto and taken as false: the policy's sizes cannot be read")
+        return False
+    device, bfloat16 = processes.device, torch_dtype(config.policy) == torch.bfloat16
+    gpu_gib = torch.cuda.get_device_properties(device).total_memory / GIB if device.type == "cuda" else None
+    zero: Literal[0, 2, 3] = 3 if zero_stage() == 3 else 2 if zero_stage() else 0
+    layout = ProcessLayout(processes.count, zero, gpu_gib, bfloat16, uses_fsdp())
+    result = checkpoints_layers(config, shape, layout)
+    log.info("train.gradient_checkpointing is auto: %s for the longest tree of this policy", "on" if result else "off")
+    return result
+
+
+def advice(config: RunConfig, needed: MemoryEstimate) -> str:
+    """What to change first where a run does not fit, by the phase that needs most."""
+    if config.policy.lora is None and sum(needed.resident.values()) > (needed.layout.gpu_gib or 0) * GIB / 2:
+        return "train adapters (policy.lora={}), or split weights over more GPUs (configs/deepspeed/zero3.json)"
+    if needed.highest == "rollout":
+        return "lower rollout.micro_batch or rollout.vllm.gpu_memory_utilization"
+    if "vLLM" in needed.phases[needed.highest]:
+        return "free vLLM's memory during the update (rollout.vllm.enable_sleep_mode=true)"
+    return (
+        "recompute layers in the backward pass (train.gradient_checkpointing=true), compute a tree in parts "
+        "(train.max_tokens_per_micro_batch), or lower rollout.max_new_tokens"
+    )
+
+
+def _sampling(
+    config: RunConfig, shape: ModelShape, layout: ProcessLayout, vllm: int, stored_size: int
+) -> dict[str, int]:
+    """vLLM; or KV cache and logits of the sequences that the transformers engine samples in one batch."""
+    rollout, arithmetic = config.rollout, layout.arithmetic(config.policy)
+    if rollout.engine != "transformers":
+        parts = {"vLLM": vllm} if vllm else {}
+        if layout.splits_weights:  # rollouts/weights.py
+            largest = max(shape.parameters // shape.layers, shape.vocabulary * shape.hidden)
+            parts["gathered layer"] = stored_size * largest
+        return parts
+    size = 4 if arithmetic == "float32" else 2
+    sequences = prod(rollout.branching) * max(1, config.train.questions_per_step // layout.processes)
+    rows = min(rollout.micro_batch, sequences)
+    cached = rows // rollout.branching[-1] * rollout.max_prompt_tokens + rows * rollout.max_new_tokens
+    parts = {"keys and values": cached * 2 * shape.keys * shape.layers * size}
+    parts["logits"] = rows * shape.vocabulary * (size + 8)
+    if arithmetic == "mixed":
+        parts["weights cast to bfloat16"] = 2 * shape.parameters
+    return parts
+
+
+def _activations(config: RunConfig, shape: ModelShape, layout: ProcessLayout, checkpointing: bool) -> dict[str, int]:
+    """Memory of the forward and backward pass of a micro-batch, by part."""
+    tokens, sampled, path = longest_tree(config.rollout, config.train)
+    train, lora, arithmetic = config.train, config.policy.lora, layout.arithmetic(config.policy)
+    on_gpu, size = layout.gpu_gib is not None, 4 if arithmetic == "float32" else 2
+    depth = shape.layers if lora is None else min(lora.last_layers or shape.layers, shape.layers)
+    widths = (shape.hidden, shape.intermediate, shape.queries, shape.keys)
+    layer = sum(factor * width for factor, width in zip(LAYER_BYTES[arithmetic], widths, strict=True))
+    if lora is not None and arithmetic != "float32":
+        layer += 6 * shape.hidden  # each adapter of a layer casts its own copy of the input
+    if train.packing and not on_gpu:
+        by_query, by_key = GATHERED_BYTES[arithmetic]
+        visible_keys = min(path / 2 + BLOCK, tokens)
+        layer += by_query * shape.queries * visible_keys / BLOCK + by_key * visible_keys
+    residual = shape.hidden * (2 if arithmetic == "bfloat16" else 4)
+    saved = shape.layers * residual + layer if checkpointing else depth * layer
+    parts = {"activations": int(tokens * (saved + BACKWARD_SHARE * layer))}
+    if arithmetic == "mixed":
+        parts["weights cast to bfloat16"] = 2 * shape.parameters
+    tile = min(sampled, HEAD_TOKENS) * min(shape.vocabulary, HEAD_CHUNK // HEAD_TOKENS)  # train/packing/head.py
+    parts["output head"] = tile * (size if on_gpu else size + 24) + 2 * residual * sampled
+    if lora is None:  # its gradient in float32, and as it is added up
+        parts["output head"] += (6 if arithmetic == "bfloat16" else 4) * shape.vocabulary * shape.hidden
+    if layout.splits_weights:  # of two layers; in FSDP2 also as they arrive, and float32 gradients of one
+        of_layers = (12 if layout.fsdp else 4) * shape.parameters // shape.layers
+        if layout.fsdp and train.max_tokens_per_micro_batch is not None:  # while a piece is computed again
+            of_layers += 2 * shape.parameters
+        parts["gathered layers"] = of_layers + 4 * shape.vocabulary * shape.hidden
+    return parts

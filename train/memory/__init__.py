@@ -1,1 +1,0 @@
-"""Memory estimates of training runs."""
