@@ -50,7 +50,7 @@ class Group:
     @property
     def scored(self) -> list[float]:
         """The values that are known."""
-        return self.values[~np.isnan(self.values)].tolist()
+        return [value for value in self.values.tolist() if value == value]
 
     @property
     def has_signal(self) -> bool:

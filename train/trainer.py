@@ -194,13 +194,12 @@ class TreeTrainer(GRPOTrainer):
         if settings.acts_without_advantage and limit is None:
             computed[:] = True
         collective = self.processes.count > 1 or uses_deepspeed()
-        batches, begin = list[TurnBatch](), rows.start
+        batches, end = list[TurnBatch](), rows.start
         for start in range(0, len(trees), size):
             part = trees[start : start + size]
-            end = begin + sum(1 for tree in part for _ in tree.walk())
-            columns = (values[begin:end] for values in (turns.leaves, credit.advantages, computed))
+            its = slice(end, end := end + sum(1 for tree in part for _ in tree.walk()))
+            columns = turns.leaves[its], credit.advantages[its], computed[its]
             batches.append(turn_batch(part, *columns, collective, self.accelerator.device))
-            begin = end
         if settings.num_iterations > 1:
             batches = [replace(batch, old_logps=self._logps_of(self.model, batch)) for batch in batches]
         if settings.beta:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import fsum, nan
 
 import numpy as np
@@ -93,13 +93,18 @@ def turns_of(trees: Sequence[Tree], weights: Sequence[float], count: Callable[[s
             seen = history | {words(rewrite) for rewrite in node.rewrite.rewrites}
             stack += [(child, len(columns), seen) for child in reversed(node.children)]
             columns.append(row)
-    names = {name for its in figures for name in its}
+    number_of, parent_of, turn, state, leaf_count, tokens = np.array(columns, np.int64).reshape(-1, 6).T
     return Turns(
-        [tree.question.id for tree in trees],
-        max((tree.turns for tree in trees), default=1),
-        *np.array(columns, np.int64).reshape(-1, 6).T,
-        np.array(values, np.float64),
-        {name: np.array([its.get(name, nan) for its in figures], np.float64) for name in names},
+        questions=[tree.question.id for tree in trees],
+        depth=max((tree.turns for tree in trees), default=1),
+        tree=number_of,
+        parent=parent_of,
+        turn=turn,
+        state=state,
+        leaves=leaf_count,
+        tokens=tokens,
+        value=np.array(values, np.float64),
+        figures={name: np.array([row.get(name, nan) for row in figures]) for name in {*chain.from_iterable(figures)}},
     )
 
 
@@ -144,22 +149,19 @@ def gather(turns: Turns, processes: Processes) -> tuple[Turns, slice]:
     parts = processes.all_gather(turns)
     rows = [0, *accumulate(len(part.turn) for part in parts)]
     trees = [0, *accumulate(len(part.questions) for part in parts)]
-
-    def joined(name: str) -> Ints:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    def figure(name: str) -> Floats:
-        return np.concatenate([part.figures.get(name, np.full(len(part.turn), nan)) for part in parts])
-
+    parents = [np.where(part.parent < 0, -1, part.parent + start) for part, start in zip(parts, rows, strict=False)]
+    figures = sorted({name for part in parts for name in part.figures})
     every = Turns(
-        [name for part in parts for name in part.questions],
-        max(part.depth for part in parts),
-        np.concatenate([part.tree + start for part, start in zip(parts, trees, strict=False)]),
-        np.concatenate(
-            [np.where(part.parent < 0, -1, part.parent + start) for part, start in zip(parts, rows, strict=False)]
-        ),
-        *map(joined, ("turn", "state", "leaves", "tokens", "value")),
-        {name: figure(name) for name in sorted({name for part in parts for name in part.figures})},
+        questions=[name for part in parts for name in part.questions],
+        depth=max(part.depth for part in parts),
+        tree=np.concatenate([part.tree + start for part, start in zip(parts, trees, strict=False)]),
+        parent=np.concatenate(parents),
+        turn=np.concatenate([part.turn for part in parts]),
+        state=np.concatenate([part.state for part in parts]),
+        leaves=np.concatenate([part.leaves for part in parts]),
+        tokens=np.concatenate([part.tokens for part in parts]),
+        value=np.concatenate([part.value for part in parts]),
+        figures={name: np.concatenate([part.figure(name) for part in parts]) for name in figures},
     )
     return every, slice(rows[processes.rank], rows[processes.rank + 1])
 

@@ -165,4 +165,5 @@ def net_values(turns: Turns, metric: str) -> dict[str, float]:
 def _reached(turns: Turns, turn: int) -> NDArray[np.bool_]:
     """(n,) the scored turns with which the paths count in `turn`."""
     stopped = (turns.turn < turn) & (turns.figure("stopped") == 1)
-    return ((turns.turn == turn) | stopped) & turns.scored
+    reached: NDArray[np.bool_] = ((turns.turn == turn) | stopped) & turns.scored
+    return reached
