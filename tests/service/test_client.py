@@ -7,7 +7,6 @@ import socket
 
 import pytest
 from querylect.configs.schema import ClientConfig, DatasetConfig
-from querylect.data.types import Question
 from querylect.envs.client import client as client_module
 from querylect.envs.client.client import EnvironmentClient, RetryClock, Step
 from querylect.envs.environment import Environment
@@ -103,17 +102,6 @@ def steps(*texts, question="q-head"):
     return [Step(question_id=question, plan=SearchPlan.of(text)) for text in texts]
 
 
-def test_the_plain_way(client):
-    assert client.info().splits == {"test": 3, "train": 1}
-    assert client.questions("train") == [Question("q-gums", "bleeding gums")]
-    (found,) = client.search([SearchPlan.of("blood glucose", k=1)])
-    assert found.ranking[0].document.text == "insulin lowers blood glucose"
-    (result,) = client.step(steps("triptan headache"), with_text=True, metrics=["recall@2"])
-    assert (result.reward, result.metrics["recall@2"], result.ranking[0].id) == (1.0, 1.0, "triptan")
-    assert client.step([]) == []
-    assert client.last_failure is None
-
-
 def test_many_steps_go_in_parts_and_come_back_in_order(scripted, connect, monkeypatch):
     monkeypatch.setattr(client_module, "MAX_PLANS_PER_REQUEST", 8)
     flapping, url = scripted
@@ -133,6 +121,8 @@ def test_questions_are_read_page_by_page(client, monkeypatch):
 
 def test_a_dead_service_makes_searches_fail_after_growing_pauses(dead, connect, pauses):
     with connect(dead, config=PATIENT.model_copy(update={"deadline": 35.0})) as client:  # own clock
+        assert client.step([]) == []
+        assert client.last_failure is None
         assert client.step(steps("a", "b", "c")) == [None, None, None]
         assert dead in client.last_failure
         assert "ConnectError" in client.last_failure
