@@ -175,11 +175,11 @@ class Environment:
         by_terms = dict(zip(depths, zip(ranked, truncated, strict=True), strict=True))
         return [self._fused(plan, by_terms, excluded) for plan, excluded in zip(plans, left_out, strict=True)]
 
-    def _depth(self, asked: int, left_out: int) -> int:
-        """How many documents a probe has to rank so that `asked` remain after `left_out` are removed. Fewer may remain
+    def _depth(self, k: int, left_out: int) -> int:
+        """How many documents a probe has to rank so that `k` remain after `left_out` are removed. Fewer may remain
         if the retriever has a depth limit."""
         limit = depth_limit_of(self._retriever)
-        return asked + left_out if limit is None else max(asked, min(asked + left_out, limit))
+        return k + left_out if limit is None else max(k, min(k + left_out, limit))
 
     def _fused(
         self, plan: SearchPlan, by_terms: Mapping[tuple[Term, ...], tuple[Scored, int]], left_out: Sequence[int]

@@ -155,8 +155,8 @@ class EnvironmentClient:
         the service refuses.
         """
         requests = [(b - a, SearchRequest(plans=list(plans[a:b]), with_text=with_text)) for a, b in _parts(plans)]
-        found = self._wait(self._send("/v1/search", requests, SearchResponse))
-        results = [result for result in found if result is not None]
+        outcomes = self._wait(self._send("/v1/search", requests, SearchResponse))
+        results = [result for result in outcomes if result is not None]
         if len(results) < len(plans):
             raise self._unavailable()
         return results

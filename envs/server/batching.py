@@ -119,9 +119,9 @@ class Batcher:
             self._queue.put_nowait(pending)
             self._work += pending.work
         self._metrics.queue.set(len(self._pending))
-        if waiting := {key: self._pending[key].ranking for key in keys if key not in rankings}:
-            await asyncio.wait(waiting.values())  # unlike gather, it cancels none that others wait for
-            rankings |= {key: future.result() for key, future in waiting.items()}
+        if futures := {key: self._pending[key].ranking for key in keys if key not in rankings}:
+            await asyncio.wait(futures.values())  # unlike gather, it cancels none that others wait for
+            rankings |= {key: future.result() for key, future in futures.items()}
         self._metrics.truncated.inc(sum(rankings[key].truncated for key in keys))
         return [rankings[key] for key in keys]
 
@@ -136,8 +136,8 @@ class Batcher:
         """Search plans together; where that fails, each by itself, so that none fails for another."""
         started, plans = time.perf_counter(), [pending.plan for pending in batch]
         try:
-            found = await asyncio.get_running_loop().run_in_executor(self._thread, self._environment.rank, plans)
-            rankings = list(zip(batch, found, strict=True))
+            ranked = await asyncio.get_running_loop().run_in_executor(self._thread, self._environment.rank, plans)
+            rankings = list(zip(batch, ranked, strict=True))
         except Exception as error:  # noqa: BLE001 - whatever it is, the requests that hold the plan report it
             # a service behind the retriever may be down: then no plan is at fault
             if len(batch) == 1 or isinstance(error, EnvironmentUnavailableError):

@@ -77,7 +77,7 @@ class RequestMiddleware:
             headers = Headers(scope=scope)
             self._check_sender(scope["path"], headers)
             if scope["method"] == "POST":
-                await self._read(body, headers, receive)
+                await self._receive_body(body, headers, receive)
                 receive = _replayed(bytes(body), receive)
             await self._app(scope, receive, send_counted)
         except HTTPException as refused:
@@ -107,7 +107,7 @@ class RequestMiddleware:
                 {"WWW-Authenticate": "Bearer"},
             )
 
-    async def _read(self, body: bytearray, headers: Headers, receive: Receive) -> None:
+    async def _receive_body(self, body: bytearray, headers: Headers, receive: Receive) -> None:
         """Read the body into `body`; HTTPException where it is too large or too slow."""
         declared = headers.get("content-length", "")
         size, more = int(declared) if declared.isdecimal() else 0, True

@@ -59,9 +59,9 @@ def serve(
     if extend is not None and config.workers > 1:
         message = f"env.workers is {config.workers}; a rewriter is held by one. Set it to 1."
         raise UserError(message)
-    one = partial(open_app, config, token, extend)
+    open_here = partial(open_app, config, token, extend)
     settings = uvicorn.Config(
-        one if config.workers == 1 else partial(_open_worker, one, os.getpid()),
+        open_here if config.workers == 1 else partial(_open_worker, open_here, os.getpid()),
         config.host,
         config.port,
         factory=True,

@@ -112,6 +112,6 @@ class Contexts:
                 "a search got no answer before client.deadline. Check the service and run the command again."
             )
         of_steps = iter([result.ranking for result in results if result is not None])
-        found = self._client.search(without_steps, with_text=True) if without_steps else []
-        of_others = iter([result.ranking for result in found])
+        results_of_others = self._client.search(without_steps, with_text=True) if without_steps else []
+        of_others = iter([result.ranking for result in results_of_others])
         return [next(of_steps if name in self._known else of_others) for name, _ in plans]
