@@ -58,7 +58,7 @@ class TrainConfig(Section):
     prefix again, with the same loss and gradient; a longer sequence is computed alone. None: whole trees."""
     samples_per_update: Annotated[int, Field(ge=1)] | None = None
     """Update on a subsample of this many members per group, sampled by the size of their advantages and reweighted so
-    that the expected gradient is unchanged (train/subsampling.py); None: all members."""
+    that the expected gradient is unchanged (train/credit.py); None: all members."""
     raw_reward: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=2, max_length=2)] = [0.0, 1.0]
     """Train only on questions whose unrewritten search scores in this range, [lowest, highest], by `raw_metric`.
     A question whose relevant documents are far down its ranking rarely gives a signal, and costs time."""

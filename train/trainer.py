@@ -197,8 +197,8 @@ class TreeTrainer(GRPOTrainer):
         batches, end = list[TurnBatch](), rows.start
         for start in range(0, len(trees), size):
             part = trees[start : start + size]
-            its = slice(end, end := end + sum(1 for tree in part for _ in tree.walk()))
-            columns = turns.leaves[its], credit.advantages[its], computed[its]
+            begin, end = end, end + sum(1 for tree in part for _ in tree.walk())
+            columns = turns.leaves[begin:end], credit.advantages[begin:end], computed[begin:end]
             batches.append(turn_batch(part, *columns, collective, self.accelerator.device))
         if settings.num_iterations > 1:
             batches = [replace(batch, old_logps=self._logps_of(self.model, batch)) for batch in batches]

@@ -153,14 +153,23 @@ def _forward(
     return torch.cat(parts, dim=2).transpose(1, 2), None
 
 
+def _compiled_only(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> Any:
+    if not torch.compiler.is_dynamo_compiling():
+        raise ModelError(
+            "torch.compile is disabled, and without it FlexAttention materializes the scores of all pairs of tokens. "
+            "Set train.packing to false."
+        )
+    return flex_attention(query, key, value, **how)
+
+
 @cache
-def _flex_kernel(device: str) -> Callable[..., Tensor]:
+def _flex_kernel(device: str) -> Callable[..., Any]:
     """FlexAttention, compiled on CUDA; on a CPU the eager version, which materializes all scores, for tests."""
     if device == "cuda":
         # fullgraph: past the limit it raises, where it would else run uncompiled
         limits: dict[str, Any] = {"recompile_limit": RECOMPILATIONS}  # not in the overloads of torch 2.13
-        return torch.compile(flex_attention, fullgraph=True, dynamic=False, **limits)
-    return flex_attention  # type: ignore[return-value]
+        return torch.compile(_compiled_only, fullgraph=True, dynamic=False, **limits)
+    return flex_attention
 
 
 def _flex(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scaling: float | None, dropout: float) -> Tensor:
@@ -174,7 +183,7 @@ def _flex(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scaling: f
     if not grouped:
         key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
     kernel = _flex_kernel(query.device.type)
-    out = kernel(query, key, value, block_mask=mask, scale=scaling, enable_gqa=grouped and repeats > 1)
+    out: Tensor = kernel(query, key, value, block_mask=mask, scale=scaling, enable_gqa=grouped and repeats > 1)
     return out[:, :, :tokens]
 
 

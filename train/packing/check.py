@@ -67,7 +67,7 @@ def compare(model: "PreTrainedModel | PeftModel", kind: Kind = "sdpa") -> tuple[
     one padded batch against single rows.
     """
     draw = np.random.default_rng(0).integers
-    words = int(model.get_input_embeddings().weight.shape[0])  # type: ignore[arg-type]
+    words = int(model.get_input_embeddings().weight.shape[0])  # type: ignore[index]
     prompt = draw(words, size=PROMPT)
     stems = [np.concatenate([prompt, draw(words, size=length)]) for length in (9, 14)]
     rows = [np.concatenate([stem, draw(words, size=length)]) for stem in stems for length in (5, 8)]

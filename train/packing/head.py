@@ -62,7 +62,7 @@ def score(
         hidden: Tensor = policy.base_model(**piece.inputs, use_cache=False).last_hidden_state
         return hidden.flatten(0, 1)[piece.predictors]
 
-    def forward(**_: object) -> Scores:
+    def forward(**_inputs: object) -> Scores:
         recompute = len(computed) > 1 and torch.is_grad_enabled()
         parts = []
         for piece in computed:
