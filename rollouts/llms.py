@@ -129,10 +129,9 @@ class LocalModel:
 
     def _first(self, likeliest: Mapping[int, float]) -> dict[str, float]:
         """Log-probabilities by token text instead of id; of ids with equal text the likeliest is kept."""
-        tokens = self._engine.tokenizer.batch_decode([[token_id] for token_id in likeliest])
         by_token: dict[str, float] = {}
-        for token, logprob in zip(tokens, likeliest.values(), strict=True):
-            by_token.setdefault(token, logprob)
+        for token_id, logprob in likeliest.items():
+            by_token.setdefault(self._engine.tokenizer.decode([token_id]), logprob)
         return by_token
 
     @cached_property

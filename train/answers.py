@@ -247,8 +247,11 @@ def reader_metrics(client: object, processes: Processes) -> Mapping[str, float]:
     if not isinstance(client, AnswerClient):
         return {}
     parts = processes.all_gather(client.take_figures())
-    names = ("calls", "cached", "missing", "tokens")
-    record: dict[str, float] = {f"reader/{name}": sum(getattr(part, name) for part in parts) for name in names}
+    record: dict[str, float] = {
+        f"reader/{name}": sum(getattr(part, name) for part in parts)
+        for name in ("calls", "cached", "missing", "tokens")
+    }
     record["seconds/read"] = max(part.seconds for part in parts)
-    raw_scores = [score for part in parts for score in part.raw_scores]
-    return {**record, **({"answer/raw": sum(raw_scores) / len(raw_scores)} if raw_scores else {})}
+    if raw_scores := [score for part in parts for score in part.raw_scores]:
+        record["answer/raw"] = sum(raw_scores) / len(raw_scores)
+    return record

@@ -58,11 +58,8 @@ def expert_rounds(
         weight_sync.sleep()
         best = [sample for tree in trees if (sample := best_sample(tree)) is not None]
         rewards = [root.reward for tree in trees for root in tree.roots if root.reward is not None]
-        figures = {
-            "round": number,
-            "imitated_share": round(len(best) / len(trees), 6),
-            "reward_mean": round(fmean(rewards), 6) if rewards else 0.0,
-        }
+        figures = {"round": number, "imitated_share": round(len(best) / len(trees), 6)}
+        figures["reward_mean"] = round(fmean(rewards), 6) if rewards else 0.0
         log.info("expert iteration, round %d of %d: %s", number, ROUNDS, figures)
         yield Round([_demonstration(sample) for sample in best], figures)
 
@@ -76,7 +73,6 @@ def best_sample(tree: Tree) -> Node | None:
 
 
 def _demonstration(node: Node) -> Demonstration:
-    """The prompt and completion of a sample, in the token ids that were sampled."""
     start = len(node.prompt_ids)
     return Demonstration([*node.prompt_ids, *node.completion_ids], [(start, start + len(node.completion_ids))])
 

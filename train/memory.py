@@ -1,13 +1,9 @@
 """The memory of a training process, estimated before anything is loaded. Imports neither torch nor transformers.
 
-The estimate adds memory resident for the whole run (weights, gradients, optimizer, reference model, copies) and the
-peak of each phase: sampling (vLLM, or the KV cache of the transformers engine), the update (activations of the longest
-tree that the token budgets allow) and the optimizer step (its temporaries).
-
-Activations are those of packed rows (train/packing) through a decoder with gated MLPs, RMS norms and rotary positions.
-Their bytes per token and layer were measured with saved-tensor hooks over widths and lengths; a test repeats this.
-Simplifications: every token budget is used up, the prompt takes all tokens that the last turn leaves, HEADROOM covers
-allocator fragmentation, and experts have the activations of dense layers.
+The peak is what lies there for the whole run and the largest phase: sampling, or the update with the activations of the
+longest tree that the token budgets allow. Activations are those of packed rows (train/packing) through a decoder with
+gated MLPs, RMS norms and rotary positions; their bytes per token and layer were measured with saved-tensor hooks, which
+a test repeats. Experts have the activations of dense layers.
 """
 
 import json
