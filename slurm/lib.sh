@@ -122,13 +122,10 @@ start() {
     say "$name started, its output in $run/logs/$name.log"
 }
 
-# Starts a component on other nodes, with the CPUs of a task of the job: NAME NODES COMMAND…
+# Starts a component on each of some nodes, with the CPUs of a task of the job: NAME COUNT NODES COMMAND…
 start_on() {
-    local name="$1" nodes="$2" count
-    shift 2
-    count="$(tr -cd , <<<"$nodes" | wc -c)"
-    start "$name" srun --nodes="$((count + 1))" --ntasks="$((count + 1))" --ntasks-per-node=1 --nodelist="$nodes" \
-        --overlap --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" "${step[@]}" "${container[@]}" "$@"
+    start "$1" srun --nodes="$2" --ntasks="$2" --ntasks-per-node=1 --nodelist="$3" --overlap \
+        --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" "${step[@]}" "${container[@]}" "${@:4}"
 }
 
 # Handles a signal to the job. The trainer saves on USR1, which srun and the launcher pass on; on TERM srun would kill it.
@@ -161,7 +158,7 @@ await() {
     wait_until has_ended "$1"
     wait "${running[$1]}" || code=$?
     [ "$code" != 0 ] || { unset "running[$1]"; return; }
-    # What a signal ended has an exit code of its own, or that of the launcher; a real failure returns at the next start.
+    # After a signal the launcher's exit code says nothing. A failure of the trainer shows up again at the next start.
     [ -z "$stopped" ] || leave
     fail "$1" "$code"
 }
@@ -214,7 +211,7 @@ end_all() {
 
 # Makes the folders of the run and this job's token. A second job of the run is refused by the trainer's lock.
 open_run() {
-    services="$run/services-${SLURM_JOB_ID:-JOB}"
+    services="$run/services-${SLURM_JOB_ID:-$$}"
     [ -z "$dry" ] || return 0
     mkdir -p "$run/logs"
     rm -rf "$services"
@@ -246,7 +243,7 @@ start_retrievers() {
         fi
         for node in "${retrievers[@]}"; do
             count=$((count + 1))
-            start_on "$name-$node" "$node" "${serve[@]}" --tell "$services/$name-$node.json" \
+            start_on "$name-$node" 1 "$node" "${serve[@]}" --tell "$services/$name-$node.json" \
                 --facing "$(address_of "${trainers[0]}")"
         done
     done
@@ -277,7 +274,7 @@ start_vllm() {
         read -ra more <<<"${VLLM_ARGS:-}"
         host="$(address_of "$vllm_node")"
         # shellcheck disable=SC2016  # the address to listen on is known where the server runs
-        start_on vllm "$vllm_node" bash -c 'host="$("$1" -m querylect.envs.client.services "$2")" && shift 2 && exec "$@" --host "$host"' \
+        start_on vllm 1 "$vllm_node" bash -c 'host="$("$1" -m querylect.envs.client.services "$2")" && shift 2 && exec "$@" --host "$host"' \
             vllm "$bin/python" "$(address_of "${trainers[0]}")" "${command[@]}" "${more[@]}"
     fi
     arguments+=(rollout.server.base_url="http://$host:$port"
@@ -305,7 +302,7 @@ start_trainer() {
             "$bin/python" -m accelerate.commands.launch --machine_rank 0 "${launch[@]}"
     else
         # shellcheck disable=SC2016  # SLURM_NODEID differs between nodes
-        start_on trainer "$(IFS=,; echo "${trainers[*]}")" \
+        start_on trainer "$nodes" "$(IFS=,; echo "${trainers[*]}")" \
             bash -c 'exec "$0" -m accelerate.commands.launch --machine_rank "${SLURM_NODEID:-0}" "$@"' \
             "$bin/python" "${launch[@]}"
     fi
