@@ -15,7 +15,7 @@ from querylect.train.tracking import wandb_mode
 
 from ..forked import forked
 from ..lessons import change, records, without_seconds
-from ..wandb_server import KEY, wandb_server
+from ..wandb_server import KEY, WandbServer
 from .test_train_validation import ASKED, served  # noqa: F401 (fixture)
 
 TRACKED = """
@@ -49,8 +49,9 @@ cleanup.close()
 
 
 @pytest.fixture
-def server():
-    with wandb_server() as running:
+def server(run_app):
+    running = WandbServer()
+    with run_app(running.app) as running.url:
         yield running
 
 
