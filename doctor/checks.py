@@ -11,11 +11,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
-
-from packaging.requirements import Requirement
 
 from ..errors import in_one_line
 from ..provenance import installed_versions
@@ -198,22 +196,18 @@ def extras() -> list[Finding]:
     for name, needed in sorted(known_extras().items()):
         if name == "dev":
             continue
-        problems = [problem for requirement in needed if (problem := _problem(requirement))]
-        if problems:
-            findings.append(Finding(f"extra {name}", "missing", ", ".join(problems), remedy=install_command(name)))
+        installed = installed_versions(requirement.name for requirement in needed)
+        observed = ", ".join(f"{one.name} {installed.get(one.name, 'missing')}" for one in needed)
+        unmet = [
+            f"{one.name}{one.specifier}"
+            for one in needed
+            if one.name not in installed or not one.specifier.contains(installed[one.name], prereleases=True)
+        ]
+        if unmet:
+            findings.append(Finding(f"extra {name}", "missing", observed, ", ".join(unmet), install_command(name)))
         else:
-            installed = ", ".join(f"{requirement.name} {version(requirement.name)}" for requirement in needed)
-            findings.append(Finding(f"extra {name}", "ok", installed))
+            findings.append(Finding(f"extra {name}", "ok", observed))
     return findings
-
-
-def _problem(needed: Requirement) -> str:
-    try:
-        installed = version(needed.name)
-    except PackageNotFoundError:
-        return f"no {needed.name}"
-    fits = needed.specifier.contains(installed, prereleases=True)
-    return "" if fits else f"{needed.name} {installed}, which is not {needed.specifier}"
 
 
 def _slurm() -> Finding:

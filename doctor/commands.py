@@ -29,7 +29,7 @@ def doctor(
     gpu_memory: Annotated[
         float, typer.Option("--gpu-memory", min=1, max=100_000, help="With --gpus: GB of each GPU, as in its name.")
     ] = 80,
-    gpu: Annotated[bool, typer.Option("--gpu", help="Compute on the GPU too: packed gradients, vLLM, NCCL.")] = False,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Compute on the GPU too: packed gradients, vLLM.")] = False,
     verbose: Verbose = False,
 ) -> None:
     """Say what this machine can run and what is missing; exit code 2 where the memory does not suffice for CONFIG, or a

@@ -76,7 +76,8 @@ class Site:
 
     def logs(self):
         """The logs of all jobs and their components."""
-        return "\n".join(f"=== {path.name}\n{path.read_text()}" for path in sorted(self.folder.rglob("*.log")))
+        paths = [*self.folder.glob("*.log"), *self.folder.glob("runs/*/logs/*.log")]
+        return "\n".join(f"=== {path.name}\n{path.read_text()}" for path in sorted(paths))
 
     def run(self, name="run"):
         return self.folder / "runs" / name

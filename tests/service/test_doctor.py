@@ -76,11 +76,13 @@ def test_an_extra_says_what_it_lacks_and_how_to_get_it(monkeypatch):
         "extra old": "missing",
         "extra gone": "missing",
     }
-    assert findings["extra old"].observed.endswith("which is not >=999")
-    assert (findings["extra gone"].observed, findings["extra gone"].remedy) == (
-        "no nowhere-to-be-found",
-        install_command("gone"),
+    assert (findings["extra old"].observed, findings["extra old"].expected) == (
+        f"pytest {pytest.__version__}",
+        "pytest>=999",
     )
+    gone = findings["extra gone"]
+    assert (gone.expected, gone.remedy) == ("nowhere-to-be-found>=1", install_command("gone"))
+    assert gone.observed.startswith("nowhere-to-be-found missing, pytest ")
 
 
 GIB = 2**30
