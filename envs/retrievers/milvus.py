@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...configs.environment import EnvironmentConfig
-from ...errors import ConfigError, EnvironmentUnavailableError, IndexFolderError
+from ...errors import EnvironmentUnavailableError, IndexFolderError
 from ...sources import optional_packages
 from ...storage import data_sha256, file_sha256
 from ..index.arrays import SortedStrings, mapped
@@ -26,7 +26,7 @@ from ..index.documents import RECORDS
 from ..index.meta import write_json
 from ..plan import Probe, is_effective
 from ..presets import RetrieverPreset
-from .base import SPARE, Retriever, RetrieverFactory, refuse_negative_weights
+from .base import SPARE, Retriever, refuse_negative_weights
 from .bm25 import FREQUENT, LENGTHS, WORDS, Bm25Factory, lucene
 from .dense import VECTORS, DenseFactory, Unranked, VectorRetriever
 from .encoder import Encoder
@@ -47,18 +47,6 @@ _KEY, _FIELD = "position", "vector"
 _QUERIES, _ROWS = 64, 256
 """Vectors in one request of a search, rows in one of a load."""
 _SECONDS, _BUILD_SECONDS = 30, 3600
-
-
-def open_milvus(preset: RetrieverPreset, config: EnvironmentConfig) -> RetrieverFactory:
-    """The factory of a BM25 or dense preset. Raises ConfigError for other retrievers."""
-    if preset.kind == "bm25":
-        return MilvusBm25(preset, config)
-    if preset.kind == "dense":
-        return MilvusDense(preset, config)
-    raise ConfigError(
-        f"env.engine is milvus, but retriever {preset.name!r} is {preset.kind}; Milvus searches for bm25 and dense "
-        "retrievers. Leave env.engine out."
-    )
 
 
 class Collection:

@@ -6,7 +6,7 @@ from ...configs.schema import EnvironmentConfig
 from ...data.corpus import Corpus
 from ...data.load import corpus_hash
 from ...data.types import Dataset
-from ...errors import IndexFolderError
+from ...errors import ConfigError, IndexFolderError
 from ..index.meta import Index, IndexMeta, open_index, verify_index
 from ..index_names import required_indexes
 from ..presets import RetrieverPreset, preset_of
@@ -33,14 +33,20 @@ def open_factory(config: EnvironmentConfig) -> RetrieverFactory:
         from .qb_rag import QuestionBased
 
         return QuestionBased(preset, config, *members)
+    if preset.kind == "custom" and (config.remote is not None or config.engine == "milvus"):
+        setting = "env.engine=milvus" if config.remote is None else "env.remote"
+        raise ConfigError(
+            f"{setting} searches for bm25 and dense retrievers, and {preset.name!r} is {preset.kind}. Leave it out, or "
+            "give it to the members of a hybrid."
+        )
     if config.remote is not None:
         from .opensearch import OpenSearch
 
         return OpenSearch(preset, config.remote)
     if config.engine == "milvus":
-        from .milvus import open_milvus
+        from .milvus import MilvusBm25, MilvusDense
 
-        return open_milvus(preset, config)
+        return MilvusBm25(preset, config) if preset.kind == "bm25" else MilvusDense(preset, config)
     if preset.kind == "custom":
         from .custom import Custom
 

@@ -120,16 +120,10 @@ class OpenSearch(RetrieverFactory):
     """An index of a service, which holds the documents, and, for dense retrievers, the query encoder."""
 
     def __init__(self, preset: RetrieverPreset, config: RemoteConfig) -> None:
-        """Get the description of the index from the service, and load the encoder of a dense retriever.
+        """Get the description of the index from the service, and load the encoder of a dense preset.
 
-        Raises EnvironmentUnavailableError if the service does not answer, ConfigError if the retriever is neither BM25
-        nor dense.
+        Raises EnvironmentUnavailableError if the service does not answer.
         """
-        if preset.kind not in ("bm25", "dense"):
-            raise ConfigError(
-                f"env.remote is given, but retriever {preset.name!r} is {preset.kind}; a remote service searches for "
-                "bm25 and dense retrievers. Remove env.remote, or give it to the members of a hybrid."
-            )
         self._config, self._service = config, OpenSearchIndex(config)
         self._encoder = Encoder(preset) if preset.kind == "dense" else None
         self.preset = self._encoder.preset if self._encoder else preset

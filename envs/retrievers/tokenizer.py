@@ -10,7 +10,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import accumulate, chain, pairwise
 
 import Stemmer
 from bm25s import stopwords
@@ -29,6 +29,8 @@ _UNSPACED = re.compile(
 )
 """Thai, Lao, Burmese, Khmer, kana, Han; also Hangul, whose particles are written to the word."""
 _MAX_CACHED_WORDS = 500_000
+_ACCENTED = 1.25
+"""Bytes of UTF-8 for each character that text of mostly Latin words stays below; of most other scripts it is two."""
 _SCRIPTS = {
     "arabic": {"ARABIC"}, "armenian": {"ARMENIAN"}, "greek": {"GREEK"}, "hindi": {"DEVANAGARI"},
     "nepali": {"DEVANAGARI"}, "persian": {"ARABIC"}, "russian": {"CYRILLIC"}, "serbian": {"CYRILLIC", "LATIN"},
@@ -86,8 +88,9 @@ class WordTokenizer:
     def __call__(self, texts: Sequence[str]) -> list[list[str]]:
         """The stemmed words of each text, in order and with repetitions."""
         words = list(map(words_of, texts))
-        stems = iter(self.stems(list(chain.from_iterable(words))))
-        return [[stem for stem in islice(stems, len(text)) if stem is not None] for text in words]
+        stems = self.stems(list(chain.from_iterable(words)))
+        ends = accumulate(map(len, words), initial=0)
+        return [[stem for stem in stems[start:end] if stem is not None] for start, end in pairwise(ends)]
 
     def stems(self, words: Sequence[str]) -> list[str | None]:
         """The stem of each word, None for a stop word."""
@@ -104,7 +107,7 @@ class WordTokenizer:
 
     def unread_script(self, text: str) -> str:
         """The script of most words of a text if the stemmer does not read it, such as Cyrillic in English; else ""."""
-        if text.isascii() and "LATIN" in self._scripts:
+        if "LATIN" in self._scripts and len(text.encode("utf-8", "surrogatepass")) < _ACCENTED * len(text):
             return ""
         scripts = Counter(filter(None, map(script_of, words_of(text))))
         script, count = scripts.most_common(1)[0] if scripts else ("", 0)

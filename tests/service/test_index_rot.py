@@ -30,13 +30,10 @@ def dataset(tmp_path_factory):
 
 
 def settings_of(kind, folder):
-    """The retriever settings of each kind of index; a hybrid's members lie beside it."""
+    """The retriever settings of each kind of index."""
     if kind != "bm25":
         save_bert(folder / "bert")
     dense = {"retriever": "bge-small-en-v1.5", "model": str(folder / "bert")}
-    if kind == "hybrid":
-        members = [{"retriever": "bm25", "index": f"{folder}/words"}, {**dense, "index": f"{folder}/vectors"}]
-        return {"retriever": "hybrid", "hybrid": {"members": members}}
     return {"bm25": {}, "ivfpq": {**dense, "vectors": {"search": "ivfpq"}}}[kind]
 
 
@@ -62,7 +59,6 @@ def flipped_one_by_one(config, folders):
 KINDS = {
     "bm25": {"words.bin", "data.csc.index.npy", "ids.order.npy"},
     "ivfpq": {"vectors.npy", "nearest.faiss"},
-    "hybrid": {"vectors.npy", "words.bin"},
 }
 
 
@@ -71,8 +67,7 @@ def test_a_flipped_byte_of_any_file_is_found_by_verifying(kind, dataset, tmp_pat
     plain = {"dataset": dataset, "index": f"{tmp_path}/index", **settings_of(kind, tmp_path)}
     config = EnvironmentConfig.model_validate(plain)
     build_index(config)
-    members = [member.index for member in config.hybrid.members] if config.hybrid else []
-    assert flipped_one_by_one(config, [config.index, *members]) > KINDS[kind] | {"documents.bin"}
+    assert flipped_one_by_one(config, [config.index]) > KINDS[kind] | {"documents.bin"}
 
 
 def test_a_flipped_byte_of_any_file_of_qb_rag_is_found_by_verifying(tmp_path):
