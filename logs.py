@@ -36,8 +36,8 @@ class _Stderr(logging.StreamHandler[TextIO]):
     """Writes to the current `sys.stderr`, above a progress bar; of other libraries only warnings and errors."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        own = record.name.partition(".")[0] == __package__
-        return (own or record.levelno >= logging.WARNING) and bool(super().filter(record))
+        internal = record.name.partition(".")[0] == __package__
+        return (internal or record.levelno >= logging.WARNING) and bool(super().filter(record))
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr  # not setStream: it flushes the previous stream, which may be closed

@@ -33,13 +33,13 @@ def known_configs(folder: Path = _FOLDER) -> list[str]:
 
 def config_file(name: str, folder: Path = _FOLDER) -> Path:
     """The YAML file `name`, or the packaged one of that name in `folder`. Raises ConfigError."""
-    known = known_configs(folder)
-    path = folder / f"{name}.yaml" if name in known else Path(name).expanduser()
+    names = known_configs(folder)
+    path = folder / f"{name}.yaml" if name in names else Path(name).expanduser()
     if path.is_file():
         return path
-    nearest = difflib.get_close_matches(path.name.removesuffix(".yaml"), known, n=1)
+    nearest = difflib.get_close_matches(path.name.removesuffix(".yaml"), names, n=1)
     hint = f"Did you mean {nearest[0]!r}? " if nearest else ""
-    raise ConfigError(f"there is no file {name!r}. {hint}Give a YAML file or one of: {', '.join(known)}.")
+    raise ConfigError(f"there is no file {name!r}. {hint}Give a YAML file or one of: {', '.join(names)}.")
 
 
 def is_override(argument: str) -> bool:
@@ -107,12 +107,12 @@ def _problem(error: Exception) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else " ".join(str(error).split())
 
 
-def _set(values: dict[str, Any], key: str, value: object, known: set[str]) -> None:
+def _set(values: dict[str, Any], key: str, value: object, names: set[str]) -> None:
     """Set a dotted key. Raises ValueError below a name of the user's, such as a system's, that `values` lacks."""
     *sections, last = key.split(".")
     path = ""
     for section in sections:
-        if f"{path}NAME" in known and section not in values:
+        if f"{path}NAME" in names and section not in values:
             raise ValueError(f"there is no {section!r} in {path[:-1]}, which has {', '.join(values)}")
         path += f"{section}."
         if not isinstance(values.get(section), dict):
