@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .configs.schema import ClientConfig as ClientConfig
     from .envs.adapters.verifiers import RetrievalEnv as RetrievalEnv
     from .envs.adapters.verifiers import RetrievalTaskset as RetrievalTaskset
-    from .envs.client.client import SyncEnvironmentClient as SyncEnvironmentClient
+    from .envs.client.client import EnvironmentClient as EnvironmentClient
     from .inference.adapters.reward import reward_function as reward_function
     from .inference.rewriter import Rewriter as Rewriter
 
@@ -25,7 +25,7 @@ _MODULES = {
     "RetrievalEnv": ".envs.adapters.verifiers",
     "RetrievalTaskset": ".envs.adapters.verifiers",
     "Rewriter": ".inference.rewriter",
-    "SyncEnvironmentClient": ".envs.client.client",
+    "EnvironmentClient": ".envs.client.client",
     "load_config": ".configs.load",
     "reward_function": ".inference.adapters.reward",
     "train": ".train",

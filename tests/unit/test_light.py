@@ -100,6 +100,9 @@ def test_everything_light_works_without_optional_packages():
 
         querylect.doctor.checks.PROBE = blocking + querylect.doctor.checks.PROBE  # a process of its own
         assert querylect.Rewriter is querylect.inference.rewriter.Rewriter
+        names = set(querylect.__all__) - {"RetrievalEnv", "RetrievalTaskset"}  # which import the library verifiers
+        assert {"train", "EnvironmentClient", "load_config"} < names
+        assert all(getattr(querylect, name) for name in names)
         print(measure("ndcg@10")(["b", "a"], {"a": 1}), measure("mrr")(["b", "a"], {"a": 1}))
         for arguments in (["--help"], ["train", "demo", "--dry-run"], ["launch", "demo", "--dry-run"], ["doctor"]):
             try:
