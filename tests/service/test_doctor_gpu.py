@@ -40,9 +40,9 @@ def test_one_wrong_key_in_bfloat16_alone_fails_the_gradients(hidden_key, monkeyp
     """Float32 gradients are right; the rounding of the weights to bfloat16 does not cover the difference."""
     gradient, layout = gpu._gradient, packing.packed_row
 
-    def one_key_wrong(ends, longest, kind):
+    def one_key_wrong(ends, kind):
         key = 0 if hidden_key else 3 * len(ends) // 4
-        return layout(ends.index_fill(0, torch.tensor(key), key + 1 if hidden_key else len(ends)), longest, kind)
+        return layout(ends.index_fill(0, torch.tensor(key), key + 1 if hidden_key else len(ends)), kind)
 
     def wrong_in_bfloat16(model, rows, kind):
         with monkeypatch.context() as patch:
