@@ -95,7 +95,7 @@ class MergedCopy:
             return
         self.model = copy.deepcopy(self.model)
         if adapted:  # a copy keeps what a fresh model cast to bfloat16 would lose: rotary frequencies in float32
-            self.model = self.model.unload()
+            self.model = self.model.unload()  # type: ignore[operator]
         self.model.requires_grad_(False)
         changing = {f"{name.removeprefix(_PEFT_PREFIX)}.weight" for name in adapted}
         self._targets = {name: w for name, w in self.model.named_parameters() if name in changing or not adapted}
@@ -127,7 +127,8 @@ def merged_weights(
     for name, parameter in policy.named_parameters():
         if id(parameter) in adapters:
             continue
-        weight, module = parameter.detach(), adapted.get(id(parameter))
+        weight = parameter.detach()
+        module: Any = adapted.get(id(parameter))
         for adapter in module.active_adapters if module is not None else ():
             weight = weight + module.get_delta_weight(adapter).to(weight.dtype)
         yield name.removeprefix(_PEFT_PREFIX).replace(".base_layer.", "."), weight.to(device=device, dtype=dtype)
