@@ -98,10 +98,6 @@ def test_a_dry_run_prints_a_config_that_loads_back_equal(command, capsys, tmp_pa
         (["train.questions_per_micro_batch=7"], "train.questions_per_micro_batch 7"),
         (["policy.lora=null", "policy.dtype=bfloat16"], "policy.dtype=auto"),
         (["train.staleness=1", "rollout.engine=vllm"], "train.staleness"),
-        (
-            ["paper_contriever", "rollout.vllm.tensor_parallel_size=3"],
-            "tensor_parallel_size is 3, and the number of training processes is 8",
-        ),
         (["paper_contriever", "train.questions_per_step=12"], "12 is shared by 8 processes"),
     ],
 )
