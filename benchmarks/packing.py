@@ -17,6 +17,7 @@ from statistics import median
 import torch
 from machine import describe, seconds
 from querylect.logs import set_up_logging
+from querylect.train.batch import Rollout
 from stock import ROWS, settings, trainers, tree_batch, update
 
 SHAPES = {"tree": ([300, 300], [4, 4]), "single": ([300], [16])}
@@ -48,7 +49,7 @@ def main(shape: str = "tree", factor: str = "10", rounds: str = "3", dtype: str 
     config = settings(dtype, "train.warm_start.questions=0", *changes)
     stock, tree = trainers(config, ours=alone != "stock")
     if tree is not None:
-        tree._tokens = float(batch["num_items_in_batch"])
+        tree.rollout = Rollout([], float(batch["num_items_in_batch"]), {})
     if tree is None or alone:
         memory_before = memory("VmRSS")
         update(*((stock, batch) if tree is None else (tree, turns_batch)))

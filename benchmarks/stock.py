@@ -11,7 +11,7 @@ from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
 from querylect.rollouts.policy import load_policy
 from querylect.train.arguments import grpo_config
-from querylect.train.batch import Rollout, TurnBatch
+from querylect.train.batch import TurnBatch
 from querylect.train.step_trees import StepTrees
 from querylect.train.trainer import TreeTrainer
 from torch import Tensor
@@ -39,7 +39,6 @@ def trainers(config: RunConfig, *, ours: bool = True, **changes: Any) -> tuple[G
     if ours:
         trees = StepTrees(config, None, None, [Question("q", "question")])  # type: ignore[arg-type]
         tree = TreeTrainer(run=config, folder=None, step_trees=trees, **common)  # type: ignore[arg-type]
-        tree.rollout = Rollout([], 0.0, {})
     for trainer in filter(None, (stock, tree)):
         trainer.current_gradient_accumulation_steps = 1
         trainer.model.train()
