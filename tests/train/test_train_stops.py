@@ -11,11 +11,14 @@ import pytest
 import yaml
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
+from querylect.envs.plan import SearchPlan
 from querylect.errors import EnvironmentUnavailableError, StoppedError, StorageError
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.tree import Node, Tree
+from querylect.train.mix import refuse_outage
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
+from querylect.train.turns import turns_of
 
 from ..forked import Forked
 from ..lessons import ENDLESS, change, contents, lesson_settings, records, without_seconds
@@ -123,24 +126,18 @@ def test_an_outage_in_the_middle_of_a_step_invents_no_reward(settings, dying):
 
 def test_format_failures_do_not_hide_an_outage():
     """They are scored without a search, so a dead service beside them is still a dead service."""
-    from querylect.envs.plan import SearchPlan
-    from querylect.train.trainer import TreeTrainer
 
     def turn(reward, searched):
         return Node(1, [1], [2], [], True, "", Rewrite(SearchPlan.of("x") if searched else None), reward=reward)
 
-    def step(*turns):
-        return SimpleNamespace(
-            trees=[Tree(Question("q", "q"), list(turns))],
-            tree_sampler=SimpleNamespace(client=SimpleNamespace(last_failure="refused")),
-            state=SimpleNamespace(global_step=6),
-            run=RunConfig(),
-        )
+    def refuse(*roots):
+        turns = turns_of([Tree(Question("q", "q"), list(roots))], [1.0])
+        refuse_outage(turns, SimpleNamespace(last_failure="refused"), RunConfig(), "step 7", "")
 
     with refused(EnvironmentUnavailableError, "step 7", "refused"):
-        TreeTrainer._refuse_silence(step(turn(None, True), turn(0.0, False)))
-    TreeTrainer._refuse_silence(step(turn(None, True), turn(0.0, True), turn(0.0, False)))
-    TreeTrainer._refuse_silence(step(turn(0.0, False), turn(0.0, False)))
+        refuse(turn(None, True), turn(0.0, False))
+    refuse(turn(None, True), turn(0.0, True), turn(0.0, False))
+    refuse(turn(0.0, False), turn(0.0, False))
 
 
 @pytest.fixture
