@@ -121,6 +121,8 @@ def _report(error: BaseException) -> int:
             silent, code, text = error.already_reported, error.exit_code, f"{error.label}: {error}"
         case PermissionError():
             silent, code, text = False, UserError.exit_code, f"error: {error}"
+        case OSError():  # of the network or the Hugging Face Hub
+            silent, code, text = False, QuerylectError.exit_code, f"error: {error}"
         case _:
             silent, code, text = False, 1, "".join(traceback.format_exception(error)).rstrip()
             text += (
@@ -276,7 +278,7 @@ def serve(
     overrides: Overrides = None,
     rewriter: Annotated[
         str | None,
-        typer.Option("--rewriter", metavar="RUN|EXPORT|ID", help="Rewrite, too: /v1/rewrite, /v1/ask, and the page."),
+        typer.Option("--rewriter", metavar="RUN|EXPORT|ID", help="Rewrite and search, too: /v1/ask."),
     ] = None,
     checkpoint: Annotated[
         str | None, typer.Option("--checkpoint", help="Of the rewriter's run: best, final or checkpoint-N.")
@@ -315,9 +317,11 @@ def serve(
         from .inference.load import open_trained
 
         trained = open_trained(rewriter, checkpoint=checkpoint, revision=revision, trust=trust)
-        from .inference.server import open_rewriter  # which imports PyTorch
+        from .inference.rewriter import Rewriter
+        from .inference.server import mount
 
-        extend = open_rewriter(trained, env, turn)
+        loaded = Rewriter(trained, turn=turn)
+        extend = partial(mount, rewriter=loaded, env=env if env in trained.members else None)
     from .envs.server.serve import serve as serve_environment
 
     def ready(url: str) -> None:

@@ -211,9 +211,9 @@ def _evaluate(config: RunConfig, progress: StageProgress) -> Sequence[str]:
 
 
 def _export(run: Path, target: Path, progress: StageProgress) -> Sequence[str]:
-    from ..export.export import ExportOptions, export_to_folder
+    from ..export.export import export_to_folder
 
-    return [export_to_folder(run, target, ExportOptions(merge_lora=True))]
+    return [export_to_folder(run, target, merge_lora=True)]
 
 
 def _digest_of_test(folder: Path) -> str:

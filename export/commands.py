@@ -1,7 +1,7 @@
 """`querylect export`. Heavy imports are inside the command."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,7 +27,7 @@ def export(
         bool, typer.Option("--without-evaluation", help="Also where nothing held-out was measured; the card says so.")
     ] = False,
     public: Annotated[bool, typer.Option("--public", help="Let everyone see the repository.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what stands there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a folder that exists.")] = False,
     base_model: Annotated[
         str | None, typer.Option("--base-model", metavar="ID", help="Hub id of a base model that lies in a folder.")
     ] = None,
@@ -42,20 +42,19 @@ def export(
 ) -> None:
     """Export RUN's trained policy as a plain model folder with a model card, or publish it; print where it is."""
     set_up_logging(verbose)
-    from .export import ExportOptions, export_to_folder, export_to_hub
+    from .export import export_to_folder, export_to_hub
 
-    wishes = ExportOptions(
-        merge_lora=merge_lora,
-        without_evaluation=without_evaluation,
-        overwrite=overwrite,
-        public=public,
-        checkpoint=checkpoint,
-        base_model=base_model,
-        licence=licence,
-        example=example,
-        trust=trust,
-    )
+    options: dict[str, Any] = {
+        "merge_lora": merge_lora,
+        "without_evaluation": without_evaluation,
+        "checkpoint": checkpoint,
+        "base_model": base_model,
+        "licence": licence,
+        "example": example,
+        "trust": trust,
+    }
+    run = run.expanduser()
     if to.startswith(HUB):
-        typer.echo(export_to_hub(run.expanduser(), to.removeprefix(HUB), wishes))
+        typer.echo(export_to_hub(run, to.removeprefix(HUB), public=public, **options))
     else:
-        typer.echo(export_to_folder(run.expanduser(), Path(to).expanduser(), wishes))
+        typer.echo(export_to_folder(run, Path(to).expanduser(), overwrite=overwrite, **options))

@@ -1,122 +1,121 @@
-"""Exports a run to a self-contained folder or to a Hub repository."""
+"""Exports a run to a self-contained folder or to a repository of the Hugging Face Hub."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..errors import ConfigError
-from ..storage import atomic_folder, parse_json, writing
-from .base import BaseModelSource, base_of
-from .card import README, model_card
+from ..storage import atomic_folder, parse_json
+from .card import model_card
 from .describe import describe
-from .exported import write_exported
-from .results import find_results, refuse_unevaluated
-from .source import CheckpointSource, open_source, run_identity
-from .upload import HubRepository
-from .weights import load, refuse_lone_adapter, write_adapter, write_merged
+from .exported import FILE
+from .results import find_results
+from .source import base_of, open_source
+from .weights import refuse_lone_adapter, write_adapter, write_merged, write_tokenizer
+
+OURS = (
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "adapter_config.json",
+    "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
+    "prompt*.yaml",
+    "tokenizer*",
+    FILE,
+)
+"""File patterns of an export. A matching file on the Hub that the new export lacks is deleted."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportOptions:
-    """Options of an export."""
+def export_to_folder(run: Path, target: Path, *, overwrite: bool = False, **options: Any) -> str:
+    """Write the export to `target`, whole or not at all, and return its path. `options` are those of `write_export`.
 
-    merge_lora: bool = False
-    """Export merged weights instead of an adapter."""
-    without_evaluation: bool = False
-    """Allow the export of a checkpoint without evaluation results."""
-    overwrite: bool = False
-    """Replace a target that exists; on the Hub also one that is no export of this run."""
-    public: bool = False
-    """Create the repository as a public one."""
-    checkpoint: str | None = None
-    """Overrides the checkpoint that `querylect eval` takes."""
-    base_model: str | None = None
-    """Hub id of a base model that is loaded from a folder."""
-    licence: str | None = None
-    """Licence identifier, for a base model that does not state one."""
-    example: str | None = None
-    """The example question of the card; None takes one from the run folder."""
-    trust: bool = False
-    """Use code that the run of another user names (configs/run_settings.py)."""
-
-
-def export_to_folder(run: Path, target: Path, wishes: ExportOptions) -> str:
-    """Write the export to `target` and return its path.
-
-    Raises ConfigError if `target` exists, CheckpointError and DataError as `find_results`, ModelError and
-    CheckpointError as `load_policy`, StorageError if it cannot be written.
+    Raises ConfigError if `target` exists, CheckpointError as `find_results`, ModelError and CheckpointError as
+    `load_policy`.
     """
     resolved, folder_of_run = target.resolve(), run.resolve()
     if folder_of_run.is_relative_to(resolved) or (target.exists() and resolved.is_relative_to(folder_of_run)):
         raise ConfigError(f"--to {target} would replace the run {run}, or a part of it. Choose another folder.")
-    if not wishes.overwrite and target.exists() and not (target.is_dir() and not any(target.iterdir())):
+    if not overwrite and target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise ConfigError(f"{target} exists. Choose another --to, or replace it with --overwrite.")
-    prepared = _prepare(run, wishes)
     with atomic_folder(resolved) as folder:
-        _write_folder(folder, prepared, wishes, None)
+        write_export(folder, run, None, **options)
     return str(target)
 
 
-def export_to_hub(run: Path, repo_id: str, wishes: ExportOptions, endpoint: str | None = None) -> str:
-    """Upload the export and return its address.
+def export_to_hub(run: Path, repo_id: str, *, public: bool = False, endpoint: str | None = None, **options: Any) -> str:
+    """Upload the export in one commit, to a private repository by default, and return its address.
 
-    Raises as `export_to_folder`, ConfigError for a repository that holds something else, and HubError. Another call
-    sends only what the Hub lacks.
+    Files whose content is on the Hub already are not sent again, so repeating an interrupted upload continues it.
+    huggingface_hub finds the token itself, and its errors are raised as they are. Also raises as `export_to_folder`,
+    and ConfigError for a public repository without `public`.
     """
-    prepared = _prepare(run, wishes)
-    source, repository = prepared.source, HubRepository(repo_id, endpoint)
-    repository.open(wishes.public, run_identity(run), wishes.overwrite)
-    with writing(run), TemporaryDirectory(prefix=".exporting-", dir=run) as folder:
-        _write_folder(Path(folder), prepared, wishes, repo_id)
-        after = f", after {source.step} steps" if source.step is not None else ""
-        repository.put(Path(folder), f"Export {source.checkpoint.name} of the run {source.config.name}{after}")
-    return repository.address
+    from huggingface_hub import HfApi
+
+    if repo_id.count("/") != 1:
+        raise ConfigError(f"hub:{repo_id} is no repository. Write hub:OWNER/NAME.")
+    api = HfApi(endpoint=endpoint)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix=".exporting-", dir=run)))
+        title = write_export(folder, run, repo_id, **options)
+        api.create_repo(repo_id, private=not public, exist_ok=True)
+        if not public and not api.model_info(repo_id).private:
+            raise ConfigError(
+                f"{repo_id} is public, and everyone would see the export. Give --public if that is wanted, else "
+                "another repository or make this one private."
+            )
+        api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message=title, delete_patterns=list(OURS))
+    return f"{api.endpoint}/{repo_id}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """What is exported."""
+def write_export(
+    folder: Path,
+    run: Path,
+    repository: str | None,
+    *,
+    merge_lora: bool = False,
+    without_evaluation: bool = False,
+    checkpoint: str | None = None,
+    base_model: str | None = None,
+    licence: str | None = None,
+    example: str | None = None,
+    trust: bool = False,
+) -> str:
+    """Write the model files, `querylect.json` and card to `folder`; return a title of the export.
 
-    source: CheckpointSource
-    base: BaseModelSource
-    results: Mapping[str, dict[str, Any]]
-    dtype: str | None
-    """The dtype it was evaluated in."""
-    adapter: bool
-    """Whether an adapter is exported, and not whole weights."""
-
-
-def _prepare(run: Path, wishes: ExportOptions) -> _Prepared:
-    """What to export, after all checks that need no loaded model."""
-    source = open_source(run, wishes.checkpoint, wishes.trust)
-    base = base_of(source.config.policy.model, wishes.base_model, wishes.licence)
-    results, dtype = find_results(source)
-    if not wishes.without_evaluation:
-        refuse_unevaluated(source, results)
-    adapter = source.is_adapter and not wishes.merge_lora
+    `merge_lora` writes whole weights instead of an adapter. `without_evaluation` allows a checkpoint that was not
+    evaluated. `base_model` is the Hub id of a base model that is loaded from a folder, `licence` that of one that does
+    not state it. `example` is the question of the card, by default one of the run. `trust` uses code that the run of
+    another user names.
+    """
+    source = open_source(run, checkpoint, trust)
+    base = base_of(source.config.policy.model, base_model, licence)
+    results = find_results(source, required=not without_evaluation)
+    adapter = source.is_adapter and not merge_lora
     if adapter:
         refuse_lone_adapter(base, source.checkpoint)
-    return _Prepared(source, base, results, dtype, adapter)
+    from ..rollouts.engines.transformers import TransformersEngine
+    from ..rollouts.policy import load_policy
 
-
-def _write_folder(folder: Path, prepared: _Prepared, wishes: ExportOptions, repository: str | None) -> None:
-    """Write the model files, `querylect.json` and card to `folder`. Raises as `load_policy`."""
-    source, base, adapter = prepared.source, prepared.base, prepared.adapter
-    loaded = load(source.config.policy, source.config.rollout, source.checkpoint, prepared.dtype)
-    exported = describe(source, base, loaded, prepared.results, folder, adapter=adapter, example=wishes.example)
-    new_tokens = exported.rollout.max_new_tokens[0]
+    policy, rollout = source.config.policy, source.config.rollout
+    dtypes = {values["dtype"] for values in results.values()}
+    if len(dtypes) == 1 and (dtype := dtypes.pop()):
+        policy = policy.model_copy(update={"dtype": dtype})  # in which it was evaluated
+    model, tokenizer = load_policy(policy, source.checkpoint)
+    engine = TransformersEngine(model, tokenizer, rollout.micro_batch, rollout.longest_sequence)
+    dtype = str(model.dtype).removeprefix("torch.")
+    exported = describe(source, base, engine, dtype, results, folder, adapter=adapter, example=example)
     if adapter:
-        write_adapter(folder, loaded, source.checkpoint, base, new_tokens)
+        write_adapter(folder, source.checkpoint, base)
     else:
-        write_merged(folder, loaded, new_tokens)
-    write_exported(folder, exported)
-    card = model_card(exported, base, repository, _rank(source) if adapter else None)
-    (folder / README).write_text(card, encoding="utf-8")
-
-
-def _rank(source: CheckpointSource) -> int:
-    values = parse_json((source.checkpoint / "adapter_config.json").read_text(encoding="utf-8"))
-    ranks: Sequence[int] = [int(values["r"]), *(values.get("rank_pattern") or {}).values()]
-    return max(ranks)
+        write_merged(folder, model)
+    write_tokenizer(folder, tokenizer, sorted(engine.stop_ids), rollout.max_new_tokens)
+    (folder / FILE).write_text(exported.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    rank = None
+    if adapter:
+        values = parse_json((source.checkpoint / "adapter_config.json").read_text(encoding="utf-8"))
+        rank = max([int(values["r"]), *(values.get("rank_pattern") or {}).values()])
+    (folder / "README.md").write_text(model_card(exported, base, repository, rank), encoding="utf-8")
+    after = f", after {source.step} steps" if source.step is not None else ""
+    return f"Export {source.checkpoint.name} of the run {source.config.name}{after}"

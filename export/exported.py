@@ -13,39 +13,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..configs.llm import LlmConfig
 from ..configs.rewriter import RewriterConfig
-from ..envs.plan import SearchPlan
+from ..envs.schemas import EnvironmentInfo
 from ..errors import ModelError
-from ..storage import writing
 
 FILE = "querylect.json"
-
 LLM = ("model", "dtype")
 """The fields of `rewriter.llm` that an export contains and that readers use."""
 
-PROMPT = "prompt.yaml"
-"""File name of the few-shot prompt of the rewriter `small`, beside FILE; for a mix it is `prompt-NAME.yaml`."""
+Positive = Annotated[int, Field(ge=1)]
 
 
 class _Entry(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class ExportedMessage(_Entry):
-    """One message of a chat."""
-
-    role: str
-    content: str
-
-
-class ExportedAnswer(_Entry):
-    """The greedy answer of the policy at the time of the export."""
-
-    text: str
-    """Without its opening and its end-of-turn token."""
-    ids: list[int]
-    """As sampled, including the end-of-turn id if one was sampled."""
-    plan: SearchPlan | None
-    """The parsed answer; None for a format failure."""
+    model_config = ConfigDict(frozen=True)
 
 
 class ExportedChat(_Entry):
@@ -53,31 +32,18 @@ class ExportedChat(_Entry):
 
     question: str
     """An example question."""
-    history: list[ExportedMessage] = []
+    history: list[dict[str, str]] = []
     """What was said before it."""
-    messages: list[ExportedMessage]
+    messages: list[dict[str, str]]
     """The chat for `question`."""
-    template: list[ExportedMessage] | None = None
+    template: list[dict[str, str]] | None = None
     """`messages` with a {question} placeholder; None if the chat depends on more than the question's text."""
     opening: str = ""
     """Prefix of the model's answer; sampling continues it."""
-    stop: list[str]
-    """Tokens that end an answer."""
     stop_ids: list[int]
-    answer: ExportedAnswer | None = None
-    """None if the chat depends on the answer of another model."""
-
-
-class ExportedEnvironment(_Entry):
-    """The searched environment, as it describes itself."""
-
-    name: str
-    corpus_size: int
-    corpus_hash: str
-    index_hash: str
-    gain: str = "linear"
-    splits: dict[str, int]
-    settings_hash: str = ""
+    """Tokens that end an answer."""
+    answer: str | None = None
+    """The greedy answer at the time of the export, without its opening; None if it depends on another model's."""
 
 
 class ExportedMember(_Entry):
@@ -86,9 +52,8 @@ class ExportedMember(_Entry):
     rewriter: RewriterConfig
     """All settings; `prompt`, if the rewriter has one, is a file beside FILE (see `rewriter_of`)."""
     chat: ExportedChat
-    retriever: dict[str, object]
-    """The retriever's card, as returned by `GET /v1/environment`."""
-    environment: ExportedEnvironment
+    environment: EnvironmentInfo
+    """The environment that was searched in training, as it describes itself."""
     results: dict[str, Any] | None = None
     """The held-out evaluation of exactly these weights, as `querylect eval` wrote it to results.json; None without."""
 
@@ -106,29 +71,26 @@ class ExportedPolicy(_Entry):
 class ExportedRollout(_Entry):
     """Sampling settings, and the document limits of later turns."""
 
-    turns: Annotated[int, Field(ge=1)]
+    turns: Positive
     """Turns of training."""
-    turn: Annotated[int, Field(ge=1)]
+    turn: Positive
     """The turn whose rewrite is used, selected on validation."""
     turn_reason: str
     """Why `turn` was selected."""
-    max_new_tokens: list[Annotated[int, Field(ge=1)]]
-    """Per turn; later turns use the last entry."""
-    max_prompt_tokens: int
+    k: Positive
+    """Number of documents that a search plan requests."""
+    max_new_tokens: Positive
+    max_prompt_tokens: Positive
     documents: int
     document_tokens: int
     observation_tokens: int | None
-    history_tokens: Annotated[int, Field(ge=1)]
-    k: Annotated[int, Field(ge=1)]
-    """Number of documents that a search plan requests."""
+    history_tokens: Positive
 
 
 class ExportedRun(_Entry):
     """The training run of the weights."""
 
     name: str
-    id: str
-    """Distinguishes runs of the same name."""
     checkpoint: str
     """best, final or checkpoint-N."""
     step: int | None = None
@@ -174,18 +136,10 @@ def rewriter_of(member: ExportedMember, folder: Path) -> RewriterConfig:
 
 def read_exported(folder: Path) -> Exported:
     """Read FILE of an exported folder. Raises ModelError if it is missing or does not describe a rewriter."""
-    path = folder / FILE
     try:
-        return Exported.model_validate_json(path.read_bytes())
+        return Exported.model_validate_json((folder / FILE).read_bytes())
     except (OSError, ValidationError) as error:
         raise ModelError(
-            f"{path} describes no rewriter of this version of querylect: {error} Give a folder or Hub repository that "
-            "`querylect export` wrote."
+            f"{folder / FILE} describes no rewriter of this version of querylect: {error} Give a folder or Hub "
+            "repository that `querylect export` wrote."
         ) from error
-
-
-def write_exported(folder: Path, exported: Exported) -> None:
-    """Write FILE to `folder`. Raises StorageError."""
-    path = folder / FILE
-    with writing(path):
-        path.write_text(exported.model_dump_json(indent=2) + "\n", encoding="utf-8")

@@ -5,12 +5,9 @@ settings.
 """
 
 import shlex
-from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from ..configs.load import validated
 from ..configs.mix import environments
@@ -20,23 +17,21 @@ from ..data.history import parse_history
 from ..data.leakage import words
 from ..data.sampling import QuestionSample
 from ..data.types import Question
-from ..errors import CheckpointError, ConfigError, DataError
+from ..errors import CheckpointError
 from ..eval.placement import EVALUATIONS
 from ..eval.records import METRICS, TRAINED
 from ..storage import json_object, logged_objects
-from .exported import ExportedEnvironment
 from .source import CheckpointSource
 
 HELD_OUT = ("validation", "test")
-
 _SHOWN = ("created", "headline", "split", "questions", "sample", "systems", "comparisons")
 """Entries of results.json that an export repeats."""
 _PROVENANCE = ("seed", "versions", "licence")
 """And of its `provenance`."""
-
 _ANSWER_SETTINGS = (
     "policy.model",
     "rewriter",
+    "rollout.max_new_tokens",
     "rollout.max_prompt_tokens",
     "rollout.documents",
     "rollout.document_tokens",
@@ -49,135 +44,76 @@ _ANSWER_SETTINGS = (
 """Settings, besides the weights, that affect answers."""
 
 
-def find_results(source: CheckpointSource) -> tuple[dict[str, dict[str, Any]], str | None]:
-    """The results of these weights by environment name, and the dtype that the weights were loaded in.
+def find_results(source: CheckpointSource, required: bool = True) -> dict[str, dict[str, Any]]:
+    """The results of these weights by environment name; of several evaluations the one with the most questions.
 
-    Of several evaluations, the one with the most questions is taken. An environment without results of these weights
-    is missing from the dict. If none of its result files is usable, the error of the first one is raised:
-    CheckpointError for other settings, DataError for training questions or for the split that selected the checkpoint.
+    If they are `required`, an environment without any raises CheckpointError, which says why the evaluations that
+    there are cannot be used.
     """
-    by_env: dict[str, dict[str, Any]] = {}
-    dtypes: set[str] = set()
+    found: dict[str, dict[str, Any]] = {}
     for name, config in environments(source.config).items():
         folder = source.run / f"eval-{name}" if name else source.run
-        unusable: list[CheckpointError | DataError] = []
-        usable: list[tuple[dict[str, Any], str]] = []
+        usable, reasons = [], []
         for path in (*folder.glob("results.json"), *sorted(folder.glob(f"{EVALUATIONS}/*/results.json"))):
-            try:
-                results, dtype = _usable(path, config, source)
-            except (CheckpointError, DataError) as error:
-                unusable.append(error)
-                continue
-            if results is not None:
-                usable.append((results, dtype))
+            values = json_object(path) or {}
+            if reason := _unusable(path, values, config, source):
+                reasons.append(f"{path} {reason}")
+            else:
+                usable.append(values)
         if usable:
-            by_env[name], dtype = max(usable, key=lambda entry: entry[0]["questions"])  # the first on ties
-            dtypes.add(dtype)
-        elif unusable:
-            raise unusable[0]
-    return by_env, next(iter(dtypes)) or None if len(dtypes) == 1 else None
+            found[name] = _published(max(usable, key=lambda values: values["questions"]))  # the first on ties
+        elif required:
+            command = ["querylect", "eval", str(source.run), "--checkpoint", source.checkpoint.name]
+            raise CheckpointError(
+                f"{source.run} holds no held-out evaluation{f' on {name}' if name else ''} of these weights "
+                f"({source.checkpoint.name}), and a rewriter is published with what it gained"
+                f"{''.join(f'; {reason}' for reason in reasons)}. Run "
+                f"`{shlex.join([*command, *(['--env', name] if name else [])])}`, or export it --without-evaluation, "
+                "which its card will say."
+            )
+    return found
 
 
-def _usable(path: Path, config: RunConfig, source: CheckpointSource) -> tuple[dict[str, Any] | None, str]:
-    """The results in a file and the dtype of the weights; None if the file is about other weights."""
-    values = _read(path)
-    provenance = values.get("provenance", {})
+def _unusable(path: Path, values: dict[str, Any], config: RunConfig, source: CheckpointSource) -> str:
+    """Why results are not a held-out evaluation of what is exported; "" if they are."""
+    provenance, split = values.get("provenance", {}), values.get("split")
     if provenance.get("checkpoint_hash") != source.checkpoint_hash:
-        return None, ""
-    _refuse_other_settings(path, provenance, config)
-    return _results(path, values, source), str(provenance.get("dtype") or "")
-
-
-def refuse_unevaluated(source: CheckpointSource, results: Mapping[str, dict[str, Any]]) -> None:
-    """Raise CheckpointError if an environment has no results of these weights."""
-    for name in environments(source.config):
-        if name in results:
-            continue
-        run, checkpoint = source.run, source.checkpoint.name
-        command = shlex.join(
-            ["querylect", "eval", str(run), "--checkpoint", checkpoint, *(["--env", name] if name else [])]
-        )
-        scope = f" on {name}" if name else ""
-        raise CheckpointError(
-            f"{run} holds no held-out evaluation{scope} of these weights ({checkpoint}), and a rewriter is published "
-            f"with what it gained. Run `{command}`, or export it --without-evaluation, which its card will say."
-        )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    values = json_object(path)
-    if values is None:
-        raise CheckpointError(f"{path} cannot be read, or was cut. Evaluate again.")
-    return values
-
-
-def _results(path: Path, values: dict[str, Any], source: CheckpointSource) -> dict[str, Any]:
-    provenance = values["provenance"]
-    split = values.get("split")
+        return "measured other weights"
     if split not in HELD_OUT:
-        raise DataError(
-            f"{path} was measured on the split {split!r}, which is not held out. Run "
-            f"`querylect eval {shlex.quote(str(source.run))}`."
-        )
+        return f"was measured on the split {split!r}, which is not held out"
     if split == "validation" and source.checkpoint.name == "best":
-        raise DataError(
-            f"{path} was measured on the split that chose `best` among the checkpoints, so it flatters. Run "
-            f"`querylect eval {shlex.quote(str(source.run))} eval.split=test`."
-        )
-    try:
-        environment = provenance["environment"]
-        results = {name: values[name] for name in _SHOWN} | {name: provenance[name] for name in _PROVENANCE}
-        sample = values["sample"]
-        results["count"] = str(values["questions"] if sample is None else QuestionSample(**sample))
-        results["metric"] = METRICS[0]
-        results["environment"] = ExportedEnvironment.model_validate(environment).model_dump()
-        results["retriever"] = str(environment["retriever"].get("name", ""))
-    except (ValidationError, KeyError, AttributeError, TypeError) as error:
-        raise CheckpointError(f"{path} is not what this version of `querylect eval` writes. Evaluate again.") from error
-    measured = {row["turn"] for row in results["systems"] if row["system"] == TRAINED and row["n"]}
-    if source.used.turn not in measured:
-        raise CheckpointError(
-            f"{path} measured turn {', '.join(map(str, sorted(measured))) or 'none'} of the trained policy, and turn "
-            f"{source.used.turn} is what its users get ({source.used.reason}). Evaluate again with "
-            f"eval.turns={source.used.turn}."
-        )
-    _refuse_trained_questions(path, source)
-    return results
+        return "was measured on the split that chose `best` among the checkpoints, so it flatters: eval.split=test"
+    measured = validated(RunConfig, parse_yaml(str(provenance["config"])), str(path))
+    if differing := [key for key in _ANSWER_SETTINGS if attrgetter(key)(measured) != attrgetter(key)(config)]:
+        return f"was measured with other settings than those of the run: {', '.join(differing)}"
+    used = source.used
+    if not any(row["system"] == TRAINED and row["turn"] == used.turn and row["n"] for row in values["systems"]):
+        return f"did not measure turn {used.turn}, which its users get ({used.reason}): eval.turns={used.turn}"
+    # `querylect eval` compares its questions only with the training split of the environment that it searches
+    trained = _questions(source.run / "rollouts.jsonl")
+    if shared := trained & _questions(path.with_name("eval.jsonl")):
+        return f"shares {len(shared)} questions with the training, so it is not held out"
+    return ""
 
 
-def _refuse_other_settings(path: Path, provenance: dict[str, Any], config: RunConfig) -> None:
-    """Raise CheckpointError if the evaluation used other settings than the run."""
-    try:
-        measured = validated(RunConfig, parse_yaml(str(provenance["config"])), str(path))
-    except (ConfigError, KeyError) as error:
-        raise CheckpointError(
-            f"{path} does not say its settings in a form that this version reads. Evaluate again."
-        ) from error
-    differing = [key for key in _ANSWER_SETTINGS if attrgetter(key)(measured) != attrgetter(key)(config)]
-    if measured.rollout.max_new_tokens != config.rollout.max_new_tokens:
-        differing.append("rollout.max_new_tokens")
-    if differing:
-        raise CheckpointError(
-            f"{path} was measured with other settings than those of the run: {', '.join(differing)}. Evaluate again "
-            "without overriding them."
-        )
+def _questions(path: Path) -> set[Any]:
+    """The words of the questions in a log, each with its history."""
+    return {
+        words(Question("", record["question"], history=parse_history(record.get("history"))).in_context)
+        for record in logged_objects(path)
+    }
 
 
-def _refuse_trained_questions(path: Path, source: CheckpointSource) -> None:
-    """Raise DataError if the evaluation log shares a question with the training log.
-
-    `querylect eval` compares its questions only with the training split of the environment that it searches.
-    """
-    trained = set(map(words, _questions(source.run / "rollouts.jsonl")))
-    shared = [text for text in _questions(path.with_name("eval.jsonl")) if words(text) in trained]
-    if shared:
-        raise DataError(
-            f"{len(set(shared))} questions of {path.with_name('eval.jsonl')} were trained on ({shared[0]!r}), so its "
-            "figures are not held out. Take them out of one of the two splits and evaluate again."
-        )
-
-
-def _questions(path: Path) -> Iterator[str]:
-    """The questions in a log, each with its history."""
-    for record in logged_objects(path):
-        yield Question("", record["question"], history=parse_history(record.get("history"))).in_context
+def _published(values: dict[str, Any]) -> dict[str, Any]:
+    """The entries of results that an export repeats."""
+    provenance, sample = values["provenance"], values["sample"]
+    environment = provenance["environment"]
+    return {
+        **{name: values[name] for name in _SHOWN},
+        **{name: provenance[name] for name in _PROVENANCE},
+        "dtype": provenance.get("dtype"),
+        "count": str(values["questions"] if sample is None else QuestionSample(**sample)),
+        "metric": METRICS[0],
+        "environment": {name: environment[name] for name in ("name", "corpus_size", "corpus_hash", "index_hash")},
+        "retriever": str(environment["retriever"].get("name", "")),
+    }

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from ..command_options import DryRun, Trust, Verbose
-from ..configs.load import dump_config, is_override
+from ..command_options import Trust, Verbose
+from ..configs.load import is_override
 from ..errors import ConfigError, UserError
 from ..logs import set_up_logging
 
@@ -59,7 +59,6 @@ def rewrite(
     endpoint: Endpoint = None,
     model: EndpointModelName = None,
     trust: Trust = False,
-    dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
     """Rewrite questions; write one JSON object a line, whose `text` is what to search (docs/use.md).
@@ -67,39 +66,32 @@ def rewrite(
     The answer is that of the turn that won on validation; between turns the environment of the run is searched.
     """
     set_up_logging(verbose)
-    from .load import only_member, open_trained
+    from .questions import read_questions
+    from .rewriter import Rewriter
 
     changes = list(overrides or ())
     if is_override(rewriter):
         rewriter, changes = "demo", [rewriter, *changes]
-    trained = open_trained(rewriter, revision=revision, checkpoint=checkpoint, settings=changes, trust=trust or dry_run)
-    trained = only_member(trained, env)
-    if len(trained.members) > 1 and not dry_run:
-        raise ConfigError(
-            f"{rewriter} was trained for {', '.join(trained.members)}, and this asks for one of them. "
-            "Name it: --env NAME."
-        )
-    if dry_run:
-        typer.echo(dump_config(trained.config), nl=False)
-        return
     if question and source is not None:
         raise ConfigError("--question and --input are both given; give one of them.")
-    from .jsonl_io import read_questions
-
+    answers, failures = 0, Counter[str]()
     with nullcontext(sys.stdin) if source is None else source.expanduser().open(encoding="utf-8") as stream:
         questions = read_questions(question or stream)
-        first = next(questions, None)
-        if first is None:
+        if (first := next(questions, None)) is None:
             raise UserError("no question to rewrite: give --question TEXT, or one question per line of input.")
-        from .endpoint import endpoint_of
-        from .rewriter import Rewriter
-
-        engine = endpoint_of(endpoint, model, trained.is_trained) if endpoint is not None else None
-        with Rewriter(trained, engine, turn=turn) as loaded:
-            answers, failures = 0, Counter[str]()
-            pending = chain([first], questions)
+        pending = chain([first], questions)
+        with Rewriter.from_pretrained(
+            rewriter,
+            revision=revision,
+            checkpoint=checkpoint,
+            settings=changes,
+            trust=trust,
+            turn=turn,
+            endpoint=endpoint,
+            model=model,
+        ) as loaded:
             while part := list(islice(pending, batch)):
-                for result in loaded.rewrite(part):
+                for result in loaded.rewrite(part, retriever=env):
                     answers += 1
                     failures.update([result.failure] if result.failure is not None else [])
                     typer.echo(json.dumps({"id": result.question.id, **result.record()}, ensure_ascii=False))

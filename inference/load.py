@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ..configs.load import known_configs, load_config, validated
-from ..configs.mix import environments, only
+from ..configs.mix import environments
 from ..configs.rewriter import RewriterConfig
 from ..configs.run_settings import is_own, load_run_config, refuse_code
 from ..configs.schema import PolicyConfig, RunConfig
 from ..configs.section import Section
-from ..errors import CheckpointError, ConfigError, ModelError, in_one_line
+from ..errors import ConfigError, ModelError, in_one_line
 from ..export.exported import FILE, read_exported, rewriter_of
 from ..rewriters.retriever_info import RetrieverInfo
 from ..rollouts.checkpoints import UsedTurn, find_checkpoint, refuse_task_model, used_turn, with_prompt
@@ -43,7 +43,7 @@ class Member:
     """The retriever of training; None if no file records it and the environment must be asked."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class Trained:
     """A policy and everything needed to query it."""
 
@@ -65,22 +65,8 @@ class Trained:
     """Whether `config` configures a search; for an export, only if `settings` do."""
     base_fingerprint: str | None = None
     """Fingerprint of the base weights of an exported adapter; None for a run, which stores its own."""
-
     is_trained: bool = True
     """False for a config, whose policy is the untrained model."""
-
-    def __repr__(self) -> str:
-        return f"Trained({self.name!r}, {self.retriever_names}, turn={self.used.turn} of {self.turns})"
-
-    @property
-    def retriever_names(self) -> str:
-        """The retrievers of training, as far as files record them."""
-        names = [member.retriever.name if member.retriever else name for name, member in self.members.items()]
-        return "/".join(filter(None, names)) or "unknown"
-
-    @property
-    def turns(self) -> int:
-        return len(self.config.rollout.branching)
 
 
 def open_trained(
@@ -95,7 +81,7 @@ def open_trained(
 
     `revision` is for the Hub, `checkpoint` (best, final, checkpoint-40) for a run folder, `settings` are
     overrides such as "rollout.micro_batch=8". Without `trust`, code that an export of the Hub, or a folder of another
-    user, names is refused (configs/run_settings.py).
+    user, names is refused.
     Raises ConfigError if the name cannot be resolved, a setting is invalid or needs `trust`, CheckpointError if a run
     has no such checkpoint, ModelError for an unusable or unreachable export.
     """
@@ -117,17 +103,13 @@ def open_trained(
         refuse_task_model(config.optimize, checkpoint_path)
         turn = used_turn(config.rollout, config.reward, config.train, folder, checkpoint_path)
         prompted = with_prompt(config, checkpoint_path)
-        return of_config(name, prompted, checkpoint_path, _environment_record(folder), turn)
+        return of_config(name, prompted, checkpoint_path, json_object(folder / "environment.json"), turn)
     if folder.is_dir() and name not in known_configs():
         raise ConfigError(
             f"{name} is no run folder (it holds no config.yaml) and no export (it holds no {FILE}). Give a folder that "
             "`querylect train` or `querylect export` wrote."
         )
     return replace(of_config(name, load_config(name, settings), None, None), is_trained=False)
-
-
-def _member(rewriter: RewriterConfig, retriever: Mapping[str, object] | None) -> Member:
-    return Member(rewriter, RetrieverInfo.from_service(retriever) if retriever else None)
 
 
 def of_config(
@@ -140,20 +122,12 @@ def of_config(
     """The policy of a config. `record` is the content of environment.json, if known; `used` the selected turn."""
     retriever: Mapping[str, Any] = record["retriever"] if record is not None else {}
     retrievers = retriever if config.mix is not None else {"": retriever}
-    members = {env: _member(section.rewriter, retrievers.get(env)) for env, section in environments(config).items()}
+    members = {
+        env: Member(section.rewriter, RetrieverInfo.from_service(retrievers[env]) if retrievers.get(env) else None)
+        for env, section in environments(config).items()
+    }
     used = used or used_turn(config.rollout, config.reward, config.train, None, None)
     return Trained(name, config, checkpoint, members, config.policy, config.search_depth, used, searchable=True)
-
-
-def only_member(trained: Trained, env: str | None) -> Trained:
-    """The policy restricted to the environment `env`; None leaves it unchanged. Raises ConfigError."""
-    if env is None:
-        return trained
-    if env not in trained.members:
-        known = ", ".join(trained.members) or "one environment, without a name"
-        raise ConfigError(f"--env is {env!r}, and {trained.name} was trained for {known}.")
-    config = only(trained.config, env) if trained.config.mix is not None else trained.config
-    return replace(trained, config=config, members={"": trained.members[env]})
 
 
 def with_retrievers(trained: Trained) -> Trained:
@@ -163,28 +137,11 @@ def with_retrievers(trained: Trained) -> Trained:
     """
     if all(member.retriever is not None for member in trained.members.values()):
         return trained
-    if not trained.searchable:
-        raise ConfigError(
-            f"{trained.name} holds no environment.json, so nothing says for which retriever it was trained. Ask for "
-            "another copy, or name its environment (client.urls=…)."
-        )
     from ..envs.client.connect import open_environments
 
     with open_environments(trained.config) as client:
         record = {"retriever": client.info().retriever}
     return replace(trained, members=of_config(trained.name, trained.config, None, record, trained.used).members)
-
-
-def _environment_record(run: Path) -> Mapping[str, Any] | None:
-    path = run / "environment.json"
-    if not path.is_file():
-        return None
-    record: Mapping[str, Any] | None = json_object(path)
-    if record is None or "retriever" not in record:
-        raise CheckpointError(
-            f"{path} does not say what was searched. Go on with the run (--resume), which writes it anew."
-        )
-    return record
 
 
 def _open_export(name: str, folder: Path, settings: Sequence[str], trust: bool) -> Trained:
@@ -194,19 +151,17 @@ def _open_export(name: str, folder: Path, settings: Sequence[str], trust: bool) 
     if exported.lora and exported.base_model is None:
         raise ModelError(f"{name} is an adapter and does not name its base model. Export it again with --merge-lora.")
     rollout, base_model = exported.rollout, exported.base_model
-    policy = {
-        "model": base_model if exported.lora else str(folder),
-        "dtype": exported.policy.dtype,
-        "lora": None,
-        "trust_remote_code": exported.policy.trust_remote_code,
-    }
     values: dict[str, object] = {
         "name": exported.run.name,
-        "policy": policy,
+        "policy": {
+            "model": base_model if exported.lora else str(folder),
+            "dtype": exported.policy.dtype,
+            "lora": None,
+            "trust_remote_code": exported.policy.trust_remote_code,
+        },
         "rollout": {
             "branching": [1] * rollout.turns,
-            "max_new_tokens": max(rollout.max_new_tokens),
-            **rollout.model_dump(exclude={"turns", "turn", "turn_reason", "max_new_tokens", "k"}),
+            **rollout.model_dump(exclude={"turns", "turn", "turn_reason", "k"}),
         },
         "reward": {"turn_weights": [1.0] * rollout.turns},
     }
@@ -214,35 +169,37 @@ def _open_export(name: str, folder: Path, settings: Sequence[str], trust: bool) 
     changes = [override for override in settings if override.strip().startswith("rewriter.")]
     members = {}
     for env, member in exported.environments.items():
-        rewriter = rewriter_of(member, folder)
-        if changes:
-            section: dict[str, object] = {"rewriter": rewriter.model_dump(mode="json")}
-            rewriter = validated(_RewriterSettings, section, str(folder / FILE), changes).rewriter
-        _refuse_nameless_model(name, rewriter)
-        members[env] = _member(rewriter, member.retriever)
-    replaced = base_model is not None and not exported.lora
-    base = config.policy.model_copy(update={"model": base_model}) if replaced else config.policy
-    used = UsedTurn(rollout.turn, rollout.turn_reason)
-    searchable = any(override.strip().startswith(("env.", "client.")) for override in settings)
-    trained = Trained(name, config, folder if exported.lora else None, members, base, rollout.k, used, searchable)
-    return replace(trained, base_fingerprint=exported.policy.base_fingerprint) if exported.lora else trained
-
-
-def _refuse_nameless_model(name: str, rewriter: RewriterConfig) -> None:
-    if rewriter.name == "hcqr" and rewriter.llm is not None and not rewriter.llm.model:
-        raise ModelError(
-            f"the rewriter of {name} asks a frozen model that only the machine knew which trained it. Say which one to "
-            "ask: rewriter.llm.model=ID, and for one behind an endpoint rewriter.llm.base_url=URL too."
-        )
+        section = {"rewriter": rewriter_of(member, folder).model_dump(mode="json")}
+        rewriter = validated(_RewriterSettings, section, str(folder / FILE), changes).rewriter
+        if rewriter.name == "hcqr" and rewriter.llm is not None and not rewriter.llm.model:
+            raise ModelError(
+                f"the rewriter of {name} asks a frozen model that only the machine knew which trained it. Say which "
+                "one: rewriter.llm.model=ID, and for one behind an endpoint rewriter.llm.base_url=URL too."
+            )
+        members[env] = Member(rewriter, RetrieverInfo.from_service(member.environment.retriever))
+    base = config.policy
+    if base_model is not None and not exported.lora:
+        base = base.model_copy(update={"model": base_model})
+    return Trained(
+        name,
+        config,
+        folder if exported.lora else None,
+        members,
+        base,
+        rollout.k,
+        UsedTurn(rollout.turn, rollout.turn_reason),
+        searchable=any(override.strip().startswith(("env.", "client.")) for override in settings),
+        base_fingerprint=exported.policy.base_fingerprint if exported.lora else None,
+    )
 
 
 def _downloaded(name: str, revision: str | None) -> Path:
     """Download a Hub repository, FILE first, to fail early if it is missing."""
     with optional_packages("local"):
-        from huggingface_hub import errors, hf_hub_download, snapshot_download
+        from huggingface_hub import hf_hub_download, snapshot_download
 
     try:
         hf_hub_download(name, FILE, revision=revision)
         return Path(snapshot_download(name, revision=revision, ignore_patterns=_NOT_NEEDED))
-    except (OSError, errors.HTTPError, errors.HFValidationError, errors.XetDownloadError) as error:
+    except OSError as error:
         raise ModelError(f"{name!r} is no folder here and no rewriter on the Hub: {in_one_line(error, 500)}") from error

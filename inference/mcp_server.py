@@ -11,6 +11,7 @@ from mcp.server.mcpserver import MCPServer
 from pydantic import BaseModel, Field
 
 from ..configs.schema import ClientConfig
+from ..data.types import Document
 from ..envs.client.client import EnvironmentClient
 from ..envs.schemas import MAX_QUESTION, AskedHistory, utterances
 from ..version import __version__
@@ -19,14 +20,6 @@ from .rewriter import Rewriter
 
 MAX_DOCUMENTS = 100
 """Most documents of one answer; an agent reads them all."""
-
-
-class FoundDocument(BaseModel):
-    """One document, the best first."""
-
-    id: str
-    title: str
-    text: str
 
 
 class ToolAnswer(BaseModel):
@@ -38,17 +31,17 @@ class ToolAnswer(BaseModel):
     """Why no rewrite could be used."""
     searched: bool = True
     """False where the rewriter stopped before any search: the question needs no documents, and there are none."""
-    documents: list[FoundDocument]
+    documents: list[Document]
+    """Best first."""
 
     @classmethod
     def from_result(cls, result: SearchResult) -> "ToolAnswer":
         """The form of a search with a rewriter in which an agent reads it."""
-        documents = [hit.document for hit in result.ranking or ()]
         return cls(
             rewrite=result.rewrite.text,
             failure=result.failure,
             searched=not result.rewrite.unsearched,
-            documents=[FoundDocument(id=hit.id, title=hit.title, text=hit.text) for hit in documents],
+            documents=[hit.document for hit in result.ranking or ()],
         )
 
 
@@ -81,5 +74,5 @@ def serve_search(rewriter: Rewriter, url: str) -> None:
     its retriever, and as `EnvironmentClient.info`.
     """
     with EnvironmentClient(ClientConfig(urls=[url])) as client:
-        rewriter.prepare(client.info().retriever)
+        rewriter.select(client.info().retriever)
         asyncio.run(search_server(rewriter, client).run_stdio_async())

@@ -5,26 +5,16 @@ A format failure does not raise: text and plan of the result are then the questi
 
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..data.history import records_of
 from ..data.types import Question
 from ..envs.plan import Probe, SearchPlan
 from ..envs.schemas import HitBody
 from ..errors import ConfigError
-from ..rollouts.tree import Node
-from ..rollouts.tree_sampler import Branch
-from .endpoint import ChatSoFar
 
 
 @dataclass(frozen=True, slots=True)
-class Continuation:
-    """The position of an answer in its conversation, from which the next turn continues."""
-
-    branch: Branch
-    node: Node
-
-
-@dataclass(frozen=True, slots=True, repr=False)
 class RewriteResult:
     """The answer of the policy to one question in one turn."""
 
@@ -35,12 +25,13 @@ class RewriteResult:
     """The search plan; the raw question if the answer failed, or if nothing is to be searched (`unsearched`)."""
     rewrites: tuple[str, ...] = ()
     """All query texts of the answer; empty if it failed."""
-    think: str = ""
+    think: str = field(default="", repr=False)
     failure: str | None = None
     """Why the answer failed, in a few words; None if it did not."""
-    answer: str = ""
+    answer: str = field(default="", repr=False)
     """The raw text of the model, without its end-of-turn token."""
-    continuation: Continuation | ChatSoFar | None = field(default=None, repr=False, compare=False)
+    continuation: Any = field(default=None, repr=False, compare=False)
+    """The state of the conversation, from which the next turn continues; None if there is none."""
     stopped: bool = False
     """Whether the policy stopped: the plan is that of the last turn that was searched, or else the raw question."""
     unsearched: bool = False
@@ -58,14 +49,9 @@ class RewriteResult:
 
         For a plan with negative weights, which no text can express, the first rewrite.
         """
-        if any(term.weight < 0 for probe in self.plan.probes for term in probe.terms):
+        if _subtracts(self.plan):
             return self.rewrites[0] if self.rewrites else self.question.text
         return joined(self.plan.probes[0])
-
-    def __repr__(self) -> str:
-        summary = f"the question, for it failed: {self.failure}" if self.fallback else repr(shortened(self.text))
-        summary = "no search" if self.unsearched else summary
-        return f"RewriteResult({shortened(self.question.text)!r} → {summary}, turn={self.turn})"
 
     def record(self) -> dict[str, object]:
         """The result as plain data, for JSON."""
@@ -79,8 +65,8 @@ class RewriteResult:
             "turn": self.turn,
             "failure": self.failure,
             "fallback": self.fallback,
-            **({"stopped": True} if self.stopped else {}),
-            **({"unsearched": True} if self.unsearched else {}),
+            "stopped": self.stopped,
+            "unsearched": self.unsearched,
         }
 
 
@@ -94,7 +80,7 @@ class TurnOutcome:
     a failed answer before the last turn and for one that is `unsearched`."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class SearchResult:
     """All turns of one question with one retriever."""
 
@@ -117,17 +103,13 @@ class SearchResult:
         """Why the last turn failed, so that the ranking is that of the question; None if it did not."""
         return self.rewrite.failure
 
-    def __repr__(self) -> str:
-        count = "no" if self.ranking is None else len(self.ranking)
-        return f"SearchResult({self.rewrite!r}, {count} documents)"
-
 
 def plain_queries(plan: SearchPlan) -> list[str]:
     """A plan as texts for a retriever without weighted queries: one query per probe (`joined`); weights are dropped.
 
     Raises ConfigError for a plan with negative weights, which no text can express.
     """
-    if any(term.weight < 0 for probe in plan.probes for term in probe.terms):
+    if _subtracts(plan):
         raise ConfigError(
             "the plan has a term of negative weight, which a retriever that takes texts cannot subtract. Search "
             "this rewriter's plans with querylect's own retrievers (`querylect serve`)."
@@ -142,15 +124,12 @@ def joined(probe: Probe) -> str:
     """
     texts = [term.text for term in probe.terms if term.weight > 0 and term.text.strip()]
     words = [frozenset(re.findall(r"\w+", text.casefold())) for text in texts]
-    distinct = [
+    return " ".join(
         text
         for i, text in enumerate(texts)
-        if not any(words[i] < peer or (words[i] == peer and k < i) for k, peer in enumerate(words))
-    ]
-    return " ".join(distinct)
+        if not any(words[i] < other or (words[i] == other and k < i) for k, other in enumerate(words))
+    )
 
 
-def shortened(text: str, limit: int = 60) -> str:
-    """A text on one line, truncated to `limit` characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+def _subtracts(plan: SearchPlan) -> bool:
+    return any(term.weight < 0 for probe in plan.probes for term in probe.terms)

@@ -6,69 +6,54 @@
 
 Answers are greedy and take the same steps as in `querylect eval`, so a question gets the same ids. The answer is that
 of the turn selected on validation; if it is a later turn, the rewriter searches between turns. A rewriter may be shared
-by threads and tasks; their questions are batched together.
+by threads and tasks: the questions of a call are answered in one batch, and calls one after another. For many callers
+at once, serve the export by vLLM (`endpoint=`).
 """
 
 import asyncio
-import itertools
 import logging
-from collections.abc import Awaitable, Sequence
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Self, TypedDict, Unpack, overload
+from typing import Any, Protocol, Self
 
 from ..configs.llm import LlmConfig
-from ..data.types import Question
-from ..errors import RequestError
+from ..configs.mix import environments
+from ..envs.plan import SearchPlan
+from ..envs.schemas import PlanResult
+from ..errors import ConfigError, RequestError
+from ..rewriters.registry import make_rewriter
 from ..rewriters.retriever_info import RetrieverInfo
 from ..rollouts.engines.base import Engine
-from ..rollouts.tree_sampler import ANSWERED_AT_ONCE
 from ..sources import optional_packages
-from .batching import DynamicBatcher
-from .endpoint import EndpointModel, endpoint_of
-from .load import Trained, open_trained
-from .requests import History, QuestionLike, is_single, parse_questions
-from .results import RewriteResult, SearchResult, TurnOutcome
-from .retriever_prompts import Retriever, RewriterPool
-from .searching import AsyncSearcher, DefaultSearch, SearchedPlans, Searcher
-from .turns import RewriteRequest, TurnLoop, answer
+from .conversations import EndpointModel, PolicyConversation
+from .load import Trained, open_trained, with_retrievers
+from .questions import History, QuestionLike, is_single, parse_questions
+from .results import SearchResult
+from .turns import Model, run_turns
 
 log = logging.getLogger(__name__)
 
-_MAX_IDS = 2**16
-"""Question ids wrap around, which bounds per-question caches; ids of concurrent questions still differ."""
+Retriever = str | RetrieverInfo | Mapping[str, object]
+"""The name of an environment or a retriever, or a retriever's description, also as `GET /v1/environment` returns it."""
 
 
-class _Options(TypedDict, total=False):
-    """Keyword arguments of `Rewriter.rewrite` and `arewrite`."""
+class Searcher(Protocol):
+    """A search client, such as `EnvironmentClient`."""
 
-    retriever: Retriever | None
-    turn: int | None
-    history: History | None
-    client: Searcher | None
-
-
-class _AsyncOptions(_Options, total=False):
-    client: Searcher | AsyncSearcher | None  # type: ignore[misc]
-
-
-class _SearchOptions(TypedDict, total=False):
-    """Keyword arguments of `Rewriter.search` and `asearch`."""
-
-    turns: int | None
-    retriever: Retriever | None
-    k: int | None
-    history: History | None
+    def search(self, plans: Sequence[SearchPlan]) -> Sequence[PlanResult]:
+        """One result with texts for each plan."""
+        ...
 
 
 class Rewriter:
     """Rewrites questions with one policy, and searches with the rewrites."""
 
     def __init__(
-        self,
-        trained: Trained,
-        engine: Engine | EndpointModel | None = None,
-        *,
-        turn: int | None = None,
+        self, trained: Trained, engine: Engine | EndpointModel | None = None, *, turn: int | None = None
     ) -> None:
         """Load the policy, or use an `engine` that has loaded it, or an endpoint that serves it. `turn` as in
         `from_pretrained`.
@@ -83,18 +68,20 @@ class Rewriter:
                 engine = load_engine(
                     config.policy, config.rollout, config.seed, trained.checkpoint, trained.base_fingerprint
                 )
-        self._trained = trained
-        self._engine = engine
-        self._prompts = RewriterPool(trained, engine)
-        self._turn, self._default_search = turn or trained.used.turn, DefaultSearch(trained)
-        if trained.turns > 1:
+        self.name = trained.name
+        """The path, id or config name that the user passed."""
+        self.turn = turn or trained.used.turn
+        """The turn whose rewrite is used."""
+        self.turns = len(trained.config.rollout.branching)
+        """Number of turns in training."""
+        if self.turns > 1:
             reason = trained.used.reason if turn is None else "it was asked for"
-            log.info("%s: the rewrite of turn %d is used (%s)", trained.name, self._turn, reason)
-        base = engine.config if isinstance(engine, EndpointModel) else trained.base
-        self._id_counter = itertools.count()
-        self._batcher: DynamicBatcher[RewriteRequest, RewriteResult] = DynamicBatcher(
-            lambda orders: answer(orders, base, trained.k), ANSWERED_AT_ONCE
-        )
+            log.info("%s: the rewrite of turn %d is used (%s)", trained.name, self.turn, reason)
+        self._trained, self._engine = trained, engine
+        self._models: dict[tuple[str | None, RetrieverInfo], Model] = {}
+        self._searchers: dict[str, Searcher] = {}
+        self._stack, self._opening, self._answering = ExitStack(), threading.RLock(), threading.Lock()
+        self._threads = ThreadPoolExecutor(32)  # not asyncio's own: its users would wait for the model
 
     @classmethod
     def from_pretrained(
@@ -114,19 +101,17 @@ class Rewriter:
         `turn` overrides the turn selected on validation. `endpoint` is the URL of an OpenAI-compatible endpoint that
         serves the policy as `model`, or any other model if `path_or_id` is a config: then no weights are loaded, and
         PyTorch is not needed. The other arguments and errors are those of `open_trained`; it also raises as
-        `load_policy` and `endpoint_of`.
+        `load_policy` and `EndpointModel.at`.
         """
         trained = open_trained(
             str(path_or_id), revision=revision, checkpoint=checkpoint, settings=settings, trust=trust
         )
-        engine = endpoint_of(endpoint, model, trained.is_trained) if endpoint is not None else None
+        engine = EndpointModel.at(endpoint, model, trained.is_trained) if endpoint is not None else None
         return cls(trained, engine, turn=turn)
 
     def __repr__(self) -> str:
-        parts = [repr(self.name), f"retriever={self._prompts.retriever_names!r}", f"turn={self._turn}"]
-        if isinstance(self._engine, EndpointModel):
-            parts += [f"endpoint={self._engine.url!r}", f"model={self._engine.config.model!r}"]
-        return f"Rewriter({', '.join(parts)})"
+        model = f", endpoint model {self._engine.config.model!r}" if isinstance(self._engine, EndpointModel) else ""
+        return f"Rewriter({self.name!r}, turn={self.turn}{model})"
 
     def __enter__(self) -> Self:
         return self
@@ -135,51 +120,12 @@ class Rewriter:
         self.close()
 
     def close(self) -> None:
-        """Stop accepting questions; queued calls raise ClosedError."""
-        self._batcher.close()
-        self._default_search.close()
+        """Close connections to services and endpoints."""
+        self._threads.shutdown(wait=False)
+        self._stack.close()
         if isinstance(self._engine, EndpointModel):
             self._engine.close()
 
-    def prepare(self, retriever: Retriever | None = None) -> None:
-        """Validate a retriever before the first question. Raises ConfigError."""
-        self._prompts.select(retriever)
-
-    @property
-    def name(self) -> str:
-        """The path, id or config name that the user passed."""
-        return self._trained.name
-
-    @property
-    def turns(self) -> int:
-        """Number of turns in training."""
-        return self._trained.turns
-
-    @property
-    def turn(self) -> int:
-        """The turn whose rewrite is used."""
-        return self._turn
-
-    @property
-    def retrievers(self) -> dict[str, RetrieverInfo]:
-        """The retrievers of training, by environment name; {"": …} for a single one.
-
-        Raises as `open_environments` if no file records them and the environment must be asked.
-        """
-        return {
-            name: member.retriever for name, member in self._prompts.members.items() if member.retriever is not None
-        }
-
-    @property
-    def waiting(self) -> int:
-        """Number of queued questions."""
-        return self._batcher.waiting
-
-    # "overload-overlap": a text is a sequence of texts, too
-    @overload
-    def rewrite(self, questions: QuestionLike, **options: Unpack[_Options]) -> RewriteResult: ...  # type: ignore[overload-overlap]
-    @overload
-    def rewrite(self, questions: Sequence[QuestionLike], **options: Unpack[_Options]) -> list[RewriteResult]: ...
     def rewrite(
         self,
         questions: QuestionLike | Sequence[QuestionLike],
@@ -188,8 +134,9 @@ class Rewriter:
         turn: int | None = None,
         history: History | None = None,
         client: Searcher | None = None,
-    ) -> RewriteResult | list[RewriteResult]:
-        """Rewrite one question, or several in one batch, and return the answer of `turn` (default: `self.turn`).
+    ) -> Any:
+        """Rewrite one question, or several in one batch, and return the answer of `turn` (default: `self.turn`): a
+        RewriteResult, or a list of them.
 
         Before a later turn, `client` is searched with the answer of the previous turn (default: the environment of the
         run). `retriever` selects the retriever of a policy trained for several; for a policy trained for one it is
@@ -200,42 +147,10 @@ class Rewriter:
         ambiguous retriever and for a later turn without anything to search, RequestError for an invalid question, such
         as a blank text or None, and the errors of the search.
         """
-        loop = self._turn_loop(parse_questions(questions, history), retriever, turn, search_last=False)
-        if client is None and loop.turns > 1:
-            client = self._default_search.open(self._prompts.select(retriever).member, loop.turns)
-        results = [result.rewrite for result in self._run(loop, client)]
-        return results[0] if is_single(questions) else results
+        results = self._run(questions, history, retriever, turn, client, search_last=False)
+        rewrites = [result.rewrite for result in results]
+        return rewrites[0] if is_single(questions) else rewrites
 
-    @overload
-    async def arewrite(self, questions: QuestionLike, **options: Unpack[_AsyncOptions]) -> RewriteResult: ...  # type: ignore[overload-overlap]
-    @overload
-    async def arewrite(
-        self, questions: Sequence[QuestionLike], **options: Unpack[_AsyncOptions]
-    ) -> list[RewriteResult]: ...
-    async def arewrite(
-        self,
-        questions: QuestionLike | Sequence[QuestionLike],
-        *,
-        retriever: Retriever | None = None,
-        turn: int | None = None,
-        history: History | None = None,
-        client: Searcher | AsyncSearcher | None = None,
-    ) -> RewriteResult | list[RewriteResult]:
-        """`rewrite` for an event loop: concurrent calls share a batch, and cancelled ones still queued are not run."""
-        loop = self._turn_loop(parse_questions(questions, history), retriever, turn, search_last=False)
-        await self._load_retrievers(retriever)
-        if client is None and loop.turns > 1:
-            member = self._prompts.select(retriever).member
-            client = await asyncio.to_thread(self._default_search.open, member, loop.turns)
-        results = [result.rewrite for result in await self._arun(loop, client)]
-        return results[0] if is_single(questions) else results
-
-    @overload
-    def search(self, questions: QuestionLike, client: Searcher, **options: Unpack[_SearchOptions]) -> SearchResult: ...  # type: ignore[overload-overlap]
-    @overload
-    def search(
-        self, questions: Sequence[QuestionLike], client: Searcher, **options: Unpack[_SearchOptions]
-    ) -> list[SearchResult]: ...
     def search(
         self,
         questions: QuestionLike | Sequence[QuestionLike],
@@ -245,82 +160,119 @@ class Rewriter:
         retriever: Retriever | None = None,
         k: int | None = None,
         history: History | None = None,
-    ) -> SearchResult | list[SearchResult]:
-        """Rewrite and search for `turns` turns (default: `self.turn`), each shown the documents of the previous one.
+    ) -> Any:
+        """Rewrite and search for `turns` turns (default: `self.turn`), each shown the documents of the previous one: a
+        SearchResult, or a list of them.
 
         If the last answer failed, the question itself is searched. If `retriever` is None, the client's environment
         names it. `k` overrides the number of documents in the last turn. `history` as in `rewrite`. Raises as `rewrite`
         and as the client.
         """
-        batch = parse_questions(questions, history)
         if retriever is None and hasattr(client, "info"):
             retriever = client.info().retriever
-        results = self._run(self._turn_loop(batch, retriever, turns, k), client)
+        results = self._run(questions, history, retriever, turns, client, k=k)
         return results[0] if is_single(questions) else results
 
-    @overload
-    async def asearch(  # type: ignore[overload-overlap]
-        self, questions: QuestionLike, client: Searcher | AsyncSearcher, **options: Unpack[_SearchOptions]
-    ) -> SearchResult: ...
-    @overload
-    async def asearch(
-        self, questions: Sequence[QuestionLike], client: Searcher | AsyncSearcher, **options: Unpack[_SearchOptions]
-    ) -> list[SearchResult]: ...
-    async def asearch(
+    async def arewrite(self, questions: QuestionLike | Sequence[QuestionLike], **options: Any) -> Any:
+        """`rewrite` in a thread, for an event loop."""
+        call = partial(self.rewrite, questions, **options)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    async def asearch(self, questions: QuestionLike | Sequence[QuestionLike], client: Searcher, **options: Any) -> Any:
+        """`search` in a thread, for an event loop."""
+        call = partial(self.search, questions, client, **options)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    def _run(
         self,
         questions: QuestionLike | Sequence[QuestionLike],
-        client: Searcher | AsyncSearcher,
-        *,
-        turns: int | None = None,
-        retriever: Retriever | None = None,
-        k: int | None = None,
-        history: History | None = None,
-    ) -> SearchResult | list[SearchResult]:
-        """`search` for an event loop."""
-        batch = parse_questions(questions, history)
-        if retriever is None and hasattr(client, "info"):
-            retriever = (await asyncio.to_thread(client.info)).retriever
-        await self._load_retrievers(retriever)
-        results = await self._arun(self._turn_loop(batch, retriever, turns, k), client)
-        return results[0] if is_single(questions) else results
-
-    def _run(self, loop: TurnLoop, client: Searcher | None) -> list[SearchResult]:
-        """Alternate between answers and searches; `client` is None where there is nothing to search."""
-        while not loop.over:
-            plans = loop.plans(self._batcher.ask(loop.requests()))
-            results = client.search(plans) if client is not None and plans else []
-            loop.add([result.ranking for result in results])
-        return loop.results()
-
-    async def _arun(self, loop: TurnLoop, client: Searcher | AsyncSearcher | None) -> list[SearchResult]:
-        """`_run` for an event loop; the client is called in a thread, since it may be synchronous."""
-        while not loop.over:
-            plans = loop.plans(await self._batcher.ask_soon(loop.requests()))
-            searched: SearchedPlans | Awaitable[SearchedPlans] = []
-            if client is not None and plans:
-                searched = await asyncio.to_thread(client.search, plans)
-            results = await searched if isinstance(searched, Awaitable) else searched
-            loop.add([result.ranking for result in results])
-        return loop.results()
-
-    async def _load_retrievers(self, retriever: Retriever | None) -> None:
-        """Ask the environment for missing descriptions, if needed, without blocking the event loop."""
-        if self._prompts.needs_environment(retriever):
-            await asyncio.to_thread(self._prompts.select, retriever)
-
-    def _turn_loop(
-        self,
-        batch: Sequence[Question],
+        history: History | None,
         retriever: Retriever | None,
         turns: int | None,
+        client: Searcher | None,
         k: int | None = None,
         search_last: bool = True,
-    ) -> TurnLoop:
+    ) -> list[SearchResult]:
         if turns is not None and turns < 1:
             raise RequestError(f"turn is {turns}; turns are counted from 1.")
+        turns, batch = turns or self.turn, parse_questions(questions, history)
+        with self._opening:
+            member, model = self.select(retriever)
+            if client is None and turns > 1:
+                client = self._environment(member, turns)
+        is_local = not isinstance(self._engine, EndpointModel)
+        return run_turns(
+            model,
+            batch,
+            turns,
+            client.search if client is not None else None,
+            lock=self._answering if is_local else nullcontext(),
+            base=self._engine.config if isinstance(self._engine, EndpointModel) else self._trained.base,
+            depth=self._trained.k,
+            k=k,
+            search_last=search_last,
+        )
 
-        def request(question: Question, earlier: TurnOutcome | None) -> RewriteRequest:
-            name = str(next(self._id_counter) % _MAX_IDS)
-            return RewriteRequest(self._prompts.select(retriever), question, name, earlier)
+    def select(self, retriever: Retriever | None) -> tuple[str | None, Model]:
+        """The environment of training and the model with the prompts for a retriever; None selects the only one.
 
-        return TurnLoop(request, batch, turns or self._turn, k, search_last)
+        A retriever by its description may be one that the policy was not trained for: that is logged once, and it has
+        no environment of training (None). Raises ConfigError for an unknown or ambiguous one, and as
+        `open_environments` if no file describes the retrievers of training.
+        """
+        info = RetrieverInfo.from_service(retriever) if isinstance(retriever, Mapping) else retriever
+        with self._opening:
+            if not isinstance(info, RetrieverInfo):
+                self._trained = with_retrievers(self._trained)
+            members = self._trained.members
+            names = {name: member.retriever.name if member.retriever else name for name, member in members.items()}
+            wanted = info.name if isinstance(info, RetrieverInfo) else info
+            matches = [name for name in names if wanted in (None, "", name, names[name])]
+            if isinstance(info, RetrieverInfo):
+                matches = [name for name in matches if members[name].retriever == info] or matches[:1]
+            elif info is not None and info in members:
+                matches = [info]
+            is_other = not matches and len(members) == 1 and isinstance(info, RetrieverInfo)
+            if is_other:
+                matches = list(members)
+            if len(matches) != 1:
+                known = ", ".join(name or names[name] for name in names)
+                raise ConfigError(
+                    f"{self.name} was trained for {known}, and {wanted!r} names none: retriever=NAME (--env)"
+                )
+            member = members[matches[0]]
+            target = info if isinstance(info, RetrieverInfo) else member.retriever
+            assert target is not None, "the environment was asked for it"
+            key = None if is_other else matches[0], target
+            if key not in self._models:
+                if is_other and member.retriever is not None:
+                    log.warning(
+                        "the retriever %r will search, and %s was trained for %r: its rewrites suit that one. Measure "
+                        "it with `querylect eval` before you rely on it",
+                        target.name, self.name, member.retriever.name,
+                    )  # fmt: skip
+                rewriter = make_rewriter(member.rewriter, target, self._trained.k)
+                rollout = self._trained.config.rollout
+                if isinstance(self._engine, EndpointModel):
+                    self._models[key] = self._engine.conversation(rewriter, rollout)
+                else:
+                    self._models[key] = PolicyConversation(self._engine, rewriter, rollout)
+            return key[0], self._models[key]
+
+    def _environment(self, member: str | None, turn: int) -> Searcher:
+        """The environment of the run, which is opened at its first search: in this process, or its service."""
+        if member is None or not self._trained.searchable:
+            lacks = "was not trained for this retriever" if member is None else "has no environment"
+            raise ConfigError(
+                f"{self.name} {lacks}, and turn {turn} is shown what the turn before found. Give what is "
+                "searched: client=… in Python, the setting client.urls='[\"http://HOST:PORT\"]' of a running "
+                "`querylect serve`, or env.index=FOLDER with env.retriever and env.dataset. Or take the first turn "
+                "alone: turn=1 (--turn 1)."
+            )
+        from ..envs.client.connect import open_unserved
+
+        if member not in self._searchers:
+            settings = environments(self._trained.config)
+            config = settings.get(member) or settings[""]
+            self._searchers[member] = self._stack.enter_context(open_unserved(config.env, config.client))
+        return self._searchers[member]

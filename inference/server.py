@@ -1,16 +1,15 @@
-"""Adds rewriting to an environment service: `POST /v1/rewrite` and `POST /v1/ask`.
+"""Adds rewriting to an environment service: `POST /v1/ask` rewrites questions and searches.
 
-The routes are added to the service's application and share its token, body limits, log and error handling. The model
-runs in one thread and batches the questions of concurrent requests; the event loop only waits.
+The route is added to the service's application and shares its token, body limits, log and error handling. Requests are
+answered in threads, one after another where the model is in this process; the event loop only waits.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, HTTPException
+from fastapi import APIRouter, FastAPI
 from pydantic import Field
 
 from ..data.types import Question
@@ -27,12 +26,8 @@ from ..envs.schemas import (
     Wire,
     utterances,
 )
-from ..envs.server.app import Extend
 from ..envs.server.batching import Batcher, OverloadedError
-from ..errors import EnvironmentUnavailableError, QuerylectError, RequestError
-from .batching import ClosedError
-from .load import Trained, only_member
-from .results import RewriteResult
+from ..errors import EngineUnavailableError
 from .rewriter import Rewriter
 
 MAX_QUESTIONS = 64
@@ -40,9 +35,8 @@ MAX_QUESTIONS = 64
 MAX_TURNS = 4
 """Maximum number of turns per question."""
 MAX_WAITING = 256
-"""Number of queued questions from which on new requests are refused."""
+"""Number of questions in progress from which on new requests are refused."""
 
-Value = TypeVar("Value")
 Text = Annotated[str, Field(min_length=1, max_length=MAX_QUESTION)]
 
 
@@ -53,74 +47,44 @@ class AskedBody(RequestBody):
     options: list[Annotated[str, Field(max_length=MAX_QUESTION)]] = Field([], max_length=MAX_OPTIONS)
     history: AskedHistory = Field([])
 
-    @property
-    def question(self) -> Question:
-        return Question("", self.text, tuple(self.options), utterances(self.history))
-
-
-Questions = Annotated[list[Text | AskedBody], Field(min_length=1, max_length=MAX_QUESTIONS, fail_fast=True)]
-
-
-class RewriteRequestBody(RequestBody):
-    """Body of `POST /v1/rewrite`."""
-
-    questions: Questions
-    turn: Annotated[int, Field(ge=1, le=MAX_TURNS)] | None = None
-    """Whose answer is given; the turn that won on validation where it is not said."""
-
 
 class AskRequest(RequestBody):
     """Body of `POST /v1/ask`."""
 
-    questions: Questions
+    questions: Annotated[list[Text | AskedBody], Field(min_length=1, max_length=MAX_QUESTIONS, fail_fast=True)]
     turns: Annotated[int, Field(ge=1, le=MAX_TURNS)] | None = None
-    """The last turn; the one that won on validation where it is not said. 1 rewrites without looking at documents."""
+    """The last turn; by default the one that won on validation. 1 rewrites without looking at documents."""
     k: Annotated[int, Field(ge=1, le=MAX_K)] | None = None
-    """Documents of the ranking; as many as a plan of the rewriter asks for."""
+    """Documents of the ranking; by default as many as a plan of the rewriter asks for."""
 
 
 class RewriteBody(Wire):
-    """One answer of the policy."""
+    """One answer of the policy, as `RewriteResult.record`."""
 
+    question: str
+    history: Annotated[list[dict[str, str]], Field(default_factory=list)]
     text: str
-    """What is searched, as one text; the question where the answer failed."""
+    """What is searched, as one text; the question if the answer failed."""
     rewrites: list[str]
-    """As the policy wrote them; empty where the answer failed."""
     think: str
     plan: SearchPlan
-    """What is searched; the question where the answer failed."""
     turn: int
     failure: str | None
-    """Why the answer could not be used; null where it could."""
+    """Why the answer could not be used; null if it could."""
     fallback: bool
-    """Whether the question itself stands in place of a rewrite."""
-    stopped: bool = False
-    """Whether the policy stopped: the plan is that of the last search, or else the question."""
-    unsearched: bool = False
-    """Whether it stopped before any search: the question is to be answered without documents."""
-
-    @classmethod
-    def of(cls, result: RewriteResult) -> "RewriteBody":
-        """The wire form of a result."""
-        return cls.model_validate(result, from_attributes=True)
+    stopped: bool
+    unsearched: bool
 
 
-class RewriteAnswer(Wire):
-    """One rewrite for each question, in their order."""
-
-    rewriter: str
-    rewrites: list[RewriteBody]
-
-
-class FoundBody(Wire):
-    """What was found for one question."""
+class RankedBody(Wire):
+    """All turns of one question, and its ranking."""
 
     turns: list[RewriteBody]
     ranking: list[HitBody] | None
-    """That of the last turn, best first; where it failed, that of the question itself. Null where the policy stopped
-    before any search (`unsearched` of the last turn)."""
+    """That of the last turn, best first; if it failed, that of the question itself. Null if the policy stopped before
+    any search (`unsearched` of the last turn)."""
     failure: str | None
-    """Why the last answer could not be used; null where it could."""
+    """Why the last answer could not be used; null if it could."""
 
 
 class AskAnswer(Wire):
@@ -128,90 +92,65 @@ class AskAnswer(Wire):
 
     index_hash: str
     rewriter: str
-    answers: list[FoundBody]
+    answers: list[RankedBody]
 
 
-def open_rewriter(trained: Trained, env: str | None, turn: int | None = None) -> Extend:
-    """Load a rewriter for a service; return the function that mounts its routes.
+def mount(app: FastAPI, rewriter: Rewriter, env: str | None = None) -> Callable[[], None]:
+    """Add the route to a service (envs/server/app.py); returns what closes the rewriter.
 
-    `env` selects the environment of a policy trained for several, `turn` overrides the one selected on validation.
-    Raises as `only_member` and `load_policy`.
-    """
-    return partial(mount, rewriter=Rewriter(only_member(trained, env if env in trained.members else None), turn=turn))
-
-
-def mount(app: FastAPI, rewriter: Rewriter) -> Callable[[], None]:
-    """Add the routes to a service (envs/server/app.py); returns what closes the rewriter.
-
-    Raises ConfigError if the service's retriever does not fit.
+    `env` names the environment whose prompts a policy trained for several uses; by default those for the served
+    retriever. Raises ConfigError if neither fits.
     """
     environment: Environment = app.state.environment
-    rewriter.prepare(environment.info().retriever)
-    app.include_router(_router(environment, app.state.batcher, rewriter))
-    return rewriter.close
-
-
-def _router(environment: Environment, batcher: Batcher, rewriter: Rewriter) -> APIRouter:
-    router, info, searcher = APIRouter(), environment.info(), _ServiceSearcher(environment, batcher)
-
-    @router.post("/v1/rewrite", response_model=RewriteAnswer)
-    async def rewrite(body: RewriteRequestBody) -> RewriteAnswer:
-        """Rewrite every question; the served index is searched where a later turn is shown documents."""
-        questions = _admitted(body, rewriter)
-        work = rewriter.arewrite(questions, retriever=info.retriever, turn=body.turn, client=searcher)
-        return RewriteAnswer(
-            rewriter=rewriter.name, rewrites=[RewriteBody.of(result) for result in await _finished(work)]
-        )
+    info, router, waiting = environment.info(), APIRouter(), 0
+    retriever = env or info.retriever
+    rewriter.select(retriever)
 
     @router.post("/v1/ask", response_model=AskAnswer)
-    async def ask(body: AskRequest) -> AskAnswer:
+    async def ask(body: AskRequest) -> dict[str, Any]:
         """Rewrite every question and search, turn after turn, each shown what the one before it found."""
-        questions = _admitted(body, rewriter)
-        work = rewriter.asearch(questions, searcher, turns=body.turns, retriever=info.retriever, k=body.k)
-        answers = []
-        for result in await _finished(work):
-            ranking = None if result.ranking is None else list(result.ranking)
-            turns = [RewriteBody.of(turn.rewrite) for turn in result.turns]
-            answers.append(FoundBody(turns=turns, ranking=ranking, failure=result.failure))
-        return AskAnswer(index_hash=info.index_hash, rewriter=rewriter.name, answers=answers)
+        nonlocal waiting
+        if waiting >= MAX_WAITING:
+            raise OverloadedError(
+                f"{waiting} questions are in progress, and more are taken while fewer than {MAX_WAITING} are; ask "
+                "again later, or start another replica"
+            )
+        questions = [
+            Question("", item)
+            if isinstance(item, str)
+            else Question("", item.text, tuple(item.options), utterances(item.history))
+            for item in body.questions
+        ]
+        client = _ServiceSearcher(environment, app.state.batcher, asyncio.get_running_loop())
+        waiting += len(questions)
+        try:
+            results = await rewriter.asearch(questions, client, turns=body.turns, retriever=retriever, k=body.k)
+        except EngineUnavailableError as error:
+            raise OverloadedError(str(error)) from error
+        finally:
+            waiting -= len(questions)
+        answers = [
+            {
+                "turns": [turn.rewrite.record() for turn in result.turns],
+                "ranking": result.ranking,
+                "failure": result.failure,
+            }
+            for result in results
+        ]
+        return {"index_hash": info.index_hash, "rewriter": rewriter.name, "answers": answers}
 
-    return router
+    app.include_router(router)
+    return rewriter.close
 
 
 @dataclass(frozen=True, slots=True)
 class _ServiceSearcher:
-    """The service's own batched search, with texts."""
+    """The service's own batched search, with texts, for the threads of a rewriter."""
 
     environment: Environment
     batcher: Batcher
+    loop: asyncio.AbstractEventLoop
 
-    async def search(self, plans: Sequence[SearchPlan]) -> list[PlanResult]:
-        rankings = await self.batcher.rank(plans)
-        return await asyncio.to_thread(lambda: [self.environment.result(ranking) for ranking in rankings])
-
-
-def _admitted(body: RewriteRequestBody | AskRequest, rewriter: Rewriter) -> list[Question]:
-    """The questions of a request. OverloadedError if the queue is full."""
-    waiting = rewriter.waiting
-    if waiting >= MAX_WAITING:
-        raise OverloadedError(
-            f"{waiting} questions already wait, and more are taken while fewer than {MAX_WAITING} do; ask again later, "
-            "or start another replica"
-        )
-    return [Question("", item) if isinstance(item, str) else item.question for item in body.questions]
-
-
-async def _finished(work: Awaitable[Value]) -> Value:
-    """The result of `work`.
-
-    Raises OverloadedError if the service ends first, HTTPException 500 if the rewriter fails, and the errors of a
-    search.
-    """
-    try:
-        return await work
-    except ClosedError as error:
-        raise OverloadedError("the service is going down; ask another replica") from error
-    except (RequestError, EnvironmentUnavailableError):
-        raise
-    except QuerylectError as error:
-        raise HTTPException(500, f"the rewriter failed: {error}") from error
+    def search(self, plans: Sequence[SearchPlan]) -> list[PlanResult]:
+        rankings = asyncio.run_coroutine_threadsafe(self.batcher.rank(plans), self.loop).result()
+        return [self.environment.result(ranking) for ranking in rankings]

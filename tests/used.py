@@ -103,7 +103,7 @@ def failing(failing_run):
 @pytest.fixture(scope="session")
 def export(trained_run, tmp_path_factory) -> str:
     """The folder of an export with merged weights; not to be changed."""
-    from querylect.export.export import ExportOptions, export_to_folder
+    from querylect.export.export import export_to_folder
 
-    options = ExportOptions(merge_lora=True, without_evaluation=True, licence="mit")
-    return export_to_folder(trained_run[1], tmp_path_factory.mktemp("export") / "export", options)
+    options = {"merge_lora": True, "without_evaluation": True, "licence": "mit"}
+    return export_to_folder(trained_run[1], tmp_path_factory.mktemp("export") / "export", **options)

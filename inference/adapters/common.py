@@ -1,7 +1,7 @@
 """Shared by the adapters to other libraries: turns a result into query texts, and fuses rankings."""
 
 import logging
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Literal, TypeVar
 
 from ...data.types import Utterance
@@ -12,9 +12,13 @@ log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 
+_ROLES: dict[str, Literal["user", "assistant"]] = {
+    "user": "user", "human": "user", "assistant": "assistant", "ai": "assistant"
+}  # fmt: skip
+
 
 def queries_of(result: RewriteResult) -> list[str]:
-    """The query texts of a result, the question where it is `unsearched`: what takes texts has to search something.
+    """The query texts of a result; the question if it failed or is `unsearched`, because something must be searched.
     Raises ConfigError for a plan with negative weights."""
     if not result.fallback:
         return plain_queries(result.plan)
@@ -23,12 +27,9 @@ def queries_of(result: RewriteResult) -> list[str]:
 
 
 def utterances(messages: Iterable[tuple[str, str | None]]) -> list[Utterance]:
-    """The history that chat messages make, given as pairs of role and text. Messages of others than user and assistant,
-    such as those of tools, are left out, and so are those without text."""
-    roles: Mapping[str, Literal["user", "assistant"]] = {
-        "user": "user", "human": "user", "assistant": "assistant", "ai": "assistant"
-    }  # fmt: skip
-    return [Utterance(roles[role], text) for role, text in messages if role in roles and text and text.strip()]
+    """The history that chat messages (role, text) make. Messages of others than user and assistant, such as those of
+    tools, and messages without text are left out."""
+    return [Utterance(_ROLES[role], text) for role, text in messages if role in _ROLES and text and text.strip()]
 
 
 def merged(rankings: Sequence[Sequence[Item]], key: Callable[[Item], Hashable]) -> list[Item]:
@@ -39,7 +40,6 @@ def merged(rankings: Sequence[Sequence[Item]], key: Callable[[Item], Hashable]) 
     items: dict[Hashable, Item] = {}
     for ranking in rankings:
         for rank, item in enumerate(ranking, start=1):
-            name = key(item)
-            items.setdefault(name, item)
-            scores[name] = scores.get(name, 0.0) + 1 / (RRF_CONSTANT + rank)
+            items.setdefault(key(item), item)
+            scores[key(item)] = scores.get(key(item), 0.0) + 1 / (RRF_CONSTANT + rank)
     return [items[name] for name in sorted(scores, key=lambda name: -scores[name])]

@@ -3,15 +3,12 @@
     pipeline.add_component("rewriter", QuerylectRewriter("runs/demo"))
     pipeline.connect("rewriter.query", "retriever.query")
 
-Needs the extra `haystack`. `warm_up`, which a pipeline calls before it runs, loads the policy. Outputs: `query` is the
-first query, `queries` are all queries, `failure` is the reason of a format failure or None. On a failure both hold the
-raw question and a warning is logged. The optional input `history` takes the chat
-messages before the query.
+Needs the extra `haystack`. Outputs: `query` is the first query, `queries` are all queries, `failure` is the reason of a
+format failure or None. On a failure both hold the raw question and a warning is logged. The optional input `history`
+takes the chat messages before the query.
 """
 
-from typing import Any
-
-from haystack import component, default_from_dict, default_to_dict
+from haystack import component
 from haystack.dataclasses import ChatMessage
 
 from ..rewriter import Rewriter
@@ -24,7 +21,7 @@ class QuerylectRewriter:
 
     `path_or_id`, `checkpoint`, `turn` and `settings` are those of `Rewriter.from_pretrained`. `env` selects the
     environment or retriever of a policy trained for several. A rewriter of two turns searches in between, in the
-    environment that `settings` configure. A saved pipeline never says `trust`: set it on the loaded component.
+    environment that `settings` configure.
     """
 
     def __init__(
@@ -34,42 +31,24 @@ class QuerylectRewriter:
         env: str | None = None,
         turn: int | None = None,
         settings: list[str] | None = None,
-        trust: bool = False,
     ) -> None:
         self.path_or_id, self.checkpoint, self.env = path_or_id, checkpoint, env
-        self.turn, self.settings, self.trust = turn, settings, trust
+        self.turn, self.settings = turn, settings
         self._rewriter: Rewriter | None = None
 
     def warm_up(self) -> None:
         """Load the policy, once."""
         if self._rewriter is None:
             self._rewriter = Rewriter.from_pretrained(
-                self.path_or_id,
-                checkpoint=self.checkpoint,
-                turn=self.turn,
-                settings=self.settings or (),
-                trust=self.trust,
+                self.path_or_id, checkpoint=self.checkpoint, turn=self.turn, settings=self.settings or ()
             )
-
-    def to_dict(self) -> dict[str, object]:
-        """The component as a dict, for serialising a pipeline."""
-        names = ("path_or_id", "checkpoint", "env", "turn", "settings")
-        values: dict[str, object] = default_to_dict(self, **{name: getattr(self, name) for name in names})
-        return values
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "QuerylectRewriter":
-        """The component from a dict made by `to_dict`; `trust` is false, whatever the dict says."""
-        data["init_parameters"].pop("trust", None)
-        restored: QuerylectRewriter = default_from_dict(cls, data)
-        return restored
 
     @component.output_types(query=str, queries=list[str], failure=str | None)  # type: ignore[untyped-decorator]
     def run(self, query: str, history: list[ChatMessage] | None = None) -> dict[str, object]:
         """Rewrite the query; `history` is what was said before it."""
         self.warm_up()
         assert self._rewriter is not None, "it was loaded"
-        conversation = utterances((message.role.value, message.text) for message in history or ())
-        result = self._rewriter.rewrite(query, retriever=self.env, history=conversation)
+        said = utterances((message.role.value, message.text) for message in history or ())
+        result = self._rewriter.rewrite(query, retriever=self.env, history=said)
         queries = queries_of(result)
         return {"query": queries[0], "queries": queries, "failure": result.failure}

@@ -5,8 +5,8 @@
 
 The retriever searches with the rewrite, while the query engine answers the original question. Needs the extra
 `llama-index`. Text retrievers get the first query, embedding retrievers the mean of all queries. On a format failure
-the raw question is searched and a warning is logged. `history` gives the messages
-before the question, such as the `get` of a chat memory.
+the raw question is searched and a warning is logged. `history` gives the messages before the question, such as the
+`get` of a chat memory.
 """
 
 from collections.abc import Callable, Sequence

@@ -29,31 +29,40 @@ Completion = str | Sequence[Mapping[str, object]]
 
 
 class RewardFunction:
-    """nDCG@10 of completions that rewrite questions of one served environment; made by `reward_function`."""
+    """nDCG@10 of completions that rewrite questions of one served environment, with the signature of TRL."""
 
     __name__ = PRIMARY_METRIC
     """The name under which a trainer logs it."""
 
-    def __init__(self, client: EnvironmentClient, rewriter: RewriterConfig) -> None:
-        """Raises ConfigError for an unknown rewriter, for one that asks a frozen model first, for one that may search
-        nothing, and as the client."""
-        if rewriter.stop == "answer":
+    def __init__(
+        self,
+        environment: str | Sequence[str],
+        rewriter: str | RewriterConfig = "general",
+        *,
+        client: ClientConfig | None = None,
+    ) -> None:
+        """`environment` is the URL of a running `querylect serve`, or several of its replicas; `client` sets token and
+        deadline. `rewriter` is the form of the completions, which are first turns, by name or with its settings.
+
+        Raises ConfigError for an unknown rewriter, for one that asks a frozen model first, for one that may search
+        nothing, and as the client.
+        """
+        settings = RewriterConfig(name=rewriter) if isinstance(rewriter, str) else rewriter
+        if settings.stop == "answer":
             raise ConfigError(
                 "rewriter.stop is answer: without a search there is no ranking to reward, and a reward function has no "
                 "reader. Set rewriter.stop=true, which searches the question, or train with reward.kind=answer."
             )
-        retriever = RetrieverInfo.from_service(client.info().retriever)
-        self._client = client
-        self._rewriter = make_rewriter(rewriter, retriever)
+        urls = [environment] if isinstance(environment, str) else environment
+        self._client = EnvironmentClient(client or ClientConfig(), urls)
+        self._rewriter = make_rewriter(settings, RetrieverInfo.from_service(self._client.info().retriever))
         if isinstance(self._rewriter, Staged) and self._rewriter.stage(Question("", "")) is not None:
+            self.close()
             raise ConfigError(
-                f"the rewriter {rewriter.name!r} asks a frozen model before the policy, which a reward function cannot "
+                f"the rewriter {settings.name!r} asks a frozen model before the policy, which a reward function cannot "
                 "do. Choose one of a single stage, such as general or direct."
             )
         self._questions: dict[str, Question] = {}
-
-    def __repr__(self) -> str:
-        return f"RewardFunction({self.__name__}, rewriter={self._rewriter.name!r}, {self._client!r})"
 
     def __enter__(self) -> Self:
         return self
@@ -125,15 +134,10 @@ class RewardFunction:
 
     def _question(self, question_id: str) -> Question:
         """The question of an id; the splits are read until it is found."""
+        for split in self._client.info().splits if question_id not in self._questions else ():
+            self.rows(split)
         if question_id not in self._questions:
-            for split in self._client.info().splits:
-                self._questions |= {question.id: question for question in self._client.questions(split)}
-                if question_id in self._questions:
-                    break
-            else:
-                raise RequestError(
-                    f"the environment has no question {question_id!r}. Take ids that it lists (reward.rows)."
-                )
+            raise RequestError(f"the environment has no question {question_id!r}. Take ids of reward.rows(split).")
         return self._questions[question_id]
 
 
@@ -143,23 +147,5 @@ def _text(message: Mapping[str, object]) -> str:
     return f"{THINK_OPEN}{thoughts}{THINK_CLOSE}{content}" if thoughts is not None else content
 
 
-def reward_function(
-    environment: str | Sequence[str],
-    rewriter: str | RewriterConfig = "general",
-    *,
-    client: ClientConfig | None = None,
-) -> RewardFunction:
-    """The reward of a served environment as a function with TRL's signature.
-
-    `environment` is the URL of a running `querylect serve`, or several of its replicas; `client` sets token and
-    deadline. `rewriter` is the form of the completions, which are first turns, by name or with
-    its settings. Raises as `RewardFunction`.
-    """
-    settings = RewriterConfig(name=rewriter) if isinstance(rewriter, str) else rewriter
-    urls = [environment] if isinstance(environment, str) else environment
-    opened = EnvironmentClient(client or ClientConfig(), urls)
-    try:
-        return RewardFunction(opened, settings)
-    except BaseException:
-        opened.close()
-        raise
+reward_function = RewardFunction
+"""The name in the package's API."""

@@ -1,22 +1,21 @@
 """Publishing on a Hub: a round trip with the real client, interrupted uploads, and the Hub's error responses."""
 
-import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from querylect.errors import ConfigError, HubError
-from querylect.export.export import ExportOptions, export_to_hub
+from huggingface_hub.errors import HfHubHTTPError
+from querylect.errors import ConfigError
+from querylect.export.export import export_to_hub
 from querylect.export.exported import FILE, Exported, read_exported
-from querylect.export.upload import HubRepository
 
+from ..command import end
 from ..exported import snippet
 from ..hub_models import Hub, serving, use_endpoint
 from ..raising import refused
 
 NAME = "acme/rewriter"
-MERGED = ExportOptions(merge_lora=True, licence="mit")
+MERGED = {"merge_lora": True, "licence": "mit"}
 TOKEN = "hf_writer"
 
 
@@ -33,8 +32,8 @@ def hub(monkeypatch):
         yield hub
 
 
-def publish(hub, run, wishes=MERGED, name=NAME):
-    return export_to_hub(run, name, wishes, endpoint=hub.url)
+def publish(hub, run, **options):
+    return export_to_hub(run, NAME, endpoint=hub.url, **(options or MERGED))
 
 
 def exported_at(hub) -> Exported:
@@ -48,7 +47,7 @@ def test_an_adapter_goes_up_and_comes_down_as_it_was(hub, evaluated_run, tmp_pat
     api = HfApi(endpoint=hub.url)
     api.create_repo("acme/base")
     api.upload_folder(repo_id="acme/base", folder_path=evaluated_run.parent.parent / "base")
-    assert publish(hub, evaluated_run, ExportOptions(base_model="acme/base")) == f"{hub.url}/{NAME}"
+    assert publish(hub, evaluated_run, base_model="acme/base") == f"{hub.url}/{NAME}"
     assert hub.repositories[NAME].private
     assert set(hub.repositories[NAME].branches) == {"main"}
     main = exported_at(hub)
@@ -66,13 +65,13 @@ def test_an_adapter_goes_up_and_comes_down_as_it_was(hub, evaluated_run, tmp_pat
     capsys.readouterr()
     exec(compile(code, "README.md", "exec"), {})
     chat = main.environments[""].chat
-    assert capsys.readouterr().out == f"{chat.opening}{chat.answer.text}\n"
+    assert capsys.readouterr().out == f"{chat.opening}{chat.answer}\n"
 
 
 def test_an_interrupted_upload_goes_on_with_what_is_missing(hub, evaluated_run):
     files = set(evaluated_run.rglob("*"))
     hub.refuse = lambda method, path: 500 if "/commit/" in path else None
-    with refused(HubError, NAME, "500"):
+    with pytest.raises(HfHubHTTPError, match="500"):
         publish(hub, evaluated_run)
     assert set(evaluated_run.rglob("*")) == files
     assert hub.at(NAME).keys() == {".gitattributes"}
@@ -83,44 +82,40 @@ def test_an_interrupted_upload_goes_on_with_what_is_missing(hub, evaluated_run):
 
 
 def test_nothing_is_made_public_unless_told(hub, evaluated_run):
-    publish(hub, evaluated_run, replace(MERGED, public=True))
+    publish(hub, evaluated_run, **MERGED, public=True)
     assert not hub.repositories[NAME].private
     with refused(ConfigError, NAME, "--public"):
         publish(hub, evaluated_run)
-    publish(hub, evaluated_run, replace(MERGED, public=True))
+    publish(hub, evaluated_run, **MERGED, public=True)
     hub.repositories[NAME].private = True
-    publish(hub, evaluated_run, replace(MERGED, public=True))
+    publish(hub, evaluated_run, **MERGED, public=True)
     assert hub.repositories[NAME].private
 
 
-def test_another_model_is_replaced_only_when_told(hub, evaluated_run):
+def test_files_of_an_earlier_export_go_and_others_stay(hub, evaluated_run):
     from huggingface_hub import HfApi
 
     api = HfApi(endpoint=hub.url)
     api.create_repo(NAME, private=True)
     for name in ("config.json", "adapter_config.json", "photo.png"):
         api.upload_file(repo_id=NAME, path_in_repo=name, path_or_fileobj=b"{}")
-    with refused(ConfigError, NAME, "--overwrite"):
-        publish(hub, evaluated_run)
-    publish(hub, evaluated_run, replace(MERGED, overwrite=True))
+    publish(hub, evaluated_run)
     assert "adapter_config.json" not in hub.at(NAME)
     assert "photo.png" in hub.at(NAME)
-    values = json.loads(hub.at(NAME)[FILE])
-    values["run"]["id"] = "another"
-    hub.at(NAME)[FILE] = json.dumps(values).encode()
-    with refused(ConfigError, NAME, "--overwrite"):
-        publish(hub, evaluated_run)
 
 
-@pytest.mark.parametrize(("status", "path"), [(403, "/api/repos/create"), (500, f"/api/models/{NAME}/commit/main")])
-def test_what_the_hub_refuses_is_told_in_its_words_without_the_token(hub, evaluated_run, caplog, status, path):
-    hub.refuse = lambda method, requested: status if requested == path else None
-    with refused(HubError, NAME, status) as caught:
-        publish(hub, evaluated_run)
-    assert TOKEN not in f"{caught.value} {caplog.text}"
+def test_the_command_says_what_the_hub_refuses_without_the_token(hub, evaluated_run, capsys, monkeypatch):
+    hub.refuse = lambda method, path: 403 if path == "/api/repos/create" else None
+    use_endpoint(hub.url, monkeypatch)
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    assert end("export", evaluated_run, "--to", f"hub:{NAME}", "--merge-lora") == 1
+    err = capsys.readouterr().err
+    assert "403" in err
+    assert "Traceback" not in err
+    assert TOKEN not in err
 
 
 @pytest.mark.parametrize("name", ["rewriter", "a/b/c", ""])
-def test_a_name_that_is_not_of_an_owner_is_refused(name):
+def test_a_name_that_is_not_of_an_owner_is_refused(evaluated_run, name):
     with refused(ConfigError, name, "OWNER/NAME"):
-        HubRepository(name)
+        export_to_hub(evaluated_run, name)

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from querylect.configs.evaluation import SpecConfig
 from querylect.eval.spec import evaluate_spec
-from querylect.export.export import ExportOptions, export_to_folder
+from querylect.export.export import export_to_folder
 from querylect.inference.rewriter import Rewriter
 from querylect.optimize.run import optimize
 from querylect.rollouts.checkpoints import find_checkpoint, optimized_prompt
@@ -42,7 +42,7 @@ def test_python_and_an_export_rewrite_with_the_prompt(optimized, tmp_path):
     assert optimized_prompt(find_checkpoint(folder)) == folder / "best" / "prompt.yaml"
     assert Rewriter.from_pretrained(folder).rewrite("my head hurts").text == "blood"
     target = tmp_path / "export"
-    export_to_folder(folder, target, ExportOptions(licence="mit"))
+    export_to_folder(folder, target, licence="mit")
     assert Rewriter.from_pretrained(target).rewrite("my head hurts").text == "blood"
     card, exported = (target / "README.md").read_text(), json.loads((target / "querylect.json").read_text())
     assert "GEPA" in card

@@ -9,7 +9,7 @@ from querylect.data.types import Question
 from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.schemas import HitBody, PlanResult
-from querylect.errors import ConfigError, RequestError
+from querylect.errors import ConfigError
 from querylect.inference.adapters.common import merged, queries_of
 from querylect.inference.results import RewriteResult, plain_queries
 from querylect.inference.rewriter import Rewriter
@@ -99,22 +99,19 @@ def test_rankings_are_merged_by_their_places():
     assert merged([], str) == []
 
 
-def test_langchain(rewriter, failing, settings):
+def test_langchain_over_a_service(rewriter, failing, settings, caplog):
     pytest.importorskip("langchain_core")
-    from langchain_core.runnables import RunnableLambda
-    from querylect.inference.adapters.langchain import EnvironmentRetriever, QueryRewriter
+    from querylect.inference.adapters.langchain import RewritingRetriever
 
-    text = rewriter.rewrite(QUESTION).text
-    runnable = QueryRewriter(rewriter=rewriter)
-    assert (runnable | RunnableLambda(len)).invoke(QUESTION) == 1
-    result, refused = runnable.batch([QUESTION, "\ud800"], return_exceptions=True)
-    assert (result, type(refused)) == ([text], RequestError)
     with EnvironmentClient(settings.client) as client:
-        plain = EnvironmentRetriever(client=client, k=2).invoke("headache")
-        assert {document.id for document in plain} == {"aspirin", "triptan"}
-        assert plain[0].page_content == TEXTS[plain[0].id]
-        result = EnvironmentRetriever(client=client, rewriter=failing, k=2).invoke("headache")
+        expected = rewriter.search(QUESTION, client, k=2).ranking
+        documents = RewritingRetriever(rewriter=rewriter, retriever=client, k=2).invoke(QUESTION)
+        assert [document.id for document in documents] == [hit.id for hit in expected]
+        assert documents[0].page_content == TEXTS[documents[0].id]
+        caplog.clear()
+        result = RewritingRetriever(rewriter=failing, retriever=client, k=2).invoke("headache")
         assert {document.id for document in result} == {"aspirin", "triptan"}
+        assert "the rewrite failed" in caplog.text
 
 
 def test_haystack(rewriter, trained_run, failing_run):
@@ -130,10 +127,6 @@ def test_haystack(rewriter, trained_run, failing_run):
     again = Pipeline.loads(pipeline.dumps(), allowed_modules=["querylect.inference.adapters.haystack"])
     assert again.get_component("rewriter").checkpoint == "final"
     assert again.get_component("rewriter").env == "bm25"
-    saved = QuerylectRewriter("acme/x", trust=True).to_dict()
-    assert "trust" not in saved["init_parameters"]
-    saved["init_parameters"]["trust"] = True
-    assert not QuerylectRewriter.from_dict(saved).trust, "a file does not give the user's word"
     assert QuerylectRewriter(str(failing_run[1])).run(query="headache")["query"] == "headache"
 
 
@@ -149,7 +142,7 @@ def test_langchain_searches_its_own_retriever_between_the_turns(second, searched
 
     class Between:
         def search(self, plans):
-            hits = [HitBody(id=name, score=1, title=f"About {name}", text=TEXTS[name]) for name in between]
+            hits = [HitBody(id=name, score=1, title="", text=TEXTS[name]) for name in between]
             return [PlanResult(ranking=hits)]
 
     last = rewriter.rewrite(QUESTION, turn=2, client=Between())
@@ -172,7 +165,7 @@ def test_every_adapter_searches_before_the_turn_that_won(second, settings, searc
     from haystack.document_stores.in_memory import InMemoryDocumentStore
     from llama_index.core.retrievers import BaseRetriever, TransformRetriever
     from querylect.inference.adapters.haystack import QuerylectRewriter
-    from querylect.inference.adapters.langchain import EnvironmentRetriever, QueryRewriter
+    from querylect.inference.adapters.langchain import RewritingRetriever
     from querylect.inference.adapters.llama_index import QuerylectTransform
 
     queries = []
@@ -192,10 +185,6 @@ def test_every_adapter_searches_before_the_turn_that_won(second, settings, searc
         return call(), list(searched)
 
     once = [first.plan]
-    runnable = QueryRewriter(rewriter=rewriter)
-    assert searches(lambda: runnable.invoke(QUESTION)) == ([last.text], once)
-    assert searches(lambda: asyncio.run(runnable.ainvoke(QUESTION))) == ([last.text], once)
-
     retriever = TransformRetriever(Words(), QuerylectTransform(rewriter))
     assert searches(lambda: retriever.retrieve(QUESTION)) == ([], once)
     assert searches(lambda: asyncio.run(retriever.aretrieve(QUESTION))) == ([], once)
@@ -215,7 +204,7 @@ def test_every_adapter_searches_before_the_turn_that_won(second, settings, searc
 
     with EnvironmentClient(settings.client) as client:
         ranking = [hit.id for hit in rewriter.search(QUESTION, client).ranking]
-        served = EnvironmentRetriever(client=client, rewriter=rewriter, k=50)
+        served = RewritingRetriever(retriever=client, rewriter=rewriter, k=50)
         both = [first.plan, last.plan.model_copy(update={"k": 50})]
         for documents, plans in map(
             searches, (lambda: served.invoke(QUESTION), lambda: asyncio.run(served.ainvoke(QUESTION)))
@@ -243,22 +232,16 @@ def histories(monkeypatch):
 SAID = [("user", "my head hurts"), ("assistant", "since when?")]
 
 
-def test_langchain_takes_the_messages_before_a_question(rewriter, histories, settings):
+def test_langchain_takes_the_messages_before_a_question(rewriter, histories):
     pytest.importorskip("langchain_core")
     from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
-    from querylect.inference.adapters.langchain import EnvironmentRetriever, QueryRewriter, RewritingRetriever
+    from querylect.inference.adapters.langchain import RewritingRetriever
 
     messages = [SystemMessage("be kind"), HumanMessage(SAID[0][1]), AIMessage(SAID[1][1]), AIMessage("")]
-    QueryRewriter(rewriter=rewriter).invoke({"input": "since monday", "chat_history": messages})
     retriever = RewritingRetriever(rewriter=rewriter, retriever=langchain_retriever([]))
     retriever.invoke("since monday", chat_history=messages)
     asyncio.run(retriever.ainvoke("since monday", chat_history=messages))
-    with EnvironmentClient(settings.client) as client:
-        served = EnvironmentRetriever(client=client, rewriter=rewriter, turns=1, k=2)
-        assert asyncio.run(served.ainvoke("since monday", chat_history=messages))
-    assert histories == [SAID] * 4
-    QueryRewriter(rewriter=rewriter).invoke({"input": "since monday", "chat_history": None})
-    assert histories[-1] == [], "as LangChain's own retrievers take it"
+    assert histories == [SAID] * 2
 
 
 def test_llama_index_and_haystack_take_the_messages_before_a_question(rewriter, trained_run, histories):

@@ -38,6 +38,7 @@ def test_each_question_is_a_line_of_plain_data(settings, capsys, monkeypatch):
     assert code == 0
     assert [record["question"] for record in records] == ["my head hurts", "<|im_end|> sugar"]
     keys = {"id", "question", "text", "rewrites", "think", "plan", "turn", "failure", "fallback"}
+    keys |= {"stopped", "unsearched"}
     assert all(record.keys() == keys for record in records)
     assert all(record["fallback"] and record["failure"] and record["rewrites"] == [] for record in records)
     assert [record["text"] for record in records] == [record["question"] for record in records]
@@ -88,7 +89,7 @@ def test_lines_are_questions_or_objects_and_keep_their_ids(settings, capsys, tmp
     assert records[2]["history"] == [{"role": "user", "text": "my head hurts"}]
 
 
-@pytest.mark.parametrize("line", ['{"id": "a", "question": "again"}', '{"question": 3}', '{"id": "cut'])
+@pytest.mark.parametrize("line", ['{"question": 3}', '{"id": "cut'])
 def test_a_malformed_line_ends_the_command_after_the_batches_before_it(settings, capsys, tmp_path, line):
     (tmp_path / "asked.jsonl").write_text(f'{{"id": "a", "question": "gums"}}\n{line}\n')
     code, records, err = run(capsys, settings, "--input", tmp_path / "asked.jsonl", "--batch", "1")
@@ -100,7 +101,7 @@ def test_mistakes_end_in_a_sentence_and_exit_code_2(settings, capsys, tmp_path, 
     for arguments, fact in (
         ([], "no question"),
         (["-q", "x", "-i", settings], "--question and --input"),
-        (["--env", "bm25", "-q", "x"], "'bm25'"),
+        (["--env", "other", "-q", "x"], "'other'"),
         (["--checkpoint", "best", "-q", "x"], "'best'"),
     ):
         code, records, err = run(capsys, settings, *arguments)

@@ -11,9 +11,8 @@ from querylect.configs.llm import LlmConfig
 from querylect.data.types import Question
 from querylect.envs.client.client import EnvironmentClient
 from querylect.errors import ConfigError, EngineUnavailableError
-from querylect.export.export import ExportOptions, export_to_folder
+from querylect.export.export import export_to_folder
 from querylect.inference.rewriter import Rewriter
-from querylect.inference.server import RewriteBody
 
 from ..chat_server import ChatServer, last_user, serving
 from ..lessons import CLOSE, OPEN, change, save_chain
@@ -65,8 +64,8 @@ def exported(request, settings, tmp_path):
         prompt.write_text(f"{prompt.read_text()}\nopening: {request.param!r}\n")
     config = change(settings, **{"rollout.document_tokens": 64})
     run = save_run(config, tmp_path / "runs" / "run")
-    options = ExportOptions(merge_lora=True, without_evaluation=True, licence="mit")
-    export_to_folder(run, tmp_path / "export", options)
+    options = {"merge_lora": True, "without_evaluation": True, "licence": "mit"}
+    export_to_folder(run, tmp_path / "export", **options)
     return tmp_path / "export"
 
 
@@ -74,7 +73,6 @@ def test_a_policy_behind_an_endpoint_answers_as_on_this_machine(exported, settin
     local = Rewriter.from_pretrained(exported, turn=1)
     server = ChatServer(continues(exported))
     with serving(run_app, server) as url, Rewriter.from_pretrained(exported, turn=1, endpoint=url, model="m") as remote:
-        assert f"endpoint={url!r}, model='m'" in repr(remote)
         expected = local.rewrite(QUESTIONS)
         results = remote.rewrite(QUESTIONS)
         assert [result.record() for result in results] == [result.record() for result in expected]
@@ -180,7 +178,6 @@ def test_a_question_that_stops_keeps_its_ranking_and_is_not_asked_again(settings
         assert {hit.id for hit in stopped.ranking} == {"aspirin", "triptan"}
         assert (stopped.rewrite.plan, stopped.rewrite.rewrites) == (stopped.turns[0].rewrite.plan, ())
         assert stopped.rewrite.record()["stopped"]
-        assert [RewriteBody.of(turn.rewrite).stopped for turn in stopped.turns] == [False, True]
         assert [(turn.rewrite.turn, turn.rewrite.text) for turn in raw.turns] == [(1, "common pills")]
         assert raw.failure is None
         assert len(server.bodies) == 3
@@ -207,7 +204,7 @@ def test_a_policy_that_stops_before_any_search_says_that_nothing_was_searched(se
     stopping = str(save_chain(tmp_path / "stops", [OPEN, CLOSE, "<stop/>"], links))
     config = change(settings, **{"rewriter.stop": "answer", "reward.kind": "answer", "policy.model": stopping})
     run, export = save_run(config, tmp_path / "runs" / "stops", turn=2), tmp_path / "export"
-    export_to_folder(run, export, ExportOptions(merge_lora=True, without_evaluation=True, licence="mit"))
+    export_to_folder(run, export, merge_lora=True, without_evaluation=True, licence="mit")
     with EnvironmentClient(config.client) as client:
         counted = Counted(client)
         for folder in (run, export):
@@ -217,16 +214,14 @@ def test_a_policy_that_stops_before_any_search_says_that_nothing_was_searched(se
                 assert (result.ranking, result.failure, turn.rewrite.stopped, turn.rewrite.unsearched) == (
                     None, None, True, True,
                 )  # fmt: skip
-                assert "no search" in repr(result)
                 rewrite = rewriter.rewrite("headache", client=counted)
                 assert (rewrite.text, rewrite.fallback, rewrite.record()["unsearched"]) == ("headache", False, True)
-                assert RewriteBody.of(rewrite).unsearched
                 assert mcp_answer(rewriter.search("headache", counted)) == {"searched": False, "documents": []}
                 assert langchain_documents(rewriter, counted) == [[], []]
         assert counted.batches == []
         with Rewriter.from_pretrained(export, settings=["rewriter.stop=true"]) as searching:
             assert {hit.id for hit in searching.search("headache", client).ranking} == {"aspirin", "triptan"}
-            assert "unsearched" not in searching.rewrite("headache", client=client).record()
+            assert not searching.rewrite("headache", client=client).unsearched
 
 
 def mcp_answer(result):
@@ -242,7 +237,7 @@ def langchain_documents(rewriter, client):
     """The documents of both retrievers, if LangChain is installed."""
     try:
         from langchain_core.retrievers import BaseRetriever
-        from querylect.inference.adapters.langchain import EnvironmentRetriever, RewritingRetriever
+        from querylect.inference.adapters.langchain import RewritingRetriever
     except ModuleNotFoundError:
         return [[], []]
 
@@ -250,5 +245,5 @@ def langchain_documents(rewriter, client):
         def _get_relevant_documents(self, query, *, run_manager):
             raise AssertionError("nothing is to be searched")
 
-    served = EnvironmentRetriever.model_construct(client=client, rewriter=rewriter, k=2)
+    served = RewritingRetriever.model_construct(retriever=client, rewriter=rewriter, k=2)
     return [served.invoke("headache"), RewritingRetriever(rewriter=rewriter, retriever=Refusing()).invoke("headache")]

@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import shutil
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,15 +16,7 @@ from querylect.data.types import Question
 from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import HitBody, PlanResult
-from querylect.errors import (
-    CheckpointError,
-    ConfigError,
-    EngineUnavailableError,
-    ModelError,
-    RequestError,
-)
-from querylect.inference.batching import DynamicBatcher
-from querylect.inference.load import only_member, open_trained
+from querylect.errors import CheckpointError, ConfigError, ModelError, RequestError
 from querylect.inference.rewriter import Rewriter
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.policy import load_policy
@@ -34,7 +25,6 @@ from ..command import end
 from ..hub_models import Hub, Repository, serving, use_endpoint
 from ..lessons import change
 from ..raising import refused
-from ..waiting import until
 
 
 def ids(result):
@@ -115,7 +105,7 @@ def test_an_export_answers_as_the_run_that_it_came_from(rewriter, export, adapte
     expected = [ids(result) for result in rewriter.rewrite(questions)]
     merged = Rewriter.from_pretrained(export)
     assert [ids(result) for result in merged.rewrite(questions)] == expected
-    assert (merged.retrievers[""].name, merged.turns) == ("bm25", 2)
+    assert merged.turns == 2
 
     adapter, description = adapter
     assert [ids(result) for result in Rewriter.from_pretrained(adapter, trust=True).rewrite(questions)] == expected
@@ -125,10 +115,8 @@ def test_an_export_answers_as_the_run_that_it_came_from(rewriter, export, adapte
     monkeypatch.setattr("querylect.inference.load.is_own", lambda folder: False)
     with refused(ConfigError, adapter, "policy.trust_remote_code", "--trust"):
         Rewriter.from_pretrained(adapter)
-    assert end("rewrite", str(adapter), "rollout.micro_batch=8", "--trust", "--dry-run") == 0
-    printed = capsys.readouterr().out
-    assert "micro_batch: 8" in printed
-    assert f"model: {description['base_model']}" in printed
+    assert end("rewrite", str(adapter), "-q", "x") == 2
+    assert "policy.trust_remote_code" in capsys.readouterr().err
 
 
 def test_an_adapter_answers_only_on_the_weights_that_it_was_trained_on(trained, adapter, tmp_path):
@@ -168,94 +156,24 @@ def test_a_policy_for_several_is_asked_for_the_one_that_will_search(trained, les
     assert "Contriever" in first_prompt(retriever="meaning")
     assert "Contriever" not in first_prompt(retriever="words")
     assert first_prompt(retriever="contriever") == first_prompt(retriever="meaning") == first_prompt(retriever=dense)
-    alone = only_member(open_trained(str(folder)), "meaning")
-    assert {name: member.retriever.name for name, member in alone.members.items()} == {"": "contriever"}
-    assert alone.config.mix is None
-    with refused(ConfigError, "neither", "words, meaning"):
-        only_member(open_trained(str(folder)), "neither")
     for wrong in (None, "neither"):
         with refused(ConfigError, "words, meaning"):
             rewriter.rewrite("x", retriever=wrong)
 
 
-def test_concurrent_calls_stand_in_one_batch_and_cancelled_ones_in_none(trained_run, rewriter, monkeypatch):
-    from querylect.rollouts.engines.transformers import TransformersEngine
-
-    expected = rewriter.rewrite([f"question {n}" for n in range(8)])
-    started, go_on, sizes = threading.Event(), threading.Event(), []
-    generate = TransformersEngine.generate
-
-    def remember(engine, prompts, n, sampling):
-        sizes.append(len(prompts))
-        started.set()
-        assert go_on.wait(300)
-        return generate(engine, prompts, n, sampling)
-
-    monkeypatch.setattr(TransformersEngine, "generate", remember)
-
-    async def ask():
-        first = asyncio.create_task(rewriter.arewrite("question 0"))
-        assert await asyncio.to_thread(started.wait, 300)
-        tasks = [asyncio.create_task(rewriter.arewrite(f"question {n}")) for n in range(9)]
-        await asyncio.sleep(0)
-        tasks[8].cancel()
-        await asyncio.gather(tasks[8], return_exceptions=True)
-        assert rewriter.waiting == 8
-        go_on.set()
-        return [await first, *await asyncio.gather(*tasks[:8])]
-
-    assert asyncio.run(ask()) == [expected[0], *expected]
-    assert sizes == [1, 8]
+def test_concurrent_calls_are_answered_as_single_ones(trained_run, rewriter):
+    questions = [f"question {n}" for n in range(6)]
+    expected = rewriter.rewrite(questions)
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(rewriter.rewrite, questions)) == expected
 
     async def search():
         with EnvironmentClient(trained_run[0].client) as client:
-            return await asyncio.gather(*(rewriter.asearch(f"question {n}", client, turns=2, k=2) for n in range(4)))
+            return await asyncio.gather(*(rewriter.asearch(name, client, turns=2, k=2) for name in questions))
 
     results = asyncio.run(search())
-    assert sum(sizes[2:]) == 8
     assert all(len(result.turns) == 2 and len(result.ranking or ()) <= 2 for result in results)
-
-
-class Blocked:
-    """Work that waits in its first batch until it may go on; records its batches."""
-
-    def __init__(self):
-        self.started, self.go_on, self.batches = threading.Event(), threading.Event(), []
-
-    def __call__(self, items):
-        self.batches.append(list(items))
-        self.started.set()
-        assert self.go_on.wait(300)
-        for item in items:
-            if isinstance(item, BaseException):
-                raise item
-        return [item.upper() for item in items]
-
-
-def asked_behind_another(work, *orders):
-    """The outcomes of orders that wait together while a batch is worked on."""
-    batcher = DynamicBatcher(work, max_items=4)
-    with ThreadPoolExecutor() as pool:
-        first = pool.submit(batcher.ask, ["first"])
-        assert work.started.wait(300)
-        futures, waiting = [], 0
-        for order in orders:
-            futures.append(pool.submit(batcher.ask, order))
-            waiting += len(order)
-            until(lambda waiting=waiting: batcher.waiting == waiting)
-        work.go_on.set()
-        assert first.result() == ["FIRST"]
-        return [future.exception() or future.result() for future in futures]
-
-
-def test_an_order_that_fails_fails_alone_unless_the_engine_is_gone():
-    work, bad, gone = Blocked(), ValueError("bad"), EngineUnavailableError("it does not answer")
-    outcomes = asked_behind_another(work, [bad], ["good", "better"], ["more", "and", "more", "still"])
-    assert outcomes == [bad, ["GOOD", "BETTER"], ["MORE", "AND", "MORE", "STILL"]]
-    assert work.batches == [
-        ["first"], [bad, "good", "better"], [bad], ["good", "better"], ["more", "and", "more", "still"],
-    ]  # fmt: skip
-    assert asked_behind_another(Blocked(), [gone], ["two"]) == [gone, gone]
+    assert [result.turns[0].rewrite for result in results] == expected
 
 
 def test_a_hub_id_is_downloaded_and_what_the_hub_refuses_is_told(rewriter, export, tmp_path, monkeypatch):

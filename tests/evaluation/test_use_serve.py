@@ -24,7 +24,6 @@ from querylect.inference.server import mount
 
 from ..command import end
 from ..raising import refused
-from ..waiting import until
 
 QUESTIONS = ["my head hurts", {"text": "too much sugar", "options": ["yes", "no"]}, "bleeding gums"]
 
@@ -46,14 +45,13 @@ def service(trained_run, lessons, run_app):
 
 @pytest.fixture
 def blocked_model(monkeypatch):
-    """Blocks the model from when `hold` is called until `go_on` is set; records how many prompts each batch has."""
+    """Blocks the model from when `hold` is called until `go_on` is set."""
     from querylect.rollouts.engines.transformers import TransformersEngine
 
-    started, go_on, sizes = threading.Event(), threading.Event(), []
+    started, go_on = threading.Event(), threading.Event()
     generate = TransformersEngine.generate
 
     def wait(engine, prompts, n, sampling):
-        sizes.append(len(prompts))
         started.set()
         assert go_on.wait(60)
         return generate(engine, prompts, n, sampling)
@@ -61,17 +59,13 @@ def blocked_model(monkeypatch):
     def hold():
         monkeypatch.setattr(TransformersEngine, "generate", wait)
 
-    yield hold, started, go_on, sizes
+    yield hold, started, go_on
     go_on.set()
 
 
 def answer_of(result):
     """The body in which the service returns a result."""
-    return {
-        "stopped": False,
-        "unsearched": False,
-        **{key: value for key, value in result.record().items() if key != "question"},
-    }
+    return {"history": [], **result.record()}
 
 
 def test_questions_are_rewritten_and_searched_as_the_library_does(service, trained_run):
@@ -81,11 +75,9 @@ def test_questions_are_rewritten_and_searched_as_the_library_does(service, train
             expected = {turns: rewriter.search(questions, client, turns=turns) for turns in (1, 2)}
         history = [{"role": "user", "text": "my head hurts"}, {"role": "assistant", "text": "since when?"}]
         body = {"questions": [{"text": "since monday", "history": history}]}
-        (after,) = http.post("/v1/rewrite", json=body).json()["rewrites"]
-        assert after["plan"] == rewriter.rewrite("since monday", history=history).plan.model_dump(mode="json")
-        response = http.post("/v1/rewrite", json={"questions": QUESTIONS}).json()
-        assert response["rewriter"] == str(trained_run[1])
-        assert response["rewrites"] == [answer_of(result.rewrite) for result in expected[1]]
+        (after,) = http.post("/v1/ask", json=body).json()["answers"]
+        assert after["turns"] == [answer_of(rewriter.rewrite("since monday", history=history))]
+        assert http.post("/v1/ask", json={"questions": QUESTIONS}).json()["rewriter"] == str(trained_run[1])
         for body, turns in (({}, 1), ({"turns": 2}, 2), ({"turns": 2, "k": 1}, 2)):
             answer = http.post("/v1/ask", json={"questions": QUESTIONS, **body}).json()
             for entry, result in zip(answer["answers"], expected[turns], strict=True):
@@ -93,22 +85,20 @@ def test_questions_are_rewritten_and_searched_as_the_library_does(service, train
                 hits = result.ranking[: body.get("k")]
                 assert [hit["id"] for hit in entry["ranking"]] == [hit.id for hit in hits]
                 assert [hit["text"] for hit in entry["ranking"]] == [hit.text for hit in hits]
+        blank = http.post("/v1/ask", json={"questions": ["x", "  "]})
+        assert 400 <= blank.status_code < 500
+        assert "question 2 of 2 is '  '" in blank.text
 
 
 def test_a_service_whose_turn_is_a_later_one_searches_its_index_in_between(service):
     with service(turn=2) as (http, rewriter):
         questions = [asked_as(entry) for entry in QUESTIONS]
         with EnvironmentClient(ClientConfig(urls=[str(http.base_url)])) as client:
-            expected = [answer_of(result.rewrite) for result in rewriter.search(questions, client)]
-        assert [record["turn"] for record in expected] == [2, 2, 2]
-        assert http.post("/v1/rewrite", json={"questions": QUESTIONS}).json()["rewrites"] == expected
-        first = http.post("/v1/rewrite", json={"questions": QUESTIONS, "turn": 1}).json()["rewrites"]
-        assert [record["turn"] for record in first] == [1, 1, 1]
-        assert http.post("/v1/ask", json={"questions": QUESTIONS}).json()["answers"][0]["turns"][1] == expected[0]
-        for path in ("/v1/rewrite", "/v1/ask"):
-            blank = http.post(path, json={"questions": ["x", "  "]})
-            assert 400 <= blank.status_code < 500
-            assert "question 2 of 2 is '  '" in blank.text
+            expected = rewriter.search(questions, client)
+        answers = http.post("/v1/ask", json={"questions": QUESTIONS}).json()["answers"]
+        for answer, result in zip(answers, expected, strict=True):
+            assert answer["turns"] == [answer_of(turn.rewrite) for turn in result.turns]
+            assert [turn["turn"] for turn in answer["turns"]] == [1, 2]
 
 
 def asked_as(body):
@@ -120,55 +110,42 @@ def test_token_limits_and_errors_are_the_services_own(service):
     with service(token="s3cret") as (http, _):
         assert http.post("/v1/ask", json={"questions": ["x"]}).status_code == 401
         http.headers["Authorization"] = "Bearer s3cret"
-        for path in ("/v1/rewrite", "/v1/ask"):
-            for body, status in (
-                ({"questions": []}, 422),
-                ({"questions": [""]}, 422),
-                ({"questions": ["x"], "n": 1}, 422),
-                ({"questions": ["x" * (serving.MAX_QUESTION + 1)]}, 422),
-                ({"questions": ["x"] * (serving.MAX_QUESTIONS + 1)}, 422),
-            ):
-                answer = http.post(path, json=body)
-                assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
-        assert http.post("/v1/ask", json={"questions": ["x"], "turns": 5}).status_code == 422
+        for body in (
+            {"questions": []},
+            {"questions": [""]},
+            {"questions": ["x"], "n": 1},
+            {"questions": ["x"], "turns": 5},
+            {"questions": ["x" * (serving.MAX_QUESTION + 1)]},
+            {"questions": ["x"] * (serving.MAX_QUESTIONS + 1)},
+        ):
+            answer = http.post("/v1/ask", json=body)
+            assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
         half = http.post("/v1/ask", content=rb'{"questions": ["\ud800"]}', headers={"content-type": "application/json"})
         assert half.status_code == 422
         document = http.get("/v1/openapi.json").json()
     schemathesis.openapi.from_dict(document).validate()
-    for path in ("/v1/rewrite", "/v1/ask"):
-        operation = document["paths"][path]["post"]
-        assert {"200", "400", "401", "408", "413", "422", "500", "503"} <= set(operation["responses"])
-        assert operation["security"]
+    operation = document["paths"]["/v1/ask"]["post"]
+    assert {"200", "400", "401", "408", "413", "422", "500", "503"} <= set(operation["responses"])
+    assert operation["security"]
 
 
-def test_requests_stand_in_one_batch_searches_go_on_and_too_many_are_turned_away(service, blocked_model, monkeypatch):
-    hold, started, go_on, sizes = blocked_model
-    monkeypatch.setattr(serving, "MAX_WAITING", 3)
-    with service() as (http, rewriter), ThreadPoolExecutor(8) as pool:
+def test_searches_go_on_while_the_model_answers_and_too_many_questions_are_turned_away(
+    service, blocked_model, monkeypatch
+):
+    hold, started, go_on = blocked_model
+    monkeypatch.setattr(serving, "MAX_WAITING", 2)
+    with service() as (http, _), ThreadPoolExecutor(2) as pool:
         hold()
-        first = pool.submit(http.post, "/v1/rewrite", json={"questions": ["one"]})
+        waiting = pool.submit(http.post, "/v1/ask", json={"questions": ["one", "two"]})
         assert started.wait(60)
-        waiting_requests = [pool.submit(http.post, "/v1/rewrite", json={"questions": [f"other {n}"]}) for n in range(3)]
-        until(lambda: rewriter.waiting == 3)
         refused = http.post("/v1/ask", json={"questions": ["too many"]})
         assert refused.status_code == 503
         assert int(refused.headers["retry-after"]) >= 1
         searched = http.post("/v1/search", json={"plans": [SearchPlan.of("glucose").model_dump()]})
         assert searched.status_code == 200
         go_on.set()
-        assert [future.result(60).status_code for future in (first, *waiting_requests)] == [200] * 4
-        assert sizes == [1, 3]
-        go_on.clear(), started.clear()
-        first = pool.submit(http.post, "/v1/rewrite", json={"questions": ["four"]})
-        assert started.wait(60)
-        second = pool.submit(http.post, "/v1/rewrite", json={"questions": ["five"]})
-        until(lambda: rewriter.waiting == 1)
-        rewriter.close()  # the service goes down
-        assert second.result(60).status_code == 503
-        go_on.set()
-        assert first.result(60).status_code == 200
-        late = http.post("/v1/rewrite", json={"questions": ["six"]})
-        assert (late.status_code, late.headers["retry-after"]) == (503, "1")
+        assert waiting.result(60).status_code == 200
+        assert http.post("/v1/ask", json={"questions": ["again"]}).status_code == 200
 
 
 def test_a_search_that_fails_answers_as_the_services_own(service, monkeypatch):

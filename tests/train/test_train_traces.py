@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from querylect.export.export import ExportOptions, export_to_folder
+from querylect.export.export import export_to_folder
 from querylect.train.run import train
 
 from ..exported import copied, evaluated_run  # noqa: F401 (fixtures)
@@ -50,7 +50,7 @@ def test_two_exports_of_a_checkpoint_are_equal_and_hold_no_state_of_a_repository
     state = {"commit": "c0ffee", "branch": "secret-branch", "dirty": True}
     started = {"starts": [{"step": 0, "git": state}]}
     (copied / "provenance.json").write_text(json.dumps(started), encoding="utf-8")
-    wishes = ExportOptions(merge_lora=merge, base_model=None if merge else "acme/base", example="my head hurts")
-    folders = [Path(export_to_folder(copied, tmp_path / name, wishes)) for name in ("one", "other")]
+    wishes = {"merge_lora": merge, "base_model": None if merge else "acme/base", "example": "my head hurts"}
+    folders = [Path(export_to_folder(copied, tmp_path / name, **wishes)) for name in ("one", "other")]
     assert contents(folders[0]) == contents(folders[1])
     assert not mentions(folders[0], str(tmp_path), "secret-branch", "dirty")

@@ -3,7 +3,7 @@
 from querylect.configs.llm import LlmConfig
 from querylect.configs.schema import ClientConfig
 from querylect.envs.client.client import EnvironmentClient
-from querylect.inference.endpoint import endpoint_of
+from querylect.inference.conversations import EndpointModel
 from querylect.inference.load import open_trained
 from querylect.inference.rewriter import Rewriter
 
@@ -16,11 +16,7 @@ def test_a_client_says_where_it_asks_and_not_its_token(monkeypatch):
         assert repr(client) == "EnvironmentClient(http://127.0.0.1:9, http://127.0.0.1:8)"
 
 
-def test_a_rewriter_says_its_retriever_turn_and_endpoint():
-    trained = open_trained("tiny")
-    assert repr(trained) == f"Trained('tiny', unknown, turn=1 of {trained.turns})"
-    endpoint = endpoint_of(LlmConfig(model="m", base_url=f"http://me:{SECRET}@host:8000/v1"), None, trained=False)
-    assert repr(endpoint) == "EndpointModel('m', 'http://host:8000/v1')"
-    with Rewriter(trained, endpoint) as rewriter:
-        expected = "Rewriter('tiny', retriever='unknown', turn=1, endpoint='http://host:8000/v1', model='m')"
-        assert repr(rewriter) == expected
+def test_a_rewriter_says_its_turn_and_the_model_of_its_endpoint_and_not_its_key():
+    endpoint = EndpointModel.at(LlmConfig(model="m", base_url=f"http://me:{SECRET}@host:8000/v1"), None, trained=False)
+    with Rewriter(open_trained("tiny"), endpoint) as rewriter:
+        assert repr(rewriter) == "Rewriter('tiny', turn=1, endpoint model 'm')"
