@@ -112,9 +112,9 @@ def results_table(results: Mapping[str, Any]) -> str:
             tokens = "" if row["tokens"] is None else f"{row['tokens']:.1f}"
             written = [tokens, *("" if row[name] is None else f"{row[name]:.1%}" for name in ("format_ok", "repeats"))]
         values = [*(row["metrics"].get(metric) for metric in metrics)]
-        shown = ["" if value is None else f"{value:.3f}" for value in values]
+        scores = ["" if value is None else f"{value:.3f}" for value in values]
         interval = "" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}"
-        rows.append([Arm(row["system"], row["turn"]).phrase, *shown, interval, *written])
+        rows.append([Arm(row["system"], row["turn"]).phrase, *scores, interval, *written])
     table = markdown_table(head, rows)
     compared = [
         [

@@ -103,8 +103,8 @@ def describe(
 def training(config: RunConfig, base: BaseModelSource, optimized: bool = False) -> dict[str, Any]:
     """The training settings, without those specific to this machine (folders, addresses, engines); with those of the
     optimisation of a prompt."""
-    shown = {"seed", "policy", "rollout", "reward", "train"}
-    settings = config.model_dump(mode="json", include=shown, exclude=_LOCAL)  # type: ignore[arg-type]
+    sections = {"seed", "policy", "rollout", "reward", "train"}
+    settings = config.model_dump(mode="json", include=sections, exclude=_LOCAL)  # type: ignore[arg-type]
     settings["policy"]["model"] = base.name
     if config.reward.kind == "metric":
         del settings["reward"]["answer"]

@@ -24,7 +24,7 @@ from ..storage import json_object, logged_objects
 from .source import CheckpointSource
 
 HELD_OUT = ("validation", "test")
-_SHOWN = ("created", "headline", "split", "questions", "sample", "systems", "comparisons")
+_ENTRIES = ("created", "headline", "split", "questions", "sample", "systems", "comparisons")
 """Entries of results.json that an export repeats."""
 _PROVENANCE = ("seed", "versions", "licence")
 """And of its `provenance`."""
@@ -50,7 +50,7 @@ def find_results(source: CheckpointSource, required: bool = True) -> dict[str, d
     If they are `required`, an environment without any raises CheckpointError, which says why the evaluations that
     there are cannot be used.
     """
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     for name, config in environments(source.config).items():
         folder = source.run / f"eval-{name}" if name else source.run
         usable, reasons = [], []
@@ -61,17 +61,16 @@ def find_results(source: CheckpointSource, required: bool = True) -> dict[str, d
             else:
                 usable.append(values)
         if usable:
-            found[name] = _published(max(usable, key=lambda values: values["questions"]))  # the first on ties
+            results[name] = _published(max(usable, key=lambda values: values["questions"]))  # the first on ties
         elif required:
             command = ["querylect", "eval", str(source.run), "--checkpoint", source.checkpoint.name]
             raise CheckpointError(
                 f"{source.run} holds no held-out evaluation{f' on {name}' if name else ''} of these weights "
-                f"({source.checkpoint.name}), and a rewriter is published with what it gained"
-                f"{''.join(f'; {reason}' for reason in reasons)}. Run "
+                f"({source.checkpoint.name}), and a rewriter is published with what it gained. Run "
                 f"`{shlex.join([*command, *(['--env', name] if name else [])])}`, or export it --without-evaluation, "
-                "which its card will say."
+                f"which its card will say.{''.join(f' {reason}.' for reason in reasons)}"
             )
-    return found
+    return results
 
 
 def _unusable(path: Path, values: dict[str, Any], config: RunConfig, source: CheckpointSource) -> str:
@@ -109,7 +108,7 @@ def _published(values: dict[str, Any]) -> dict[str, Any]:
     provenance, sample = values["provenance"], values["sample"]
     environment = provenance["environment"]
     return {
-        **{name: values[name] for name in _SHOWN},
+        **{name: values[name] for name in _ENTRIES},
         **{name: provenance[name] for name in _PROVENANCE},
         "dtype": provenance.get("dtype"),
         "count": str(values["questions"] if sample is None else QuestionSample(**sample)),

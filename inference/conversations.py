@@ -75,7 +75,7 @@ class PolicyConversation(Conversation):
 
 
 @dataclass(frozen=True, slots=True)
-class Chat:
+class ChatState:
     """The messages of one conversation."""
 
     messages: tuple[Message, ...]
@@ -86,7 +86,7 @@ class Chat:
         """An answer to it."""
         rewrite = keep(rewrite, self.last_plan)
         messages = (*self.messages, Message(role="assistant", content=text))
-        return Answer(rewrite, text, Chat(messages, rewrite.plan or self.last_plan))
+        return Answer(rewrite, text, ChatState(messages, rewrite.plan or self.last_plan))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,38 +99,38 @@ class EndpointConversation:
     trained: bool
     """Whether the model is the trained policy."""
 
-    def begin(self, question: Question) -> Chat:
+    def begin(self, question: Question) -> ChatState:
         """The conversation before its first answer."""
-        return Chat(tuple(self.rewriter.first(cut_history(question, self.rollout.history_tokens))))
+        return ChatState(tuple(self.rewriter.first(cut_history(question, self.rollout.history_tokens))))
 
-    def go_on(self, question: Question, after: Chat, documents: Sequence[Document], turn: int) -> Chat:
+    def go_on(self, question: Question, after: ChatState, documents: Sequence[Document], turn: int) -> ChatState:
         """The conversation that turn `turn` answers, which is shown `documents`."""
-        shown = cut_to_words(documents[: self.rollout.documents], self.rollout)
+        documents = cut_to_words(documents[: self.rollout.documents], self.rollout)
         question = cut_history(question, self.rollout.history_tokens)
-        message = Message(role="user", content=self.rewriter.follow_up(question, shown, turn))
+        message = Message(role="user", content=self.rewriter.follow_up(question, documents, turn))
         return replace(after, messages=(*after.messages, message))
 
-    def answer(self, questions: Sequence[Question], chats: Sequence[Chat], turn: int) -> list[Answer]:
+    def answer(self, questions: Sequence[Question], chats: Sequence[ChatState], turn: int) -> list[Answer]:
         """The greedy answers, in their order. Raises as `Llm.ask`."""
         missing: dict[int, str] = {}
         draw = SamplingParams(max_tokens=self.rollout.max_new_tokens)
         messages = [chat.messages for chat in chats]
-        read: list[tuple[Rewrite, str] | None]
+        parsed: list[tuple[Rewrite, str] | None]
         if self.trained:
             opening = self.rewriter.opening
             prefilled = (Message(role="assistant", content=opening),) if opening else ()
             replies = self.llm.ask([Prompt((*chat, *prefilled)) for chat in messages], draw, missing.__setitem__)
             texts = [None if reply is None else reply.texts[0].text.removeprefix(opening) for reply in replies]
-            read = [
+            parsed = [
                 None if text is None else (self.rewriter.parse(question, text, turn), opening + text)
                 for question, text in zip(questions, texts, strict=True)
             ]
         else:
-            asked = ask_turn(self.llm, self.rewriter, questions, messages, turn, draw, missing.__setitem__)
-            read = [None if answer is None else (answer.rewrite, answer.text) for answer in asked]
+            answers = ask_turn(self.llm, self.rewriter, questions, messages, turn, draw, missing.__setitem__)
+            parsed = [None if answer is None else (answer.rewrite, answer.text) for answer in answers]
         return [
             Answer(Rewrite(None, failure=missing.get(index, "no reply"))) if entry is None else chat.after(*entry)
-            for index, (chat, entry) in enumerate(zip(chats, read, strict=True))
+            for index, (chat, entry) in enumerate(zip(chats, parsed, strict=True))
         ]
 
 

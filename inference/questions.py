@@ -34,10 +34,10 @@ def parse_questions(questions: object, history: History | None = None) -> list[Q
         if not (isinstance(question.text, str) and question.text.strip() and is_unicode(question.text)):
             raise RequestError(f"{label} is {question.text!r}; expected a text that is not blank, or a Question.")
         try:
-            said = parse_history(question.history if history is None else history)
+            utterances = parse_history(question.history if history is None else history)
         except ValueError as error:
             raise RequestError(f"{label}: {error}.") from error
-        parsed.append(replace(question, history=said))
+        parsed.append(replace(question, history=utterances))
     return parsed
 
 

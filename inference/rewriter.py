@@ -226,8 +226,8 @@ class Rewriter:
                 self._trained = with_retrievers(self._trained)
             members = self._trained.members
             names = {name: member.retriever.name if member.retriever else name for name, member in members.items()}
-            wanted = info.name if isinstance(info, RetrieverInfo) else info
-            matches = [name for name in names if wanted in (None, "", name, names[name])]
+            label = info.name if isinstance(info, RetrieverInfo) else info
+            matches = [name for name in names if label in (None, "", name, names[name])]
             if isinstance(info, RetrieverInfo):
                 matches = [name for name in matches if members[name].retriever == info] or matches[:1]
             elif info is not None and info in members:
@@ -236,9 +236,9 @@ class Rewriter:
             if is_other:
                 matches = list(members)
             if len(matches) != 1:
-                known = ", ".join(name or names[name] for name in names)
+                trained_for = ", ".join(name or names[name] for name in names)
                 raise ConfigError(
-                    f"{self.name} was trained for {known}, and {wanted!r} names none: retriever=NAME (--env)"
+                    f"{self.name} was trained for {trained_for}, and {label!r} names none: retriever=NAME (--env)"
                 )
             member = members[matches[0]]
             target = info if isinstance(info, RetrieverInfo) else member.retriever

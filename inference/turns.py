@@ -27,12 +27,12 @@ _ids = count()
 
 
 @dataclass(slots=True)
-class _Path:
+class _Dialogue:
     """The turns of one question so far."""
 
     question: Question
     id: str = field(default_factory=lambda: str(next(_ids) % _MAX_IDS))
-    """Unique among concurrent questions: first stages are kept by it."""
+    """Unique among concurrent questions: first stages are reused by it."""
     turns: list[TurnOutcome] = field(default_factory=list)
 
     @property
@@ -59,49 +59,55 @@ def run_turns(
     documents of the plan of a failed answer, `k` that of the last turn, by default as the plans ask; its plans are
     searched only with `search_last`.
     """
-    paths = [_Path(question) for question in questions]
+    dialogues = [_Dialogue(question) for question in questions]
     for turn in range(1, turns + 1):
-        asked = [path for path in paths if not path.turns or not path.turns[-1].rewrite.stopped]
-        if not asked:
+        pending = [dialogue for dialogue in dialogues if not dialogue.turns or not dialogue.turns[-1].rewrite.stopped]
+        if not pending:
             break
         with lock:
-            answers = _answers(model, asked, turn, base)
-        results = [_result(path.question, turn, answer, depth) for path, answer in zip(asked, answers, strict=True)]
-        kept = [path.searched if result.stopped else None for path, result in zip(asked, results, strict=True)]
-        plans = [_plan(result, last, turn == turns, k, search_last) for result, last in zip(results, kept, strict=True)]
+            answers = _answers(model, pending, turn, base)
+        results = [
+            _result(dialogue.question, turn, answer, depth) for dialogue, answer in zip(pending, answers, strict=True)
+        ]
+        reused = [
+            dialogue.searched if result.stopped else None for dialogue, result in zip(pending, results, strict=True)
+        ]
+        plans = [
+            _plan(result, last, turn == turns, k, search_last) for result, last in zip(results, reused, strict=True)
+        ]
         searched = [plan for plan in plans if plan is not None]
-        found = iter(search(searched) if search is not None and searched else ())
-        for path, result, last, plan in zip(asked, results, kept, plans, strict=True):
+        searches = iter(search(searched) if search is not None and searched else ())
+        for dialogue, result, last, plan in zip(pending, results, reused, plans, strict=True):
             ranking: tuple[HitBody, ...] | None = None
             if plan is not None:
-                ranking = tuple(next(found).ranking)
+                ranking = tuple(next(searches).ranking)
             elif last is not None and last.ranking is not None:
                 ranking = last.ranking[:k]
-            path.turns.append(TurnOutcome(result, ranking))
-    return [SearchResult(path.question, tuple(path.turns)) for path in paths]
+            dialogue.turns.append(TurnOutcome(result, ranking))
+    return [SearchResult(dialogue.question, tuple(dialogue.turns)) for dialogue in dialogues]
 
 
-def _answers(model: Model, paths: Sequence[_Path], turn: int, base: PolicyConfig | LlmConfig) -> list[Answer]:
-    """The answers of a turn. A question whose first stage failed, or whose turn before has no answer, is not asked."""
-    questions = [replace(path.question, id=path.id) for path in paths]
+def _answers(model: Model, dialogues: Sequence[_Dialogue], turn: int, base: PolicyConfig | LlmConfig) -> list[Answer]:
+    """The answers of a turn; none of a question whose first stage failed, or whose turn before has no answer."""
+    questions = [replace(dialogue.question, id=dialogue.id) for dialogue in dialogues]
     if turn == 1:
         with StageModels(base) as models:
             reasons = learn_first_stage(model.rewriter, questions, models, history_words=model.rollout.history_tokens)
         lost = [reason and f"first stage: {reason}" for reason in reasons]
     else:
-        lost = ["" if path.turns[-1].rewrite.continuation else "no turn to go on from" for path in paths]
-    asked, conversations = [], []
-    for path, question, reason in zip(paths, questions, lost, strict=True):
+        lost = ["" if dialogue.turns[-1].rewrite.continuation else "no turn to go on from" for dialogue in dialogues]
+    pending, conversations = [], []
+    for dialogue, question, reason in zip(dialogues, questions, lost, strict=True):
         if reason:
             continue
-        asked.append(question)
+        pending.append(question)
         if turn == 1:
             conversations.append(model.begin(question))
         else:
-            last = path.turns[-1]
+            last = dialogue.turns[-1]
             documents = [hit.document for hit in last.ranking or ()]
             conversations.append(model.go_on(question, last.rewrite.continuation, documents, turn))
-    answers = iter(model.answer(asked, conversations, turn) if asked else ())  # type: ignore[arg-type]
+    answers = iter(model.answer(pending, conversations, turn) if pending else ())  # type: ignore[arg-type]
     return [Answer(Rewrite(None, failure=reason)) if reason else next(answers) for reason in lost]
 
 
@@ -123,12 +129,12 @@ def _result(question: Question, turn: int, answer: Answer, depth: int) -> Rewrit
 
 
 def _plan(
-    result: RewriteResult, kept: TurnOutcome | None, is_last: bool, k: int | None, search_last: bool
+    result: RewriteResult, reused: TurnOutcome | None, is_last: bool, k: int | None, search_last: bool
 ) -> SearchPlan | None:
-    """What to search after an answer; None for nothing. A kept ranking is searched again only for more documents."""
+    """What to search after an answer; None for nothing. A reused ranking is searched again only for more documents."""
     if result.unsearched:
         return None
     if not is_last and not result.stopped:
         return None if result.fallback else result.plan
     plan = result.plan if k is None else result.plan.model_copy(update={"k": k})
-    return plan if search_last and (kept is None or kept.rewrite.plan.k < plan.k) else None
+    return plan if search_last and (reused is None or reused.rewrite.plan.k < plan.k) else None

@@ -45,7 +45,7 @@ const connect = () => attempt(async () => {
   $("about").textContent = `${info.name} · ${info.retriever.name} · ${info.corpus_size.toLocaleString("en")} documents`;
   $("split").replaceChildren(...Object.keys(info.splits).map((name) => element("option", name)));
   $("split").value = ["test", "validation"].find((name) => name in info.splits) || $("split").value;
-  $("generate").hidden = !api.paths["/v1/rewrite"];
+  $("generate").hidden = !api.paths["/v1/ask"];
   pick();
 });
 
@@ -116,9 +116,10 @@ function show(side, result, before) {
 const generate = () => attempt(async (current) => {
   const { options = [], history = [] } = picked || {};
   $("status").textContent = "Generating…";
-  const { rewrites: [rewrite] } = await ask("/v1/rewrite",
+  const { answers: [{ turns }] } = await ask("/v1/ask",
     { questions: [{ text: $("question").value.trim(), options, history }] });
   if (!current()) return;
+  const rewrite = turns.at(-1);
   $("rewrite").value = rewrite.plan.probes.map(lineOf).join("\n");
   $("fuse").value = rewrite.plan.fuse;
   generated = { lines: $("rewrite").value, plan: rewrite.plan };

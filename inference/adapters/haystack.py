@@ -48,7 +48,7 @@ class QuerylectRewriter:
         """Rewrite the query; `history` is what was said before it."""
         self.warm_up()
         assert self._rewriter is not None, "it was loaded"
-        said = utterances((message.role.value, message.text) for message in history or ())
-        result = self._rewriter.rewrite(query, retriever=self.env, history=said)
+        conversation = utterances((message.role.value, message.text) for message in history or ())
+        result = self._rewriter.rewrite(query, retriever=self.env, history=conversation)
         queries = queries_of(result)
         return {"query": queries[0], "queries": queries, "failure": result.failure}

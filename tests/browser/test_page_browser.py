@@ -112,10 +112,10 @@ def test_a_service_with_a_token_asks_for_it(visit):
 
 def test_a_rewriter_of_the_service_writes_the_rewrite(visit):
     def extend(app):
-        @app.post("/v1/rewrite")
-        async def rewrite(body: dict) -> dict:
+        @app.post("/v1/ask")
+        async def answer(body: dict) -> dict:
             plan = SearchPlan(probes=(Probe(terms=(Term(text=f"triptan {body['questions'][0]['text'][:8]}"),)),))
-            return {"rewrites": [{"plan": plan.model_dump(), "failure": None}]}
+            return {"answers": [{"turns": [{"plan": plan.model_dump(), "failure": None}]}]}
 
     with visit(extend=extend) as page:
         ready(page)

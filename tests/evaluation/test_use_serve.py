@@ -129,9 +129,7 @@ def test_token_limits_and_errors_are_the_services_own(service):
     assert operation["security"]
 
 
-def test_searches_go_on_while_the_model_answers_and_too_many_questions_are_turned_away(
-    service, blocked_model, monkeypatch
-):
+def test_searches_go_on_while_the_model_answers_and_more_is_turned_away(service, blocked_model, monkeypatch):
     hold, started, go_on = blocked_model
     monkeypatch.setattr(serving, "MAX_WAITING", 2)
     with service() as (http, _), ThreadPoolExecutor(2) as pool:
