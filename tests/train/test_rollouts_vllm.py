@@ -217,10 +217,6 @@ def test_processes_that_share_an_engine_answer_the_prompts_of_all_in_one_order(c
     monkeypatch.setattr(torch.distributed, "all_gather_object", gathered)
     groups = []
 
-    def one_group(ranks):
-        groups.append(ranks)
-        return "both", None
-
     monkeypatch.setattr(
         torch.distributed, "new_subgroups_by_enumeration", lambda ranks: groups.append(ranks) or ("two", 0)
     )
