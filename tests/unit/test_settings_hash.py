@@ -13,7 +13,7 @@ from querylect.envs.environment import settings_hash
 JUDGEMENTS = {"dataset"}
 """Hashed by what they give: the corpus in the index hash, judgements and ignored documents in the settings hash."""
 INDEX = {
-    "retriever", "model", "recipe", "engine", "rerank", "hybrid.depth",
+    "retriever", "model", "recipe", "engine", "language", "rerank", "hybrid.depth",
     *(f"hybrid.members.{name}" for name in ("retriever", "model", "recipe", "question_index")),
     *(f"question_index.{name}" for name in ("folder", "retriever", "model")),
     "remote.index", "hybrid.members.remote.index", "vectors.dtype", "vectors.search",
