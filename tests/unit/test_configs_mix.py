@@ -126,7 +126,7 @@ def test_a_name_that_stands_twice_is_refused(tmp_path):
         load_config(str(file))
 
 
-@pytest.mark.parametrize("command", ["serve", "rewrite", "index merge"])
+@pytest.mark.parametrize("command", ["serve", "index merge"])
 def test_commands_on_one_environment_ask_for_its_name(command, path, capsys):
     assert end(*command.split(), path) == 2
     stderr = capsys.readouterr().err
