@@ -148,7 +148,7 @@ def _training(config: RunConfig, folder: Path, files: Sequence[str], options: La
 def _evaluation(
     name: str, folder: Path, runs: Sequence[Path], options: LaunchOptions, array: Mapping[str, str] = {}
 ) -> Job:
-    request = options.placement | ({"gpus": "0"} if options.gpus == 0 else {}) | array
+    request = {**options.placement, **({"gpus": "0"} if options.gpus == 0 else {}), **array}
     return Job(name, folder, "eval_array", [str(run) for run in runs], request)
 
 

@@ -37,7 +37,7 @@ bin="$(dirname "$querylect")"
 
 # ── Arguments and nodes ─────────────────────────────────────────────────────────────────────────────────────────────
 
-dry= items=() changes=()
+dry="" items=() changes=()
 
 # Splits the arguments of a job into items (configs, runs, specs) and changes (KEY=VALUE).
 read_arguments() {
