@@ -104,7 +104,10 @@ def turns_of(trees: Sequence[Tree], weights: Sequence[float], count: Callable[[s
         leaves=leaf_count,
         tokens=tokens,
         value=np.array(values, np.float64),
-        figures={name: np.array([row.get(name, nan) for row in figures]) for name in {*chain.from_iterable(figures)}},
+        figures={
+            name: np.array([row.get(name, nan) for row in figures], np.float64)
+            for name in {*chain.from_iterable(figures)}
+        },
     )
 
 
