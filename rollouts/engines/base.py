@@ -49,7 +49,7 @@ class WeightSync(Protocol):
 
     def refresh(self) -> object:
         """Bring the engine up to date before the rollouts of a step. Collective where weights are split over
-        processes."""
+        processes, or one engine is that of all."""
         ...
 
     def sleep(self) -> None:

@@ -3,8 +3,8 @@
 Every prompt is one request of `n` samples with a seed of its own, so that equal prompts differ in their samples; the
 requests of a turn are under way side by side, and the server's prefix cache computes what they share once. Weights go
 over NCCL, or through files from which the server reloads them; merged, by their names in a checkpoint. The process of
-rank 0 sends them and tells the others how it went. Where ZeRO-3 has split them, all processes gather them for it, layer
-by layer.
+rank 0 sends them while no other one samples. Where ZeRO-3 has split them, all processes gather them for it, layer by
+layer.
 """
 
 import logging
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import torch
+from accelerate import PartialState
 from torch import Tensor
 
 from ...configs.schema import RolloutConfig
@@ -146,8 +147,11 @@ class VllmServerEngine:
             ]
 
     def refresh(self) -> None:
-        """Send the weights of the policy, and have the server forget what it computed with others."""
+        """Send the weights of the policy, and have the server forget what it computed with others. Collective: no
+        process samples while they change."""
+        meet()
         self.source.send(self._send, main_only=True)
+        meet()
 
     def _send(self, weights: Iterator[tuple[str, Tensor]]) -> None:
         with self._server_errors():
@@ -183,6 +187,12 @@ class VllmServerEngine:
                 f"the vLLM server at {self.settings.base_url} could not be used ({in_one_line(error)}). See that it "
                 "runs (`trl vllm-serve`) and can be reached from here; a run that was stopped goes on with --resume."
             ) from error
+
+
+def meet() -> None:
+    """Wait for all processes of the run. Collective."""
+    if torch.distributed.is_initialized():
+        PartialState().wait_for_everyone()
 
 
 def transfer_device() -> torch.device:

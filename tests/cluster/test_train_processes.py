@@ -268,7 +268,8 @@ with launched() as me:
 
 @pytest.mark.parametrize("case", ["hung", "failed"])
 def test_no_process_waits_for_one_that_does_not_come(tmp_path, case):
-    """An error is that of its process alone. One that hangs ends the others after the time-out of a step."""
+    """An error is that of its process alone, and the others say in a sentence that it is gone. One that hangs ends the
+    others after the time-out of a step."""
     running = [
         Forked([str(tmp_path), case], tmp_path / f"out-{rank}", tmp_path / f"err-{rank}", variables, code=COLLECTIVES)
         for rank, variables in enumerate(launcher_variables(2))
@@ -282,6 +283,7 @@ def test_no_process_waits_for_one_that_does_not_come(tmp_path, case):
     errors = [(tmp_path / f"err-{rank}").read_text() for rank in (0, 1)]
     assert ["overflow" in text for text in errors] == [False, case == "failed"]
     assert ("1000ms" in errors[0]) == (case == "hung"), errors[0]
+    assert "QuerylectError: another process of the run has ended, or did not come in time" in errors[0]
 
 
 def test_the_processes_of_a_step_wait_as_long_as_its_searches_may(settings, monkeypatch):

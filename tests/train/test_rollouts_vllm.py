@@ -230,6 +230,14 @@ def test_processes_that_share_an_engine_answer_the_prompts_of_all_in_one_order(c
     assert engine.generate(PROMPTS, 2, HOT) == answers
 
 
+def test_no_process_samples_from_a_server_while_its_weights_change(config, started, monkeypatch):
+    with started() as (config, server):
+        _, weights = engine_around(config, *trained(config))
+        monkeypatch.setattr(vllm_server, "meet", lambda: server.events.append("all processes"))
+        weights.refresh()
+        assert server.events == ["init", "all processes", "start", "update", "finish", "reset", "all processes"]
+
+
 def test_every_prompt_is_one_request_to_the_server_with_a_seed_of_its_own(config, started):
     policy, tokenizer = trained(config)
     with started() as (config, server):

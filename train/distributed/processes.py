@@ -18,7 +18,7 @@ from ...configs.schema import ClientConfig, EnvironmentConfig, RunConfig
 from ...envs.client.child_process import local_service
 from ...envs.client.client import EnvironmentClient
 from ...envs.client.connect import AnyClient, known_services, open_environment, open_environments
-from ...errors import ConfigError
+from ...errors import ConfigError, QuerylectError, in_one_line
 from ..run_folder import staged
 from ..sharding import check_fsdp, launch_fsdp, prepare_deepspeed, uses_deepspeed, uses_fsdp
 
@@ -53,13 +53,22 @@ class Processes:
         return self._device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     def all_gather(self, value: T) -> list[T]:
-        """The values of all processes, ordered by rank. Collective."""
+        """The values of all processes, ordered by rank. Collective.
+
+        Raises QuerylectError where one of them has ended, or does not come before the time-out.
+        """
         if self.count == 1:
             return [value]
         import torch.distributed
 
         values = [value] * self.count
-        torch.distributed.all_gather_object(values, value)
+        try:
+            torch.distributed.all_gather_object(values, value)
+        except RuntimeError as error:  # of gloo and NCCL
+            raise QuerylectError(
+                f"another process of the run has ended, or did not come in time ({in_one_line(error)}). What it has "
+                "written says why."
+            ) from error
         return values
 
     def on_main_process(self, task: Callable[[], T]) -> T:
