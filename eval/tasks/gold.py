@@ -85,8 +85,8 @@ def gold_answers(env: EnvironmentConfig, reading: ReaderConfig) -> GoldSet:
         return _defined_words(dataset)
     if dataset.kind != "beir" or dataset.path is None:
         raise ConfigError(
-            f"the dataset of kind {dataset.kind!r} has no right answers. Give a file of them with --gold "
-            '(lines like {"_id": …, "answers": […]}).'
+            f"the dataset of kind {dataset.kind!r} has no right answers. Give a file of them (--gold; in training "
+            'reward.answer.gold), with lines like {"_id": …, "answers": […]}.'
         )
     return read_gold(plain_or_gzipped(beir_folder(dataset.path) / "queries.jsonl"))
 

@@ -53,22 +53,13 @@ class Processes:
         return self._device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     def all_gather(self, value: T) -> list[T]:
-        """The values of all processes, ordered by rank. Collective.
-
-        Raises QuerylectError where one of them has ended, or does not come before the time-out.
-        """
+        """The values of all processes, ordered by rank. Collective."""
         if self.count == 1:
             return [value]
         import torch.distributed
 
         values = [value] * self.count
-        try:
-            torch.distributed.all_gather_object(values, value)
-        except RuntimeError as error:  # of gloo and NCCL
-            raise QuerylectError(
-                f"another process of the run has ended, or did not come in time ({in_one_line(error)}). What it has "
-                "written says why."
-            ) from error
+        torch.distributed.all_gather_object(values, value)
         return values
 
     def on_main_process(self, task: Callable[[], T]) -> T:
@@ -114,7 +105,8 @@ def launched() -> Iterator[Processes]:
     """The processes that a launcher started; a single one without a launcher.
 
     Raises ConfigError if the environment variables give a process count but no rank or address, or ask for what
-    FSDP does not do here.
+    FSDP does not do here; QuerylectError in the block where another process has ended, or does not come before the
+    time-out.
     """
     check_fsdp()
     count = next((int(os.environ[name]) for name in _COUNTS if os.environ.get(name, "").isdecimal()), 1)
@@ -138,7 +130,15 @@ def launched() -> Iterator[Processes]:
         state = PartialState(cpu=False, timeout=START_TIMEOUT, **({"backend": "gloo"} if cpu else {}))
     else:
         state = PartialState(cpu=cpu, timeout=START_TIMEOUT)
-    yield Processes(state.process_index, state.num_processes, state.device)
+    try:
+        yield Processes(state.process_index, state.num_processes, state.device)
+    except RuntimeError as error:  # also of a gradient that is reduced
+        if not isinstance(error, torch.distributed.DistError) and "/gloo/" not in str(error):
+            raise
+        raise QuerylectError(
+            f"another process of the run has ended, or did not come in time ({in_one_line(error)}). What it has "
+            "written says why."
+        ) from error
     torch.distributed.destroy_process_group()  # not after an error: others may wait in a collective call
 
 
