@@ -16,8 +16,9 @@ import uvicorn
 from querylect.configs.schema import ClientConfig
 from querylect.envs.client.client import EnvironmentClient, RetryClock, Step
 from querylect.envs.plan import SearchPlan
-from querylect.envs.server import batching, limits
+from querylect.envs.server import app, batching, limits
 from querylect.envs.server.app import create_app
+from querylect.envs.server.batching import OverloadedError
 from querylect.envs.server.serve import STARTUP_FAILURE, _Workers
 from querylect.errors import EnvironmentUnavailableError
 
@@ -105,6 +106,36 @@ SERVICE = textwrap.dedent(
     print("ended", flush=True)
     """
 )
+
+
+def test_answers_that_nobody_reads_are_given_up_and_do_not_fill_the_memory(environment, run_app, monkeypatch):
+    """A server waits in `send` for a client that does not read."""
+    monkeypatch.setattr(app, "SMALL_BYTES", 10)
+    monkeypatch.setattr(app, "MAX_UNREAD_BYTES", 100)
+    monkeypatch.setattr(app, "READ_SECONDS", 0.0)  # own clock
+    sent = []
+
+    async def send(message):
+        if len(sent) > 1:
+            await asyncio.Event().wait()
+        sent.append(message)
+
+    async def ask():
+        answers = app._Answers()
+        answer = await answers.of(b"[", iter([{"text": "long " * 12}]), 1)
+        assert answers.unread == len(answer.body) > 60
+        with pytest.raises(OverloadedError):
+            await answers.of(b"[", iter([{"text": "long " * 12}]), 1)
+        await answer({}, None, send)
+        assert answers.unread == 0
+        assert [len(message.get("body", b"")) for message in sent] == [0, 10]
+        sent.clear()
+
+    asyncio.run(ask())
+    monkeypatch.setattr(app, "MAX_ANSWER_BYTES", 20)
+    with run_app(create_app(environment)) as url:
+        answer = search(url, "headache")
+        assert (answer.status_code, "Ask for fewer documents" in answer.json()["detail"]) == (413, True)
 
 
 def test_a_signal_closes_the_port_and_lets_a_search_finish(small_environment, tmp_path):
