@@ -121,12 +121,20 @@ class EnvironmentClient:
         self.close()
 
     def close(self) -> None:
-        """Close all connections and end the thread; a second call does nothing."""
+        """Close all connections and end the thread; a second call does nothing. Calls of other threads that wait for
+        an answer are cancelled."""
         if self._thread.is_alive():
-            self._wait(self._http.aclose())
+            self._wait(self._end())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
+
+    async def _end(self) -> None:
+        calls = asyncio.all_tasks() - {asyncio.current_task()}
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await self._http.aclose()
 
     def info(self) -> EnvironmentInfo:
         """What the service serves.
@@ -306,6 +314,11 @@ def _parts(plans: Sequence[SearchPlan]) -> Iterator[tuple[int, int]]:
 def _replica(service: str | ServiceAddress, token_env: str) -> tuple[str, str]:
     """URL and token of a replica. Raises ConfigError for what is no URL of a service."""
     address = ServiceAddress(service) if isinstance(service, str) else service
-    if not address.url.startswith(("http://", "https://")):
+    try:
+        url = httpx.URL(address.url)
+        usable = url.scheme in ("http", "https") and url.host != "" and (url.port or 0) < 2**16
+    except httpx.InvalidURL:
+        usable = False
+    if not usable:
         raise ConfigError(f"client.urls: {address.url!r} is no URL; expected http://HOST:PORT or https://HOST.")
     return address.url.rstrip("/"), token_of(token_env) if address.token is None else address.token

@@ -5,7 +5,8 @@ them all. Files are .npy arrays, texts and FAISS indexes, all memory-mapped; not
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -14,7 +15,7 @@ from pydantic import BaseModel
 
 from ...configs.section import Strict
 from ...data.corpus import Origin
-from ...errors import IndexFolderError
+from ...errors import IndexFolderError, in_one_line
 from ...storage import data_sha256, file_sha256
 from ..presets import RetrieverPreset
 from .documents import Documents
@@ -69,9 +70,22 @@ class Index:
 
 
 def open_index(path: str | Path) -> Index:
-    """Open an index folder without reading its files. Raises as `read_meta`."""
+    """Open an index folder without reading its files. Raises as `read_meta`, and where a file is missing or cut."""
     folder = Path(path).expanduser()
-    return Index(folder, read_meta(folder), Documents(folder))
+    with whole(folder):
+        return Index(folder, read_meta(folder), Documents(folder))
+
+
+@contextmanager
+def whole(folder: Path) -> Iterator[None]:
+    """IndexFolderError where a file of an index that is opened in this block is missing or cut."""
+    try:
+        yield
+    except (OSError, ValueError, EOFError) as error:
+        raise IndexFolderError(
+            f"{folder} is damaged ({in_one_line(error)}). See which files are (querylect index verify), copy it again, "
+            "or build it again: querylect index build --overwrite."
+        ) from error
 
 
 def verify_index(path: str | Path) -> IndexMeta:
@@ -93,7 +107,7 @@ def read_description(path: Path, model: type[Description], remedy: str) -> Descr
     try:
         return model.model_validate_json(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise IndexFolderError(f"{path} cannot be read ({error}). {remedy}") from error
+        raise IndexFolderError(f"{path} cannot be read ({in_one_line(error)}). {remedy}") from error
 
 
 def verify_files(folder: Path, files: Mapping[str, str], remedy: str) -> None:

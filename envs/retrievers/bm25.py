@@ -27,6 +27,7 @@ from ...data.types import Document
 from ...errors import DataError
 from ...logs import Progress
 from ..index.arrays import SortedStrings, mapped, offsets_of, write_strings
+from ..index.meta import whole
 from ..plan import Probe
 from ..presets import RetrieverPreset
 from . import bm25_kernel
@@ -119,8 +120,9 @@ class Bm25Factory(RetrieverFactory):
         )  # fmt: skip
 
     def load(self, folder: Path, documents: Sized) -> Retriever:
-        """Open what `merge` wrote; with bm25s everything stays on disk (memory-mapped)."""
-        return (Bm25s if self.engine == "bm25s" else RankBm25)(folder, self.tokenizer)
+        """Open what `merge` wrote; with bm25s everything stays on disk (memory-mapped). Raises IndexFolderError."""
+        with whole(folder):
+            return (Bm25s if self.engine == "bm25s" else RankBm25)(folder, self.tokenizer)
 
 
 def _idf(documents: int, frequency: int) -> float:

@@ -5,9 +5,10 @@ sha256 of the code, so that rankings of changed code are never confused with ear
 """
 
 import importlib.util
+import traceback
 from pathlib import Path
 
-from ...errors import ConfigError
+from ...errors import ConfigError, in_one_line
 from ...storage import file_sha256
 from ..index.documents import Documents
 from ..presets import PYTHON, RetrieverPreset
@@ -18,14 +19,19 @@ class Custom(RetrieverFactory):
     """A loaded retriever file; the retriever is built when it is opened."""
 
     def __init__(self, preset: RetrieverPreset) -> None:
-        """Run the file. ConfigError if it has no class `Retriever`."""
+        """Run the file. ConfigError if that fails, or it has no class `Retriever`."""
         assert preset.model is not None, "a custom preset names its file"
         file = Path(preset.model)
         spec = importlib.util.spec_from_file_location(f"querylect_custom_{file.stem}", file)
         if spec is None or spec.loader is None:
             raise ConfigError(f"env.retriever is '{PYTHON}{file}'; expected a Python file that ends in .py.")
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+            where = f"; line {lines[-1]}" if lines else ""
+            raise ConfigError(f"{file} cannot be run ({type(error).__name__}: {in_one_line(error)}{where}).") from error
         if not isinstance(getattr(module, "Retriever", None), type):
             raise ConfigError(
                 f"{file} holds no class Retriever. Write one with __init__(documents) and rank(probes, limits): "

@@ -20,6 +20,7 @@ from ...data.types import Document
 from ...errors import ModelError
 from ...logs import Progress
 from ..index.arrays import mapped
+from ..index.meta import whole
 from ..plan import Probe, is_effective
 from ..presets import RetrieverPreset
 from . import nearest
@@ -136,5 +137,6 @@ class DenseFactory(RetrieverFactory):
 
     def load(self, folder: Path, documents: Sized) -> Retriever:
         """Open what `merge` wrote; vectors stay on disk (memory-mapped)."""
-        vectors = mapped(folder / VECTORS)
+        with whole(folder):
+            vectors = mapped(folder / VECTORS)
         return Dense(self.encoder, vectors, nearest.open_nearest(folder, vectors, self._config))

@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 import socket
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 from querylect.configs.schema import ClientConfig, DatasetConfig
@@ -253,7 +254,21 @@ def test_replicas_that_score_differently_are_refused(small_environment, url, tmp
         client.step([step for n in range(300) for step in steps(f"headache {n}")])
 
 
-@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://host"])
+def test_closing_a_client_ends_the_calls_of_other_threads(connect):
+    """Ctrl-C in the main thread closes the client; a thread that waited on would keep the process from ending."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
+        client = connect(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        waiting = pool.submit(client.step, steps("a"))
+        with silent.accept()[0] as request:
+            assert request.recv(100)
+            client.close()
+            with pytest.raises(CancelledError):
+                waiting.result(60)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "localhost:8000", "ftp://host", "http://", "http://localhost:80a", "http://localhost:99999"]
+)
 def test_unusable_urls_are_named(url):
     with refused(ConfigError, "client.urls"):
         EnvironmentClient(PATIENT, [url])

@@ -106,3 +106,13 @@ def test_every_block_of_settings_in_the_guide_is_valid(tmp_path):
         file = tmp_path / f"{number}.yaml"
         file.write_text(text, encoding="utf-8")
         assert load_config(str(file)).env != EnvironmentConfig()
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [("x = (", "SyntaxError"), ("\nimport nosuchmodule", "nosuchmodule'; line 2"), ("x = 1/0", "line 1")],
+)
+def test_a_file_that_does_not_run_is_the_users_mistake(config, code, says):
+    Path(config.retriever.removeprefix("python:")).write_text(code)
+    with refused(ConfigError, "trigrams.py cannot be run", says):
+        build_index(config)

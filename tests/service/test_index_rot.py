@@ -7,6 +7,7 @@ from querylect.configs.schema import EnvironmentConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.build import build_index
+from querylect.envs.environment import Environment
 from querylect.envs.retrievers.open import verify_indexes
 from querylect.errors import IndexFolderError
 
@@ -83,3 +84,23 @@ def test_a_flipped_byte_of_any_file_of_qb_rag_is_found_by_verifying(tmp_path):
     build_index(config)
     names = flipped_one_by_one(config, [config.index, *(tmp_path / name for name in ("questions", "of-questions"))])
     assert names > {"answers.ends.npy", "answers.jsonl", "words.bin"}
+
+
+def test_an_index_that_was_copied_in_part_is_called_damaged_where_it_is_opened(dataset, tmp_path):
+    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"))
+    build_index(config)
+    for name, size in [
+        ("documents.bin", 0),
+        ("documents.offsets.npy", 90),
+        ("indices.csc.index.npy", 300),
+        ("words.bin", None),
+    ]:
+        file = tmp_path / "index" / name
+        content = file.read_bytes()
+        file.unlink()
+        if size is not None:
+            file.write_bytes(content[:size])
+        with refused(IndexFolderError, tmp_path / "index", "damaged", "index verify"):
+            Environment.open(config)
+        file.write_bytes(content)
+    Environment.open(config)

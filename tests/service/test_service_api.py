@@ -188,6 +188,13 @@ def test_a_failure_inside_is_a_500_without_its_trace(blocking, small_environment
     assert "secret inside" in caplog.text
 
 
+def test_an_error_that_no_future_can_carry_is_a_500_as_well(blocking, run_app):
+    blocking.error = StopIteration()
+    blocking.free.set()
+    with run_app(create_app(blocking)) as url:
+        problem(httpx.post(f"{url}/v1/search", json={"plans": [plan("a")]}, timeout=60), 500)
+
+
 def test_an_address_that_cannot_be_served_is_refused(small_environment, caplog):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
