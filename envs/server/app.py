@@ -112,7 +112,7 @@ def _environment_routes(environment: Environment, batcher: Batcher) -> APIRouter
     """The calls of `EnvironmentApi`."""
     router, info = APIRouter(), environment.info()
     head = to_json({"index_hash": info.index_hash, "settings_hash": info.settings_hash})[:-1] + b',"results":['
-    answers = _Answers()
+    answers = _UnreadAnswers()
 
     async def answer(results: Iterator[dict[str, object]], ranked: list[Ranking], with_text: bool) -> Response:
         return await answers.of(head, results, sum(map(len, ranked)) if with_text else 0)
@@ -153,7 +153,7 @@ def _environment_routes(environment: Environment, batcher: Batcher) -> APIRouter
     return router
 
 
-class _Answers:
+class _UnreadAnswers:
     """Writes answers and counts what is not read yet: clients that ask for much and read nothing must not fill the
     memory."""
 
@@ -172,7 +172,7 @@ class _Answers:
             if len(content) > SMALL_BYTES and self.unread + len(content) > MAX_UNREAD_BYTES:
                 raise OverloadedError("other clients have not read their answers yet; ask later, or for less")
             self.unread += len(content)
-        return _Answer(content, self)
+        return _PiecewiseResponse(content, self)
 
 
 def _written(head: bytes, results: Iterator[dict[str, object]]) -> bytes:
@@ -188,10 +188,10 @@ def _written(head: bytes, results: Iterator[dict[str, object]]) -> bytes:
     return head + b",".join(parts) + b"]}"
 
 
-class _Answer(Response):
+class _PiecewiseResponse(Response):
     """Is sent in pieces: the server waits for a slow reader only between two of them."""
 
-    def __init__(self, content: bytes, answers: _Answers) -> None:
+    def __init__(self, content: bytes, answers: _UnreadAnswers) -> None:
         super().__init__(content, media_type="application/json")
         self._answers = answers
 

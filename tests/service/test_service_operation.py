@@ -121,7 +121,7 @@ def test_answers_that_nobody_reads_are_given_up_and_do_not_fill_the_memory(envir
         sent.append(message)
 
     async def ask():
-        answers = app._Answers()
+        answers = app._UnreadAnswers()
         answer = await answers.of(b"[", iter([{"text": "long " * 12}]), 1)
         assert answers.unread == len(answer.body) > 60
         with pytest.raises(OverloadedError):
