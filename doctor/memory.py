@@ -51,7 +51,7 @@ def preview_training(config: RunConfig) -> list[str]:
 
 def _unknown(config: RunConfig) -> Finding:
     observed = f"not estimated: nothing says how large policy.model {config.policy.model!r} is"
-    return Finding(NAME, "missing", observed, "a folder with config.json, or a name with a size")
+    return Finding(NAME, "missing", observed, "a folder with config.json, or the name of a common model")
 
 
 def _layouts(policy: PolicyConfig, count: int, size: float, fast: bool) -> list[ProcessLayout]:
