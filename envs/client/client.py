@@ -9,6 +9,7 @@ that is an error at once, and so are answers from two different indexes or by tw
 import asyncio
 import logging
 import random
+import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -112,7 +113,7 @@ class EnvironmentClient:
 
     @property
     def _urls(self) -> str:
-        return ", ".join(url for url, _ in self._replicas)
+        return ", ".join(_without_password(url) for url, _ in self._replicas)
 
     def __enter__(self) -> Self:
         return self
@@ -162,7 +163,9 @@ class EnvironmentClient:
         Raises EnvironmentUnavailableError where any of them has none at the deadline, and RequestError for a plan that
         the service refuses.
         """
-        requests = [(b - a, SearchRequest(plans=list(plans[a:b]), with_text=with_text)) for a, b in _parts(plans)]
+        requests = [
+            (b - a, SearchRequest(plans=list(plans[a:b]), with_text=with_text)) for a, b in _parts(plans, with_text)
+        ]
         outcomes = self._wait(self._send("/v1/search", requests, SearchResponse))
         results = [result for result in outcomes if result is not None]
         if len(results) < len(plans):
@@ -184,7 +187,7 @@ class EnvironmentClient:
         """`step` without waiting for it: take the future's result, or cancel it."""
         requests = [
             (b - a, StepRequest(steps=list(steps[a:b]), with_text=with_text, metrics=list(metrics)))
-            for a, b in _parts([step.plan for step in steps])
+            for a, b in _parts([step.plan for step in steps], with_text)
         ]
         return asyncio.run_coroutine_threadsafe(self._send("/v1/step", requests, StepResponse), self._loop)
 
@@ -233,7 +236,7 @@ class EnvironmentClient:
                 try:
                     answer = await self._attempt(method, url + path, token, kind, seconds, body)
                 except FailedAttemptError as failure:
-                    self.last_failure = f"{url}: {failure}"
+                    self.last_failure = f"{_without_password(url)}: {failure}"
                     pauses.append(failure.retry_after)
                 else:
                     if isinstance(answer, Identified):
@@ -268,7 +271,7 @@ class EnvironmentClient:
             detail = " ".join(response.text.split())[:300] or response.reason_phrase
         if 400 <= status < 500 and status not in (408, 429):
             refusal = TokenError if status in (401, 403) else RequestError
-            raise refusal(f"{method} {url} was refused with {status}: {detail}")
+            raise refusal(f"{method} {_without_password(url)} was refused with {status}: {detail}")
         pause = response.headers.get("retry-after", "")
         raise FailedAttemptError(f"HTTP {status}: {detail}", float(pause) if pause.isdecimal() else 0.0)
 
@@ -299,16 +302,21 @@ def _result(future: Future[Value]) -> Value:
         future.cancel()
 
 
-def _parts(plans: Sequence[SearchPlan]) -> Iterator[tuple[int, int]]:
-    """Start and end of each request's plans."""
+def _parts(plans: Sequence[SearchPlan], with_text: bool) -> Iterator[tuple[int, int]]:
+    """Start and end of each request's plans; an answer with texts has its own limit of the service."""
+    limit = MAX_WORK // 8 if with_text else MAX_WORK
     start = work = 0
     for i, plan in enumerate(plans):
         work += plan.work
-        if i > start and (i - start == MAX_PLANS_PER_REQUEST or work > MAX_WORK):
+        if i > start and (i - start == MAX_PLANS_PER_REQUEST or work > limit):
             yield start, i
             start, work = i, plan.work
     if plans:
         yield start, len(plans)
+
+
+def _without_password(url: str) -> str:
+    return re.sub("//[^/@]*@", "//", url)
 
 
 def _replica(service: str | ServiceAddress, token_env: str) -> tuple[str, str]:
