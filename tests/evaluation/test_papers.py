@@ -240,7 +240,7 @@ def test_what_does_not_come_is_counted_and_asked_again(values, server, tmp_path)
 class Away:
     """An environment that becomes unavailable after it was opened."""
 
-    card = RetrieverInfo("bm25", "bm25")
+    retriever = RetrieverInfo("bm25", "bm25")
     facts: dict = {}  # noqa: RUF012
     client = Shelf({}, down=True)
 
@@ -342,7 +342,7 @@ def test_what_is_missing_or_unknown_is_told_before_anything_is_asked(values, ser
         run(values, tmp_path / "out", tasks=tasks)
     for wrong, facts in (
         ({"method": "hydra"}, ["'hydra'", "'hyde'"]),
-        ({"method": "std_rag", "settings": {"source": ["w"]}}, ["'std_rag'", "key source;", "sources"]),
+        ({"method": "std_rag", "settings": {"source": ["w"]}}, ["'std_rag'", "no setting source;", "sources"]),
     ):
         with refused(ConfigError, "system 'a'", *facts):
             run(values, tmp_path / "out", systems={**values["systems"], "a": wrong})
