@@ -104,7 +104,7 @@ _EXTRAS = {
     **dict.fromkeys(("export", "rewrite"), "local"),
     "mcp": "mcp",
     **dict.fromkeys(("optimize", "sweep", "sync", "train"), "train"),
-    **dict.fromkeys(("answers", "drift", "env", "eval", "paper", "report"), "eval"),
+    **dict.fromkeys(("answers", "drift", "eval", "paper", "report"), "eval"),
     "adapt": "cpu",
 }
 """The extra that installs everything that a command needs for most configs."""
