@@ -29,9 +29,14 @@ class PolicyWeights:
     """Gives the weights of `policy` as they are at each call, in `dtype` and on `device` (None: as they are)."""
 
     def __init__(
-        self, policy: nn.Module, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+        self,
+        policy: nn.Module,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        adapted_only: bool = False,
     ) -> None:
-        self.policy, self.dtype, self.device = policy, dtype, device
+        """`adapted_only`: layers without an adapter, which never change, are not gathered where weights are split."""
+        self.policy, self.dtype, self.device, self.adapted_only = policy, dtype, device, adapted_only
 
     @property
     def split(self) -> bool:
@@ -64,7 +69,7 @@ class PolicyWeights:
         for path, layer in layers(getattr(self.policy, "get_base_model", lambda: self.policy)()):
             ids = {name: id(weight) for name, weight in layer.named_parameters()}
             tied = {name for name, number in ids.items() if number in given}
-            if tied != ids.keys():
+            if tied != ids.keys() and (not self.adapted_only or _has_adapter(layer)):
                 given.update(ids.values())
                 with gathered(layer):
                     yield path, layer, tied
@@ -78,6 +83,11 @@ class PolicyWeights:
                     yield f"{path}{name}".replace(".base_layer.", "."), weight
 
 
+def _has_adapter(layer: nn.Module) -> bool:
+    """Whether a part of the layer has a LoRA adapter."""
+    return any(hasattr(part, "get_delta_weight") for part in layer.modules())
+
+
 class MergedCopy:
     """A copy of a LoRA policy with the adapter merged in, refreshed from the trained weights before each rollout.
 
@@ -89,8 +99,8 @@ class MergedCopy:
 
     def __init__(self, policy: "PreTrainedModel | PeftModel", separate: bool = False) -> None:
         self.model = cast("PreTrainedModel", policy)
-        self._weights, self._targets = PolicyWeights(policy), dict[str, nn.Parameter]()
         adapted = [name for name, part in policy.named_modules() if hasattr(part, "get_delta_weight")]
+        self._weights, self._targets = PolicyWeights(policy, adapted_only=bool(adapted)), dict[str, nn.Parameter]()
         if not adapted and not separate:
             return
         self.model = copy.deepcopy(self.model)

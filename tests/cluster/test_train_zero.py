@@ -149,6 +149,10 @@ GATHERING = """
 def gathered():
     return sum(weight.numel() for weight in model.parameters() if not hasattr(weight, "placements"))
 
+def layers():
+    changing = weights.PolicyWeights(model, adapted_only=True)
+    return [".".join(name.split(".")[:2]) for name, _ in changing()]
+
 taken, peak = [], 0
 for name, weight in source():
     taken.append((name, weight))  # kept until after its layer was released
@@ -158,10 +162,11 @@ report({
     "names": [name for name, _ in taken] == [name for name, _ in expected],
     "equal": all(torch.equal(actual, reference) for (_, actual), (_, reference) in zip(taken, expected)),
     "one layer": 0 < peak <= largest, "released": gathered(),
+    "adapted": {*layers()} == ({"model.layers"} if kind == "lora" else set()),
 })
 """
 ONE_LAYER_AT_A_TIME = {
-    "before": False, "split": True, "names": True, "equal": True, "one layer": True, "released": 0,
+    "before": False, "split": True, "names": True, "equal": True, "one layer": True, "released": 0, "adapted": True,
 }  # fmt: skip
 
 
