@@ -98,7 +98,7 @@ class EnvironmentClient:
         self._identity: Identified | None = None
         self.last_failure: str | None = None
         """The last attempt that failed: which URL and why."""
-        loopback = all(httpx.URL(url).host in ("127.0.0.1", "::1", "localhost") for url, _ in self._replicas)
+        loopback = all(httpx.URL(replica.url).host in ("127.0.0.1", "::1", "localhost") for replica in self._replicas)
         self._http = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=CONCURRENT_REQUESTS),
@@ -113,7 +113,7 @@ class EnvironmentClient:
 
     @property
     def _urls(self) -> str:
-        return ", ".join(_without_password(url) for url, _ in self._replicas)
+        return ", ".join(_without_password(replica.url) for replica in self._replicas)
 
     def __enter__(self) -> Self:
         return self
@@ -230,13 +230,13 @@ class EnvironmentClient:
         first, backoff = self._turn % len(self._replicas), BACKOFF_SECONDS
         while True:
             pauses = []
-            for url, token in [*self._replicas[first:], *self._replicas[:first]]:
+            for replica in [*self._replicas[first:], *self._replicas[:first]]:
                 if (seconds := min(self._deadline / ATTEMPTS, deadline - self._clock.now())) <= 0:
                     raise self._unavailable()
                 try:
-                    answer = await self._attempt(method, url + path, token, kind, seconds, body)
+                    answer = await self._attempt(method, replica, path, kind, seconds, body)
                 except FailedAttemptError as failure:
-                    self.last_failure = f"{_without_password(url)}: {failure}"
+                    self.last_failure = f"{_without_password(replica.url)}: {failure}"
                     pauses.append(failure.retry_after)
                 else:
                     if isinstance(answer, Identified):
@@ -249,10 +249,10 @@ class EnvironmentClient:
             backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
 
     async def _attempt(
-        self, method: str, url: str, token: str, kind: type[Answer], seconds: float, body: str | None
+        self, method: str, replica: ServiceAddress, path: str, kind: type[Answer], seconds: float, body: str | None
     ) -> Answer:
         """Ask one replica once, for at most `seconds`. Raises FailedAttemptError, RequestError and TokenError."""
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        url, headers = replica.url + path, {"Content-Type": "application/json", **replica.headers}
         try:
             async with asyncio.timeout(seconds):
                 response = await self._http.request(method, url, content=body, headers=headers)
@@ -319,8 +319,8 @@ def _without_password(url: str) -> str:
     return re.sub("//[^/@]*@", "//", url)
 
 
-def _replica(service: str | ServiceAddress, token_env: str) -> tuple[str, str]:
-    """URL and token of a replica. Raises ConfigError for what is no URL of a service."""
+def _replica(service: str | ServiceAddress, token_env: str) -> ServiceAddress:
+    """A replica with the token that it is asked with. Raises ConfigError for what is no URL of a service."""
     address = ServiceAddress(service) if isinstance(service, str) else service
     try:
         url = httpx.URL(address.url)
@@ -329,4 +329,5 @@ def _replica(service: str | ServiceAddress, token_env: str) -> tuple[str, str]:
         usable = False
     if not usable:
         raise ConfigError(f"client.urls: {address.url!r} is no URL; expected http://HOST:PORT or https://HOST.")
-    return address.url.rstrip("/"), token_of(token_env) if address.token is None else address.token
+    token = token_of(token_env) if address.token is None else address.token
+    return ServiceAddress(address.url.rstrip("/"), token)
