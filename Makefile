@@ -84,7 +84,7 @@ ifeq ($(origin WORKERS),file)
 test-fast: WORKERS = $(shell echo $$(($(CORES) < 8 ? $(CORES) : 8)))
 endif
 test-fast: $(TESTED)
-	$(PYTEST) tests/unit $(ARGS)
+	$(PYTEST) -m "not (slow or server or model)" $(ARGS)
 
 test-all: $(TESTED)
 	$(PYTEST) $(ARGS)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck
@@ -104,59 +105,10 @@ def _as_if_alone():
         del os.environ[name]
 
 
-LONGEST = (
-    "test_slurm_cluster",
-    "test_train_zero",
-    "test_service_scifact",
-    "test_docs_own_corpus",
-    "test_train_stops",
-    "test_index_build",
-    "test_adapt",
-    "test_tracking",
-    "test_reproduction",
-    "test_rollouts_policy",
-    "test_train_processes",
-    "test_service_operation",
-    "test_eval_spec",
-    "test_train_mix",
-)
-"""Files that take half a minute or more, the longest first: no worker shall end long before the other."""
-
-SLOW = {
-    "test_adapt",
-    "test_adapters_verifiers",
-    "test_docs_own_corpus",
-    "test_envs_milvus",
-    "test_envs_peers",
-    "test_eval_export",
-    "test_hub_upload",
-    "test_index_build",
-    "test_reproduction",
-    "test_rollouts_policy",
-    "test_rollouts_streaming",
-    "test_service_operation",
-    "test_service_scifact",
-    "test_tracking",
-    "test_train_ahead",
-    "test_train_expert_iteration",
-    "test_train_flex",
-    "test_train_memory_estimate",
-    "test_train_methods",
-    "test_train_mix",
-    "test_train_resampling",
-    "test_train_stops",
-    "test_whole_collections",
-}
-"""Files that only `make test-all` runs, besides the folder `cluster` and single tests."""
-
-
 def pytest_collection_modifyitems(items):
-    """Mark slow tests, and put the longest files first; the order is otherwise as collected."""
-    ranks = {name: rank for rank, name in enumerate(LONGEST)}
-    for item in items:
-        if item.path.stem in SLOW or item.path.parent.name == "cluster":
-            item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
+    """Begin with the files that have slow tests, so that no worker ends long before the other."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 TEXTS = {
@@ -258,6 +210,33 @@ def service_in_thread(run_app):
         for module in ("envs.client.connect", "train.distributed.processes"):
             patch.setattr(f"querylect.{module}.local_service", serve)
         yield
+
+
+@pytest.fixture
+def replace_function(monkeypatch):
+    """Replace a function that a command imports when it runs; returns the list of its calls."""
+
+    def put(module: str, name: str, answer):
+        calls = []
+
+        def stand_in(*args, **kwargs):
+            calls.append((args, kwargs))
+            return answer(*args, **kwargs) if callable(answer) else answer
+
+        fake = ModuleType(f"querylect.{module}")
+        setattr(fake, name, stand_in)
+        monkeypatch.setitem(sys.modules, f"querylect.{module}", fake)
+        return calls
+
+    return put
+
+
+@pytest.fixture
+def own_clock(monkeypatch):
+    """The client of a run measures its deadline by its own pauses, which end at once."""
+    from .pauses import PausesOnly
+
+    monkeypatch.setattr("querylect.envs.client.client.RetryClock", lambda: PausesOnly().clock)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytest
 from querylect.configs.schema import ClientConfig
 from querylect.envs.client.client import EnvironmentClient
 
-from .service.test_client import PausesOnly
+from .pauses import PausesOnly
 
 
 @pytest.fixture

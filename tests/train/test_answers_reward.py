@@ -31,6 +31,8 @@ from ..chat_server import ChatServer, last_user, serving
 from ..lessons import ASKED, PROMPT, TEXTS, change, records, without_seconds
 from ..raising import refused
 
+pytestmark = pytest.mark.model
+
 LIKED = "prevents scurvy"
 """What the reader of these tests needs to see for a right answer. No question has it in its own ranking."""
 

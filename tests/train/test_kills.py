@@ -23,7 +23,7 @@ from querylect.envs.server.app import create_app
 from ..forked import Forked
 from ..lessons import change, contents, lesson_settings, without_seconds
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 KILLS = int(os.environ.get("QUERYLECT_KILLS", "12"))
 COMMANDS = {"index": ("index", "build", "--overwrite"), "train": ("train",), "eval": ("eval",)}

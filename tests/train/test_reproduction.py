@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.model, pytest.mark.slow]
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 

@@ -24,6 +24,8 @@ from ..credited import Credited
 from ..raising import refused
 from ..wrong_credit import equal_node_weights, leaf_advantages_without_lambda, plain_means
 
+pytestmark = pytest.mark.model
+
 QUESTION = Question("q", "my head hurts")
 CARD = RetrieverInfo("bm25", "bm25")
 

@@ -16,7 +16,9 @@ from querylect.train.tracking import wandb_mode
 from ..forked import forked
 from ..lessons import change, records, without_seconds
 from ..wandb_server import KEY, WandbServer
-from .test_train_validation import ASKED, served  # noqa: F401 (fixture)
+from .test_validation import ASKED, served  # noqa: F401 (fixture)
+
+pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 TRACKED = """
 import json, sys

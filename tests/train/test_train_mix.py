@@ -20,8 +20,10 @@ from querylect.train.run_folder import RunFolder
 from ..encoders import save_bert
 from ..lessons import ASKED, TEXTS, change, lesson_settings, records, stopped_copy, without_seconds
 from ..raising import refused
-from .test_train_stops import breaking
-from .test_train_validation import environment
+from .test_stops import breaking
+from .test_validation import environment
+
+pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 PROMPT = """
 system: Name the medicine.

@@ -1,0 +1,249 @@
+"""BRIGHT's published form, in rows of our own, from the files to a served environment, an evaluation and a reader."""
+
+import json
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from pydantic import ValidationError
+from querylect.cli import main
+from querylect.configs.evaluation import SpecConfig
+from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
+from querylect.data.beir import load_beir, save_beir
+from querylect.data.bright import open_bright
+from querylect.data.load import load_dataset
+from querylect.data.types import Dataset, Document, Question, Split
+from querylect.envs.build import build_index
+from querylect.envs.client.client import EnvironmentClient
+from querylect.envs.environment import Environment
+from querylect.envs.plan import SearchPlan
+from querylect.envs.schemas import Step
+from querylect.envs.server.app import create_app
+from querylect.errors import DataError
+from querylect.eval.answers.sources import Contexts, known_questions
+from querylect.eval.records import read_records
+from querylect.eval.spec import evaluate_spec
+
+from ..raising import refused
+
+pytestmark = pytest.mark.server
+
+DOCUMENTS = {
+    "moths/post_0.txt": "why do moths circle a lamp at night moths lamp",
+    "moths/post_1.txt": "moths circle the lamp moths",
+    "moths/navigation_0.txt": "moths keep light at a fixed angle",
+    "moths/navigation_1.txt": "a lamp is near so the angle changes",
+    "tides/moon_0.txt": "the moon pulls the sea",
+}
+LONG = {
+    "moths/post.txt": "moths circle a lamp",
+    "moths/navigation.txt": "moths and light",
+    "tides/moon.txt": "moon sea",
+}
+EXAMPLES = [
+    {
+        "query": "why do moths circle a lamp",
+        "reasoning": "navigation by distant light",
+        "id": "0",
+        "excluded_ids": ["moths/post_0.txt", "moths/post_1.txt", "not in the corpus"],
+        "gold_ids_long": ["moths/navigation.txt"],
+        "gold_ids": ["moths/navigation_0.txt", "moths/navigation_1.txt"],
+    },
+    {
+        "query": "what pulls the sea",
+        "reasoning": "",
+        "id": "1",
+        "excluded_ids": ["N/A"],
+        "gold_ids_long": ["tides/moon.txt"],
+        "gold_ids": ["tides/moon_0.txt"],
+    },
+]
+MOTHS = SearchPlan.of(EXAMPLES[0]["query"], k=3)
+
+
+def write(folder, examples=EXAMPLES, lines=False):
+    tables = {
+        "examples": examples,
+        "documents": [{"id": name, "content": text} for name, text in DOCUMENTS.items()],
+        "long_documents": [{"id": name, "content": text} for name, text in LONG.items()],
+    }
+    for table, rows in tables.items():
+        (folder / table).mkdir(parents=True)
+        if lines:
+            (folder / table / "biology.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        else:
+            parquet.write_table(pa.Table.from_pylist(rows), folder / table / "biology-00000-of-00001.parquet")
+    return folder
+
+
+def write_rewritten(folder, examples=EXAMPLES, model="gpt4_reason"):
+    """The questions as a model rewrote them, with the same ids and judgements; they are returned."""
+    rewritten = [{**row, "query": f"{row['query']} {row['reasoning']}"} for row in examples]
+    (folder / model).mkdir()
+    parquet.write_table(pa.Table.from_pylist(rewritten), folder / model / "biology-00000-of-00001.parquet")
+    return [row["query"] for row in rewritten]
+
+
+def config(folder, **settings):
+    dataset = DatasetConfig(kind="bright", path=str(folder / "bright"), subset="biology", **settings)
+    return EnvironmentConfig(dataset=dataset, index=str(folder / "index"))
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bright")
+    write(folder / "bright")
+    build_index(config(folder))
+    return config(folder)
+
+
+@pytest.fixture(scope="module")
+def url(env, run_app):
+    with run_app(create_app(Environment.open(env))) as url:
+        yield url
+
+
+@pytest.fixture
+def client(url):
+    with EnvironmentClient(ClientConfig(urls=[url])) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("lines", [False, True], ids=["parquet", "jsonl"])
+def test_a_domain_is_a_test_split_of_passages_or_of_whole_pages(tmp_path, lines):
+    write(tmp_path / "bright", lines=lines)
+    short, long = (load_dataset(config(tmp_path, task=task).dataset) for task in ("chunks", "documents"))
+    assert {document.id: document.text for document in short.corpus} == DOCUMENTS
+    assert {document.id: document.text for document in long.corpus} == LONG
+    assert short.splits.keys() == long.splits.keys() == {"test"}
+    excluded = tuple(EXAMPLES[0]["excluded_ids"])
+    assert list(short.splits["test"].questions) == [
+        Question("0", EXAMPLES[0]["query"], excluded=excluded),
+        Question("1", EXAMPLES[1]["query"]),
+    ]
+    assert short.splits["test"].qrels["0"] == {"moths/navigation_0.txt": 1, "moths/navigation_1.txt": 1}
+    assert long.splits["test"].qrels["0"] == {"moths/navigation.txt": 1}
+    assert (short.name, long.name) == ("bright-biology", "bright-biology-long")
+    assert "2407.12883" in short.licence
+
+
+def test_the_questions_of_another_folder_search_the_same_index(env):
+    folder = Path(env.dataset.path)
+    rewritten = write_rewritten(folder)
+    dataset = env.dataset.model_copy(update={"queries": "gpt4_reason"})
+    with_rewrites, plain = (
+        Environment.open(env.model_copy(update={"dataset": which})) for which in (dataset, env.dataset)
+    )
+    assert [question.text for question in with_rewrites.questions("test")] == rewritten
+    assert load_dataset(dataset).splits["test"].qrels == load_dataset(env.dataset).splits["test"].qrels
+    assert (load_dataset(dataset).name, load_dataset(env.dataset).name) == (
+        "bright-biology-gpt4_reason",
+        "bright-biology",
+    )
+    assert with_rewrites.info().index_hash == plain.info().index_hash
+    assert with_rewrites.info().settings_hash != plain.info().settings_hash
+    with refused(DataError, "grit_reason", "biology"):
+        open_bright(folder, "biology", queries="grit_reason")
+
+
+def test_files_and_rows_that_do_not_belong_together_are_refused(tmp_path):
+    write(tmp_path / "bright")
+    with refused(DataError, "physics", "biology"):
+        open_bright(tmp_path / "bright", "physics")
+    both = [{**EXAMPLES[0], "excluded_ids": ["moths/navigation_0.txt"]}]
+    with refused(DataError, "row 1", "moths/navigation_0.txt"):
+        open_bright(write(tmp_path / "both", both), "biology")
+    with refused(DataError, "gold_ids"):
+        open_bright(write(tmp_path / "text", [{**EXAMPLES[0], "gold_ids": "x"}], lines=True), "biology")
+    with pytest.raises(ValidationError, match=r"dataset\.subset"):
+        DatasetConfig(kind="bright", path="x")
+
+
+def test_excluded_documents_are_not_ranked_and_as_many_others_are(client):
+    restricted, free = client.step(
+        [Step(question_id="0", plan=MOTHS), Step(question_id="1", plan=MOTHS)], with_text=True
+    )
+    ids, all_ids = ([hit.id for hit in result.ranking] for result in (restricted, free))
+    assert set(all_ids) > {"moths/post_0.txt", "moths/post_1.txt"}, "another question sees them"
+    assert sorted(ids) == ["moths/navigation_0.txt", "moths/navigation_1.txt"]
+    assert restricted.metrics["ndcg@10"] == 1.0
+    narrow = client.step([Step(question_id="0", plan=SearchPlan.of(EXAMPLES[0]["query"], k=1))])[0]
+    assert len(narrow.ranking) == 1
+    assert narrow.ranking[0].id in ids, "the place of an excluded document is taken by the next one"
+
+
+def test_a_plan_leaves_out_the_documents_that_it_names(env, client):
+    """As a step of a question that excludes them; also in this process."""
+
+    def ids(searching, *without):
+        (result,) = searching.search([MOTHS.model_copy(update={"without": without})])
+        return [hit.id for hit in result.ranking]
+
+    excluded = client.questions("test")[0].excluded
+    (step,) = client.step([Step(question_id="0", plan=MOTHS)])
+    for searching in (client, Environment.open(env)):
+        assert ids(searching, *excluded) == [hit.id for hit in step.ranking]
+        plain = ids(searching)
+        assert set(plain) & set(excluded), "the ranking with them is another one"
+        assert ids(searching, "not in the corpus") == plain
+    assert not set(ids(client, *plain)) & set(plain)
+
+
+def toy(*excluded):
+    corpus = [Document(name, "", name) for name in ("d1", "d2")]
+    return Dataset("toy", corpus, {"test": Split([Question("q", "one", excluded=excluded)], {"q": {"d1": 1}})})
+
+
+def test_a_folder_in_beir_form_keeps_exclusions(tmp_path):
+    save_beir(toy("d2"), tmp_path / "toy")
+    assert load_beir(tmp_path / "toy").splits["test"].questions[0].excluded == ("d2",)
+    assert '"excluded_ids": ["d2"]' in (tmp_path / "toy" / "queries.jsonl").read_text()
+    save_beir(toy(), tmp_path / "plain")
+    assert "excluded_ids" not in (tmp_path / "plain" / "queries.jsonl").read_text()
+
+
+def test_an_evaluation_ranks_and_scores_without_them(env, url, tmp_path):
+    spec = {
+        "name": "spec",
+        "output": str(tmp_path / "out"),
+        "training_free": [],
+        "permutations": 50,
+        "bootstrap": 50,
+        "datasets": {"moths": env.dataset.model_dump()},
+        "environments": {"bm25": {"env": {"index": env.index}}},
+    }
+    path, failed = evaluate_spec(SpecConfig.model_validate(spec))
+    assert failed is None
+    records = {
+        record.question_id: record for record in read_records(path.parent / "questions" / "moths.bm25.raw.jsonl")
+    }
+    assert not set(records["0"].ranking) & set(EXAMPLES[0]["excluded_ids"])
+    assert records["0"].metrics["ndcg@10"] == records["1"].metrics["ndcg@10"] == 1.0
+    with EnvironmentClient(ClientConfig(urls=[url])) as client:
+        known_ids = known_questions(client, "validation", {"0", "1", "of another dataset"})
+        assert known_ids == {"0", "1"}, "also those of another split than the one that is evaluated"
+        contexts = Contexts(4, client, known_ids)
+        context, other_context = contexts.of([records["0"], records["1"]])
+    assert {document.id for document in context} == set(records["0"].ranking), "deeper rankings leave them out, too"
+    assert [document.id for document in other_context][:1] == ["tides/moon_0.txt"]
+
+
+def test_the_packaged_spec_searches_questions_and_long_rewrites(tmp_path, monkeypatch, capsys):
+    """By one command. The rewrite has the words of the right document, and one of a wrong one four times."""
+    near = {"query": "why do they come near", "reasoning": "near near near moths keep light fixed", "id": "2",
+            "excluded_ids": [f"moths/post_{number}.txt" for number in range(2)], "gold_ids_long": [],
+            "gold_ids": ["moths/navigation_0.txt"]}  # fmt: skip
+    folder = write(tmp_path / "bright", [near])
+    write_rewritten(folder, [near])
+    monkeypatch.chdir(tmp_path)
+    paths = [f"datasets.{name}.path={folder}" for name in ("question", "reasoning")]
+    with pytest.raises(SystemExit) as ended:
+        main(["eval", "bright", *paths, "training_free=[]", "bootstrap=50", "permutations=50"])
+    assert ended.value.code in (0, None)
+    table = Path(capsys.readouterr().out.strip()).read_text()
+    (row,) = [line for line in table.partition("## What")[0].splitlines() if line.startswith("| raw question")]
+    question, reasoning, _ = re.findall(r"[01]\.\d{3}", row)
+    assert question == "0.000", "only a wrong document has one of its words"
+    assert reasoning == "0.631", "the second document"

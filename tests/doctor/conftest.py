@@ -1,0 +1,3 @@
+"""Fixtures of the files in this folder."""
+
+from ..vllm_doubles import vllm  # noqa: F401

@@ -1,0 +1,3 @@
+"""Fixtures of the files in this folder."""
+
+from ..chromium import browser  # noqa: F401

@@ -1,0 +1,109 @@
+"""The service as a child process: it answers, reports why it cannot, and has always ended afterwards."""
+
+import json
+import os
+import signal
+import textwrap
+from contextlib import suppress
+
+import httpx
+import psutil
+import pytest
+from querylect.configs.schema import ClientConfig
+from querylect.envs.client.child_process import local_service
+from querylect.envs.client.client import EnvironmentClient, Step
+from querylect.envs.environment import Environment
+from querylect.envs.plan import SearchPlan
+from querylect.errors import IndexFolderError
+
+from ..forked import Piped
+from ..raising import refused
+
+pytestmark = pytest.mark.server
+
+
+def children():
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+def test_only_the_run_itself_can_ask_its_services_which_are_gone_after_the_block(small_environment, monkeypatch):
+    """Every user of the machine can connect to the port; the token of another service is refused, too."""
+    monkeypatch.setenv("QUERYLECT_TOKEN", "known-to-others")
+    earlier = children()
+    with suppress(KeyboardInterrupt), local_service(small_environment) as service:
+        assert service.url.startswith("http://127.0.0.1:")
+        assert len(service.token) >= 32
+        for headers in ({}, {"Authorization": "Bearer known-to-others"}):
+            answer = httpx.get(f"{service.url}/v1/questions?split=test", headers=headers, trust_env=False)
+            assert answer.status_code == 401
+        started = children() - earlier
+        assert len(started) == 1
+        for child in map(psutil.Process, started):
+            assert service.token not in {*child.cmdline(), *child.environ().values()}
+            assert os.getpgid(child.pid) != os.getpgid(0), "Ctrl-C in a terminal must reach the parent alone"
+        with EnvironmentClient(ClientConfig(), [service]) as client:
+            (result,) = client.step([Step(question_id="q-sugar", plan=SearchPlan.of("glucose"))])
+            assert result.reward == 1.0
+        assert service.token not in repr(service)
+        raise KeyboardInterrupt
+    assert not [child for child in started if psutil.pid_exists(child)]
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{service.url}/healthz", trust_env=False)
+
+
+def test_what_the_service_cannot_open_is_the_users_error_here(small_environment):
+    earlier = children()
+    missing = small_environment.model_copy(update={"index": "/nonexistent/index"})
+    with pytest.raises(IndexFolderError):
+        Environment.open(missing)
+    facts = "/nonexistent/index", "querylect index build"
+    with refused(IndexFolderError, *facts) as failed, local_service(missing):
+        pass
+    assert failed.value.exit_code == 2
+    assert children() <= earlier
+
+
+PARENT = textwrap.dedent(
+    """
+    import json, os, sys, time
+    os.setsid()
+    from querylect.configs.schema import EnvironmentConfig
+    from querylect.envs.client.child_process import local_service
+
+    with local_service(EnvironmentConfig.model_validate_json(sys.argv[1])) as service:
+        if sys.argv[2] == "forking" and os.fork() == 0:
+            os.setsid()
+            time.sleep(60)
+            os._exit(0)
+        print(json.dumps(service.url), flush=True)
+        sys.stdin.read()
+    """
+)
+
+
+@pytest.mark.parametrize(("number", "mode"), [(signal.SIGINT, "main"), (signal.SIGKILL, "forking")])
+def test_the_service_is_gone_after_its_parent_was_ended_by_a_signal(small_environment, tmp_path, number, mode):
+    with Piped([small_environment.model_dump_json(), mode], tmp_path, code=PARENT) as parent:
+        url = json.loads(parent.stdout.readline())
+        assert httpx.get(f"{url}/readyz", trust_env=False).status_code == 200
+        processes = psutil.Process(parent.pid).children()
+        (child,) = [process for process in processes if "querylect.envs.client.child_process" in process.cmdline()]
+        forked = [process for process in processes if process != child]
+        os.killpg(parent.pid, number)
+        parent.wait(60)
+    ended, alive = psutil.wait_procs([child], timeout=60)
+    for process in [*alive, *forked]:
+        with suppress(psutil.NoSuchProcess):  # it may have ended meanwhile
+            process.kill()
+    assert ended == [child]
+    assert parent.returncode == (1 if number == signal.SIGINT else -number)
+
+
+def test_a_service_that_was_killed_is_reported_at_the_end(small_environment, caplog):
+    earlier = children()
+    with local_service(small_environment):
+        (child,) = children() - earlier
+        os.kill(child, signal.SIGKILL)
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert "exit code -9" in caplog.text
+    assert children() <= earlier

@@ -1,0 +1,194 @@
+"""QB-RAG as a served retriever: against a brute force over the questions, with every plan, and what is refused."""
+
+import json
+
+import pytest
+from querylect.cli import main
+from querylect.configs.environment import (
+    ClientConfig,
+    EnvironmentConfig,
+    HybridConfig,
+    MemberConfig,
+)
+from querylect.configs.schema import QuestionsConfig
+from querylect.envs.build import build_index
+from querylect.envs.client.client import EnvironmentClient, Step
+from querylect.envs.environment import Environment
+from querylect.envs.index.meta import open_index
+from querylect.envs.index_names import questions_settings
+from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.retrievers.open import verify_indexes
+from querylect.envs.retrievers.question_index import open_question_index
+from querylect.envs.server.app import create_app
+from querylect.errors import IndexFolderError
+from querylect.questions.build import write_question_index
+from querylect.rewriters.direct import QUESTION_INDEX, query_form
+from querylect.rewriters.retriever_info import RetrieverInfo
+
+from ..question_models import TEXTS, corpus, save_corpus  # noqa: F401 (a fixture)
+from ..raising import refused
+
+pytestmark = pytest.mark.server
+
+VETTED = {
+    "What helps when my head hurts?": ["aspirin", "triptan"],
+    "Is aspirin good for a headache?": ["aspirin"],
+    "What is aspirin for?": ["aspirin"],
+    "What stops a migraine?": ["triptan"],
+    "What lowers the sugar in the blood?": ["insulin"],
+    "Why did sailors bleed from the gums?": ["citrus"],
+    "Warum bin ich so müde?": ["fremd"],
+}
+
+
+def add_questions(env, tmp_path, vetted=VETTED):
+    """A question index of these questions, without a model."""
+    file = tmp_path / "vetted.jsonl"
+    rows = [{"question": text, "contents": contents} for text, contents in vetted.items()]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return write_question_index(QuestionsConfig(), env, env.question_index.folder, add=file)
+
+
+@pytest.fixture
+def served(tmp_path, corpus):  # noqa: F811
+    add_questions(corpus, tmp_path)
+    build_index(corpus)
+    return corpus
+
+
+def changed(env, **changes):
+    return env.model_copy(update={"question_index": env.question_index.model_copy(update=changes)})
+
+
+def test_a_served_environment_ranks_by_questions_and_rewards(served, run_app):
+    app = create_app(Environment.open(served))
+    with run_app(app) as url, EnvironmentClient(ClientConfig(), [url]) as client:
+        info = client.info()
+        retriever = RetrieverInfo.from_service(info.retriever)
+        assert (retriever.name, retriever.kind) == ("qb-rag", "questions")
+        assert "7 questions that were written for the documents beforehand" in retriever.trained
+        assert retriever.trained.endswith("and it knows no synonyms."), "what ranks the questions is said too"
+        assert query_form(retriever) is QUESTION_INDEX
+        plan = SearchPlan.of("my head hurts and I have a headache", k=5)
+        (result,) = client.step([Step(question_id="q-head", plan=plan)], with_text=True)
+        (gums,) = client.step([Step(question_id="q-gums", plan=SearchPlan.of("bleed from the gums"))])
+    assert [hit.id for hit in result.ranking] == ["aspirin", "triptan"]
+    assert [hit.text for hit in result.ranking] == [TEXTS["aspirin"], TEXTS["triptan"]]
+    assert 0.5 < result.reward < 1.0
+    assert gums.reward == 1.0
+
+
+PROBES = [
+    [("what helps when my head hurts", 1.0)],
+    [("sugar in the blood", 1.0), ("headache", 0.4)],
+    [("headache head", 1.0), ("aspirin", -2.0)],
+    [("müde", 1.0), (" ", 1.0)],
+    [("nothing of this is there", 1.0)],
+]
+
+
+def brute_force(env, terms, k):
+    """Rank every question in the environment of the questions, then take the contents in that order."""
+    folder = open_question_index(env.question_index.folder)
+    answers = {}
+    for answer in folder.answers():
+        answers.setdefault(answer.question, []).append(answer.content)
+    index = open_index(env.question_index.index)
+    from querylect.envs.retrievers.open import open_retriever
+
+    probe = Probe(terms=tuple(Term(text=text, weight=weight) for text, weight in terms))
+    (ranked,) = open_retriever(index, questions_settings(env)).rank([probe], [len(index.documents)])
+    scores = {}
+    for position, score in zip(ranked.documents.tolist(), ranked.scores.tolist(), strict=True):
+        contents = answers[index.documents.id(position)]
+        for content in sorted(contents, key=lambda name: -sum(name in row for row in answers.values())):
+            scores.setdefault(content, score)
+    return dict(list(scores.items())[:k])
+
+
+@pytest.mark.parametrize("base", ["bm25", "dense"])
+def test_every_plan_is_ranked_as_by_brute_force(served, tmp_path, base):
+    env = served
+    if base == "dense":
+        from ..encoders import save_bert
+
+        model = save_bert(tmp_path / "model")
+        env = changed(env, retriever=model, index=str(tmp_path / "dense-questions"))
+        env = env.model_copy(update={"index": str(tmp_path / "dense")})
+        build_index(env)
+    environment = Environment.open(env)
+    for k in (1, 3, 6):
+        plans = [
+            SearchPlan(probes=(Probe(terms=tuple(Term(text=text, weight=weight) for text, weight in terms)),), k=k)
+            for terms in PROBES
+        ]
+        for terms, ranking in zip(PROBES, environment.rank(plans), strict=True):
+            expected = brute_force(env, terms, k)
+            assert [hit.id for hit in ranking] == list(expected), terms
+            assert [hit.score for hit in ranking] == pytest.approx(list(expected.values()))
+    both = SearchPlan(probes=tuple(plan.probes[0] for plan in plans[:2]), fuse="interleave", k=4)
+    first, second = ([hit.id for hit in environment.rank([plan])[0]] for plan in plans[:2])
+    woven = list(dict.fromkeys(name for pair in zip(first, second, strict=False) for name in pair))[:4]
+    assert [hit.id for hit in environment.rank([both])[0]][: len(woven)] == woven
+    (cut,) = environment.rank([SearchPlan(probes=(plans[0].probes[0].model_copy(update={"k": 1}),), k=6)])
+    assert [hit.id for hit in cut] == first[:1]
+    (nothing,) = environment.rank([SearchPlan.of("statin", k=6)])
+    assert "word" not in [hit.id for hit in nothing], "a content without a question is never found"
+
+
+def test_questions_that_changed_are_refused_until_the_index_is_built_again(served, tmp_path):
+    verified = verify_indexes(served)
+    assert list(verified) == [served.question_index.index, served.index]
+    more = {**VETTED, "What is statin good for?": ["word"]}
+    add_questions(served, tmp_path, more)
+    with refused(IndexFolderError, served.question_index.index, served.question_index.folder):
+        Environment.open(served)
+    build_index(served, overwrite=True)
+    verify_indexes(served)
+    assert [hit.id for hit in Environment.open(served).rank([SearchPlan.of("statin")])[0]] == ["word"]
+    file = tmp_path / "of-questions" / "documents.bin"
+    file.write_bytes(file.read_bytes()[:-1])
+    with refused(IndexFolderError, "documents.bin"):
+        verify_indexes(served)
+
+
+def test_a_corpus_that_moved_on_is_refused(served, tmp_path):
+    save_corpus(tmp_path / "data", {**TEXTS, "citrus": "lemons are sour"})
+    with refused(IndexFolderError, "'citrus'"):
+        build_index(served, overwrite=True)
+    assert open_index(served.index), "the old one stands"
+
+
+def test_a_hybrid_may_hold_it_and_reach_what_has_no_question(served, tmp_path):
+    members = [
+        MemberConfig(retriever="bm25", index=str(tmp_path / "plain")),
+        MemberConfig(retriever="qb-rag", index=served.index, question_index=served.question_index),
+    ]
+    env = EnvironmentConfig(
+        dataset=served.dataset, retriever="hybrid", hybrid=HybridConfig(members=members), index=str(tmp_path / "both")
+    )
+    build_index(env)
+    environment = Environment.open(env)
+    assert [hit.id for hit in environment.rank([SearchPlan.of("statin")])[0]] == ["word"]
+    assert environment.rank([SearchPlan.of("gums")])[0][0].id == "citrus"
+    assert set(verify_indexes(env)) == {served.index, served.question_index.index, env.index, str(tmp_path / "plain")}
+
+
+def test_the_command_line_goes_from_questions_to_a_verified_index(tmp_path, corpus, capsys):  # noqa: F811
+    config = tmp_path / "mine.yaml"
+    settings = corpus.model_dump(mode="json", include={"dataset", "retriever", "question_index", "index"})
+    config.write_text(json.dumps({"env": settings}))
+    file = tmp_path / "vetted.jsonl"
+    file.write_text(json.dumps({"question": "headache?", "contents": ["aspirin"]}) + "\n")
+    for arguments in (["questions", str(config), "--add", str(file)], ["build", str(config)], ["verify", str(config)]):
+        with pytest.raises(SystemExit) as ended:
+            main(["index", *arguments])
+        assert not ended.value.code
+    stdout = capsys.readouterr().out
+    assert "1 questions of 6 contents, 5 of which have none" in stdout
+    assert "0 calls, 0 tokens read, 0 written" in stdout
+    assert f"{corpus.index}: 6 documents, every file as its meta.json says" in stdout
+    with pytest.raises(SystemExit) as ended:
+        main(["index", "questions", "demo"])
+    assert ended.value.code == 2
+    assert "--to FOLDER" in capsys.readouterr().err

@@ -1,0 +1,331 @@
+"""Documents in an OpenSearch-compatible service: requests, rankings from its answers, and outages.
+
+`tests/recordings/opensearch.json` is an exchange in the form that OpenSearch's API reference describes; `StandIn`
+scores like such a service, and refuses what it refuses.
+"""
+
+import json
+import math
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from querylect.configs.environment import EnvironmentConfig, HybridConfig, MemberConfig, RecipeConfig, RemoteConfig
+from querylect.envs.build import build_index
+from querylect.envs.environment import Environment
+from querylect.envs.server.app import create_app
+from querylect.errors import (
+    ConfigError,
+    EnvironmentUnavailableError,
+    IndexFolderError,
+    RequestError,
+)
+from starlette.responses import JSONResponse, PlainTextResponse
+
+from ..encoders import hidden_states, save_bert
+from ..raising import refused
+from ..wings import PROBES, documents, plan, save
+
+pytestmark = pytest.mark.server
+
+RECORDING = Path(__file__).parents[1] / "recordings" / "opensearch.json"
+CORPUS = documents(80)
+POSITIVE = [[("heat of a wing", 1.0)], [("heat air", 2.0), ("flow", 0.3)], [(" ", 1.0), ("drag", 1.0), ("lift", 0.0)]]
+
+
+@cache
+def words(field):
+    """The blank-separated words of one field of every document."""
+    return {document: getattr(document, field).lower().split() for document in CORPUS}
+
+
+@cache
+def bm25(field, text, document):
+    """Lucene's BM25 over one field."""
+    document_words, mean = words(field)[document], np.mean([len(field_words) for field_words in words(field).values()])
+    score = 0.0
+    for word in text.lower().split():
+        df = sum(word in field_words for field_words in words(field).values())
+        idf = math.log(1 + (len(CORPUS) - df + 0.5) / (df + 0.5))
+        tf = document_words.count(word)
+        score += idf * tf / (tf + 1.2 * (0.25 + 0.75 * len(document_words) / mean)) if tf else 0.0
+    return score
+
+
+class StandIn:
+    """A service with one index. `trouble` holds faults: each replaces the answer to one request."""
+
+    def __init__(self, vectors=None):
+        self.vectors = vectors
+        self.trouble, self.requests, self.headers = [], [], []
+        self.uuid, self.count = "first", len(CORPUS)
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] != "http":
+            return
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
+        await self.answer(scope["path"], body.decode())(scope, receive, send)
+
+    def answer(self, path, lines):
+        if path == "/mine":
+            return JSONResponse({"mine-1": {"mappings": {}, "settings": {"index": {"uuid": self.uuid}}}})
+        if path == "/mine/_count":
+            return JSONResponse({"count": self.count})
+        if path != "/_msearch":
+            return JSONResponse({"error": {"type": "index_not_found_exception"}, "status": 404}, 404)
+        messages = [json.loads(line) for line in lines.splitlines()]
+        assert all(header["index"] == "mine" for header in messages[::2])
+        self.requests.append(messages[1::2])
+        responses = [self.search(body) for body in messages[1::2]]
+        if self.trouble:
+            trouble = self.trouble.pop(0)
+            return trouble(responses)
+        return JSONResponse({"took": 1, "responses": responses})
+
+    def search(self, body):
+        scores = {position: self.score(body["query"], document) for position, document in enumerate(CORPUS)}
+        ranking = sorted(
+            (position for position, score in scores.items() if score is not None), key=lambda p: -scores[p]
+        )
+        hits = [{"_id": f"d{position}", "_score": scores[position]} for position in ranking[: body["size"]]]
+        return {"timed_out": False, "_shards": {"failed": 0}, "hits": {"hits": hits}, "status": 200}
+
+    def score(self, query, document):
+        """The score of a query that a document matches, else None."""
+        ((kind, body),) = query.items()
+        if kind == "match":
+            ((field, arguments),) = body.items()
+            assert arguments["boost"] >= 0, "negative boosts are refused"
+            score = bm25(field, arguments["query"], document)
+            return arguments["boost"] * score if score else None
+        if kind == "knn":
+            product = float(np.array(body["vector"]["vector"]) @ self.vectors[CORPUS.index(document)])
+            return product + 1 if product >= 0 else 1 / (1 - product)
+        scores = [self.score(clause, document) for clause in body["should"]]
+        matched = [score for score in scores if score is not None]
+        return sum(matched) if matched else None
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return save(tmp_path_factory.mktemp("data") / "mine", CORPUS)
+
+
+@pytest.fixture
+def stand_in(run_app):
+    service = StandIn()
+    with run_app(service) as url:
+        service.url = url
+        yield service
+
+
+def settings(dataset, folder, url):
+    remote = {"url": url, "index": "mine"}
+    return EnvironmentConfig(dataset=dataset, remote=RemoteConfig(**remote), index=str(folder / "index"))
+
+
+@pytest.fixture
+def config(dataset, tmp_path, stand_in):
+    return settings(dataset, tmp_path, stand_in.url)
+
+
+def opened(config):
+    build_index(config, overwrite=True)
+    return Environment.open(config)
+
+
+def scores_by_hand(terms):
+    weighted_texts = [(text, weight) for text, weight in terms if text.strip()]
+    scores = {
+        document.id: sum(
+            weight * bm25(field, text, document) for text, weight in weighted_texts for field in ("title", "text")
+        )
+        for document in CORPUS
+    }
+    return {id_: score for id_, score in scores.items() if score > 1e-12}
+
+
+def check(ranking, scores, k):
+    score_by_id = {hit.id: hit.score for hit in ranking}
+    best = sorted(scores.values(), reverse=True)[:k]
+    assert [hit.score for hit in ranking] == pytest.approx(best)
+    assert score_by_id == pytest.approx({id_: scores[id_] for id_ in score_by_id})
+
+
+def test_probes_score_as_computed_by_hand(config):
+    environment = opened(config)
+    for k in (5, 80):
+        rankings = environment.rank([plan(terms, k) for terms in POSITIVE])
+        for ranking, terms in zip(rankings, POSITIVE, strict=True):
+            check(ranking, scores_by_hand(terms), k)
+        assert rankings == [environment.rank([plan(terms, k)])[0] for terms in POSITIVE]
+
+
+def test_a_negative_weight_is_refused_for_bm25(config, stand_in):
+    environment = opened(config)
+    with refused(RequestError, "'wing'", "-0.5", "negative"):
+        environment.rank([plan(PROBES[1])])
+    assert not stand_in.requests
+
+
+def test_the_recorded_exchange_is_asked_and_read(small_environment, run_app, tmp_path):
+    exchange = json.loads(RECORDING.read_text(encoding="utf-8"))
+    used = []
+
+    def objects(lines):
+        return [json.loads(line) for line in lines.splitlines()]
+
+    async def replay(scope, receive, send):
+        if scope["type"] == "http":
+            request = (scope["method"], scope["path"], objects((await receive()).get("body", b"").decode()))
+            (recorded,) = (
+                recorded
+                for recorded in exchange
+                if (recorded["method"], recorded["path"], objects(recorded["lines"])) == request
+            )
+            used.append(recorded)
+            await JSONResponse(recorded["answer"], recorded["status"])(scope, receive, send)
+
+    with run_app(replay) as url:
+        remote = RemoteConfig(url=url, index="wards")
+        config = small_environment.model_copy(update={"remote": remote, "index": str(tmp_path / "index")})
+        environment = opened(config)
+        rankings = environment.rank([plan([("headache", 1.0)], 3), plan([("blood", 2.0)], 3)])
+    rounded = [[(hit.id, round(hit.score, 6)) for hit in ranking] for ranking in rankings]
+    assert rounded == [
+        [("aspirin", 1.386294), ("triptan", 1.150728)],
+        [("insulin", 2.407946), ("statin", 2.407946)],
+    ]
+    assert all(recorded in used for recorded in exchange)
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cos"])
+def test_dense_probes_are_one_vector_and_scores_are_inner_products(similarity, dataset, run_app, tmp_path):
+    model = save_bert(tmp_path / "model")
+    documents = np.stack([hidden_states(model, document.contents)[0].numpy() for document in CORPUS]).astype(float)
+    if similarity == "cos":
+        documents /= np.linalg.norm(documents, axis=1, keepdims=True)
+    with run_app(StandIn(documents)) as url:
+        config = settings(dataset, tmp_path, url).model_copy(
+            update={
+                "retriever": "contriever",
+                "model": model,
+                "recipe": RecipeConfig(pooling="cls", similarity=similarity),
+            }
+        )
+        rankings = opened(config).rank([plan(terms, 80) for terms in PROBES])
+    for ranking, terms in zip(rankings, PROBES, strict=True):
+        query = np.zeros(32)
+        for text, weight in terms:
+            if text.strip() and weight:
+                vector = hidden_states(model, text)[0].numpy().astype(float)
+                query += weight * (vector / np.linalg.norm(vector) if similarity == "cos" else vector)
+        expected = documents @ query if query.any() else np.array([])
+        assert [hit.score for hit in ranking] == pytest.approx(sorted(expected, reverse=True), rel=1e-3, abs=1e-3)
+        for hit in ranking:
+            assert hit.score == pytest.approx(expected[int(hit.id[1:])], rel=1e-3, abs=1e-3)
+
+
+def busy(responses):
+    return PlainTextResponse("try later", 503)
+
+
+def half(responses):
+    return JSONResponse({"responses": [{**responses[0], "_shards": {"failed": 1}}, *responses[1:]]})
+
+
+def rejected(responses):
+    error = {"type": "rejected_execution_exception"}
+    return JSONResponse({"responses": [{"error": error, "status": 429}, *responses[1:]]})
+
+
+def garbled(responses):
+    return PlainTextResponse("<html>", 200)
+
+
+def test_a_busy_service_is_asked_again(config, stand_in):
+    environment = opened(config)
+    (expected,) = environment.rank([plan(POSITIVE[0])])
+    stand_in.trouble = [busy, busy]
+    assert environment.rank([plan(POSITIVE[0])]) == [expected]
+
+
+@pytest.mark.parametrize("trouble", [busy, half, rejected, garbled])
+def test_an_incomplete_answer_is_an_outage_and_never_a_ranking(trouble, config, stand_in):
+    environment = opened(config)
+    stand_in.trouble = [trouble] * 9
+    with refused(EnvironmentUnavailableError, stand_in.url):
+        environment.rank([plan(POSITIVE[0])])
+
+
+def test_a_document_that_the_corpus_lacks_is_named(config, stand_in):
+    environment = opened(config)
+    hits = {"hits": {"hits": [{"_id": "foreign", "_score": 1.0}]}, "timed_out": False, "_shards": {"failed": 0}}
+    stand_in.trouble = [lambda _: JSONResponse({"responses": [hits]})]
+    with refused(IndexFolderError, "'foreign'"):
+        environment.rank([plan(POSITIVE[0])])
+
+
+def test_a_service_that_is_gone_is_an_outage_at_every_step(dataset, tmp_path, run_app):
+    service = StandIn()
+    with run_app(service) as url:
+        config = settings(dataset, tmp_path, url)
+        environment = opened(config)
+        app = TestClient(create_app(environment), "http://localhost")
+    with refused(EnvironmentUnavailableError, url, "env.remote"):
+        environment.rank([plan(POSITIVE[0])])
+    with pytest.raises(EnvironmentUnavailableError):
+        Environment.open(config)
+    with app:
+        steps = [{"question_id": "q", "plan": plan(terms).model_dump()} for terms in POSITIVE]
+        answer = app.post("/v1/step", json={"steps": steps})
+    assert answer.status_code == 503
+    assert answer.headers["Retry-After"]
+    assert url in answer.json()["detail"]
+
+
+def test_an_index_that_is_missing_or_of_another_corpus_or_changed_is_refused(config, stand_in):
+    with refused(EnvironmentUnavailableError, "'yours'", "index_not_found"):
+        build_index(config.model_copy(update={"remote": config.remote.model_copy(update={"index": "yours"})}))
+    first = opened(config).info().index_hash
+    stand_in.uuid = "second"
+    with refused(IndexFolderError, config.index, "weights"):
+        Environment.open(config)
+    assert opened(config).info().index_hash != first
+    stand_in.count = 79
+    build_index(config, overwrite=True)
+    with refused(IndexFolderError, 79, 80):
+        Environment.open(config)
+
+
+def test_the_authorization_header_comes_from_the_environment_and_not_from_the_url(config, stand_in, monkeypatch):
+    opened(config)
+    assert not any("authorization" in headers for headers in stand_in.headers)
+    stand_in.headers.clear()
+    monkeypatch.setenv("QUERYLECT_REMOTE_AUTH", "Basic c2VjcmV0")
+    environment = opened(config)
+    assert {headers.get("authorization") for headers in stand_in.headers} == {"Basic c2VjcmV0"}
+    assert environment.info().retriever["remote"] == "mine"
+    assert "c2VjcmV0" not in json.dumps(environment.info().retriever)
+    with refused(ConfigError, "env.remote.url", "'localhost:9200'"):
+        opened(config.model_copy(update={"remote": config.remote.model_copy(update={"url": "localhost:9200"})}))
+
+
+def test_a_remote_member_of_a_hybrid_and_no_remote_for_others(config, stand_in, tmp_path):
+    members = [
+        MemberConfig(retriever="bm25", index=str(tmp_path / "here")),
+        MemberConfig(retriever="bm25", index=str(tmp_path / "there"), remote=config.remote),
+    ]
+    plain = {"remote": None, "retriever": "hybrid", "hybrid": HybridConfig(members=members)}
+    (ranking,) = opened(config.model_copy(update=plain)).rank([plan(POSITIVE[0])])
+    assert len(ranking) == 5
+    with refused(ConfigError, "env.remote", "custom"):
+        build_index(config.model_copy(update={"retriever": f"python:{__file__}", "index": str(tmp_path / "custom")}))

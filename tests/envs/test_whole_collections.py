@@ -1,0 +1,172 @@
+"""Whole collections: the sets that are made from the installed WordNet, and real ones of RAGBench and SciFact."""
+
+import pytest
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.data.leakage import near_overlap, overlap, words
+from querylect.data.load import load_dataset
+from querylect.data.wndb import read_wordnet
+from querylect.data.wordnet import installed_folder, load_wordnet
+from querylect.envs.build import build_index
+from querylect.envs.environment import Environment
+from querylect.errors import DataError
+from querylect.eval.baselines import measure_raw
+from querylect.rewriters.small import load_prompt
+
+from ..command import end
+from ..data.test_wordnet import answer_words, no_shared_words
+from ..jsonl import read_jsonl, write_jsonl
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def folder():
+    try:
+        return installed_folder()
+    except DataError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def database(folder):
+    """The installed files, read once."""
+    return read_wordnet(folder)
+
+
+@pytest.fixture(scope="module")
+def reverse_dictionary(folder, database):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("querylect.data.wordnet.read_wordnet", {folder: database}.__getitem__)
+        return load_wordnet()
+
+
+def test_the_reverse_dictionary_has_its_size_and_every_answer_in_the_corpus(reverse_dictionary):
+    sizes = {name: len(split.questions) for name, split in reverse_dictionary.splits.items()}
+    assert sizes == {"train": 13295, "validation": 300, "test": 1500}
+    ids = [document.id for document in reverse_dictionary.corpus]
+    assert len(ids) == 25757
+    assert ids == sorted(set(ids))
+    judged = {
+        answer for split in reverse_dictionary.splits.values() for grades in split.qrels.values() for answer in grades
+    }
+    assert len(judged) == 13295 + 300 + 1500
+    assert judged <= set(ids)
+    questions = [question for split in reverse_dictionary.splits.values() for question in split.questions]
+    assert len({question.id for question in questions}) == len(questions)
+    assert not any('"' in question.text or "|" in question.text for question in questions)
+    assert reverse_dictionary.splits["test"].questions[0].text == "refer to or be relevant or familiar to"
+    starts = (
+        "13 synsets whose gloss",
+        "28 definitions",
+        "3071 of 18173 questions are left out",
+        "7 of 13302 questions",
+    )
+    assert len(reverse_dictionary.notes) == len(starts)
+    assert all(
+        note.startswith(f"wordnet: {start}") for note, start in zip(reverse_dictionary.notes, starts, strict=True)
+    )
+
+
+def test_no_question_names_a_word_of_its_answer(reverse_dictionary):
+    titles = {document.id: document.title for document in reverse_dictionary.corpus}
+    for split in reverse_dictionary.splits.values():
+        for question in split.questions:
+            assert len(question.text.split()) >= 5
+            (answer,) = split.qrels[question.id]
+            assert not any(word in question.text.lower() for word in titles[answer].lower().split(", "))
+
+
+def test_splits_of_the_reverse_dictionary_share_no_answer_word_and_question(reverse_dictionary):
+    no_shared_words(reverse_dictionary)
+    assert overlap(reverse_dictionary) == []
+    assert near_overlap(reverse_dictionary) == []
+
+
+def test_no_example_of_the_packaged_prompt_can_be_a_held_out_answer_or_question(reverse_dictionary):
+    examples = load_prompt("wordnet").examples
+    prompt_terms = {
+        word.strip().lower()
+        for example in examples
+        for turn in example.turns
+        for text in (turn.rewrite, *turn.documents)
+        for word in text.split(",")
+    }
+    answers = answer_words(reverse_dictionary)
+    assert not prompt_terms & (answers["validation"] | answers["test"])
+    content = [set(words(example.question).split()) for example in examples]
+    for name in ("validation", "test"):
+        for question in reverse_dictionary.splits[name].questions:
+            question_words = set(words(question.text).split())
+            assert all(
+                len(question_words & example_words) / len(question_words | example_words) < 0.5
+                for example_words in content
+            ), question.text
+
+
+@pytest.fixture(scope="module")
+def conversations():
+    return load_dataset(DatasetConfig(kind="wordnet_conversations"))
+
+
+def words_of(conversations, name):
+    titles = {document.id: document.title for document in conversations.corpus}
+    split = conversations.splits[name]
+    answers = (titles[document] for grades in split.qrels.values() for document in grades)
+    return {word.lower() for title in answers for word in title.split(", ")} | {
+        word_of(question).lower() for question in split.questions
+    }
+
+
+def word_of(question):
+    """The word that the conversation is about."""
+    return question.history[0].text.removeprefix("What does ").removesuffix(" mean?")
+
+
+def test_the_conversations_have_their_size_and_share_no_word_between_splits(conversations):
+    sizes = {name: len(split.questions) for name, split in conversations.splits.items()}
+    assert sizes == {"train": 1500, "validation": 200, "test": 400}
+    assert not words_of(conversations, "test") & (
+        words_of(conversations, "train") | words_of(conversations, "validation")
+    )
+    assert not words_of(conversations, "validation") & words_of(conversations, "train")
+
+
+def test_the_packaged_prompt_gives_no_held_out_word_away(conversations):
+    prompt = load_prompt("wordnet_conversations")
+    rewrite_words = {word for example in prompt.examples for turn in example.turns for word in turn.rewrite.split(", ")}
+    assert len(rewrite_words) > 6
+    assert not rewrite_words & (words_of(conversations, "test") | words_of(conversations, "validation"))
+
+
+def test_four_real_parts_are_indexed_and_searched(realdata, tmp_path):
+    parts = ["covidqa", "delucionqa", "emanual", "hotpotqa"]
+    dataset = DatasetConfig(kind="ragbench", path=str(realdata / "ragbench"), parts=parts)
+    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"))
+    assert build_index(config).documents == 5617
+    assert Environment.open(config).info().splits == {"train": 520, "validation": 846, "test": 792}
+    measured = measure_raw(config, "test")
+    assert [measurement.dataset.rpartition("/")[2] for measurement in measured[:-1]] == parts
+    assert [measurement.questions for measurement in measured] == [244, 92, 66, 390, 792]
+    # the questions of a part are far from random and from perfect in a corpus of four parts
+    assert all(0.2 < measurement.value < 0.95 for measurement in measured)
+    assert measured[-1].value == pytest.approx(sum(measurement.value for measurement in measured[:-1]) / 4)
+
+
+def test_scifact_is_right_by_bm25_and_wrong_without_its_titles(realdata, tmp_path, capsys):
+    """The purpose of the check: an index without titles is detected before any rewriting is measured."""
+    settings = [f"env.dataset.path={realdata / 'scifact'}", "env.dataset.kind=beir", f"env.index={tmp_path / 'index'}"]
+    assert end("index", "build", "demo", *settings) == 0
+    assert end("data", "baselines", "demo", *settings) == 0
+    assert ": right; as published (0.6790" in capsys.readouterr().out
+    bare = tmp_path / "bare"
+    (bare / "qrels").mkdir(parents=True)
+    for name in ("queries.jsonl", "qrels/test.tsv"):
+        (bare / name).write_bytes((realdata / "scifact" / name).read_bytes())
+    corpus = read_jsonl(realdata / "scifact" / "corpus.jsonl")
+    write_jsonl(bare / "corpus.jsonl", *(document | {"title": ""} for document in corpus))
+    (bare / "meta.json").write_text('{"name": "scifact"}')
+    settings = [f"env.dataset.path={bare}", "env.dataset.kind=beir", f"env.index={tmp_path / 'other'}"]
+    assert end("index", "build", "demo", *settings) == 0
+    capsys.readouterr()
+    assert end("data", "baselines", "demo", *settings) == 1
+    assert ": wrong; -0." in capsys.readouterr().out

@@ -1,0 +1,283 @@
+"""Full RAG over a real environment and a real chat endpoint: documents, scores, what is missing, and a kill."""
+
+import json
+from operator import itemgetter
+
+import pytest
+import yaml
+from querylect.configs.schema import RunConfig
+from querylect.data.types import Document, Utterance
+from querylect.envs.plan import SearchPlan
+from querylect.errors import ConfigError, DataError, EngineUnavailableError, StorageError
+from querylect.eval.answers.run import answer_questions
+from querylect.eval.records import NO_RAG
+from querylect.eval.tasks.gold import read_gold
+from querylect.eval.tasks.reader import reader_prompt, shortened
+from querylect.rewriters.levels import case_text
+from querylect.storage import only_command
+
+from ..chat_server import ChatServer, killed_while_asking, last_user, serving
+from ..command import end
+from ..raising import refused
+
+pytestmark = pytest.mark.model
+
+GOLD = {"q-head": ["triptan"], "q-sugar": ["insulin", "the insulin"], "q-hidden": ["nothing"], "q-other": ["x"]}
+QUESTIONS = {"q-head": "what helps when my head hurts", "q-sugar": "too much sugar in the blood", "q-hidden": "hidden"}
+
+
+def knows(body):
+    """Answers with the first medicine that is named in the prompt's documents."""
+    return next((name.title() + "." for name in ("triptan", "insulin") if f"About {name}" in last_user(body)), "a pill")
+
+
+def row(system, turn, question, query, ranking=(), score=0.5, **more):
+    plan = SearchPlan.of(query, k=2).model_dump(mode="json") if query else None
+    return {
+        "system": system,
+        "turn": turn,
+        "question_id": question,
+        "question": QUESTIONS[question],
+        "think": "",
+        "rewrites": [query] if query else [],
+        "ranking": list(ranking),
+        "tokens": 0,
+        "prompt_tokens": 0,
+        "searches": 1,
+        "metrics": {"ndcg@10": score},
+        "format_ok": query is not None,
+        "plan": plan,
+        **more,
+    }
+
+
+ROWS = [
+    *(row("raw", 0, question, text) for question, text in QUESTIONS.items()),
+    *(row("trained", 1, question, "scurvy") for question in QUESTIONS),
+    row("trained", 2, "q-head", "migraine", ["triptan"]),
+    row("trained", 2, "q-sugar", "insulin glucose", ["statin"]),
+    row("trained", 2, "q-hidden", None),
+    row("trained", 2, "q-head", "statin", sample=1),
+]
+
+
+def lines(path, rows):
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def server(run_app):
+    server = ChatServer(knows)
+    with serving(run_app, server) as server.url:
+        yield server
+
+
+@pytest.fixture
+def config(url, small_environment, server, tmp_path):
+    gold = lines(tmp_path / "gold.jsonl", [{"_id": name, "answers": answers} for name, answers in GOLD.items()])
+
+    def make(**answers):
+        reader = {"model": "org/m", "base_url": server.url, "cache": None, **answers.pop("reader", {})}
+        return RunConfig.model_validate(
+            {
+                "env": small_environment.model_dump(mode="json"),
+                "client": {"urls": [url]},
+                "eval": {"permutations": 99, "bootstrap": 50},
+                "answers": {"gold": str(gold), "top": [1, 2], "reader": reader, **answers},
+            }
+        )
+
+    return make
+
+
+@pytest.fixture
+def records(tmp_path):
+    (tmp_path / "run").mkdir()
+    return lines(tmp_path / "run" / "eval.jsonl", ROWS)
+
+
+def read_answers(page):
+    return [json.loads(line) for line in (page.parent / "answers.jsonl").read_text().splitlines()]
+
+
+def test_every_system_reads_what_it_found(config, records, server):
+    page = answer_questions(config(), records)
+    assert page == records.parent / "answers" / "m" / "answers.md"
+    key = itemgetter("system", "turn", "top", "question_id")
+    answers = {key(entry): entry for entry in read_answers(page)}
+    assert {key[:3] for key in answers} == {
+        (NO_RAG, 0, 0),
+        ("raw", 0, 1),
+        ("raw", 0, 2),
+        ("trained", 2, 1),
+        ("trained", 2, 2),
+    }
+    assert len(answers) == 5 * 3
+    best = answers["trained", 2, 2, "q-head"]
+    assert best["documents"][0] == "triptan"
+    assert (best["answer"], best["scores"]) == ("Triptan.", {"accuracy": 1.0, "f1": 1.0, "em": 1.0})
+    assert answers[NO_RAG, 0, 0, "q-head"]["answer"] == "a pill"
+    assert answers["trained", 2, 1, "q-hidden"]["documents"] == [], "a wrong format reads no document"
+    assert all(len(entry["documents"]) <= entry["top"] for entry in answers.values())
+    results = json.loads((page.parent / "answers.json").read_text())
+    rows = {(entry["system"], entry["top"]): entry for entry in results["systems"]}
+    assert rows["trained", 1]["scores"]["accuracy"] == pytest.approx(2 / 3)
+    assert rows[NO_RAG, 0]["scores"]["accuracy"] == 0
+    assert results["reader"] == {"endpoint": server.url, "model": "org/m", "extra": {}}
+    assert results["notes"] == [
+        "3 of 3 questions were asked; 0 lines of right answers are unusable.",
+        "1 searches were never made (wrong format); their questions were read without documents.",
+    ]
+    assert {(entry["system"], entry["top"], entry["against"]) for entry in results["comparisons"]} == {
+        ("raw", 1, NO_RAG),
+        ("raw", 2, NO_RAG),
+        ("trained", 1, "raw"),
+        ("trained", 2, "raw"),
+    }
+    prompts = {last_user(body) for body in server.bodies}
+    assert len(prompts) == len(server.bodies), "equal prompts are asked once"
+
+
+def test_missing_answers_are_left_out_and_asked_again(config, records, server):
+    server.always = lambda body: (400, {}) if "About insulin" in last_user(body) else None
+    page = answer_questions(config(), records)
+    lost = [entry for entry in read_answers(page) if entry["answer"] is None]
+    assert {entry["question_id"] for entry in lost} == {"q-sugar"}
+    assert all(entry["missing"] == "no reply" and set(entry["scores"].values()) == {None} for entry in lost)
+    results = json.loads((page.parent / "answers.json").read_text())
+    rows = {(entry["system"], entry["top"]): entry for entry in results["systems"]}
+    assert (rows["trained", 1]["n"], rows["trained", 1]["missing"]) == (2, {"no reply": 1})
+    assert rows["trained", 1]["scores"]["accuracy"] == 0.5
+    server.always, request_count = None, len(server.bodies)
+    answer_questions(config(), records)
+    assert all(entry["answer"] is not None for entry in read_answers(page))
+    assert all("About insulin" in last_user(body) for body in server.bodies[request_count:])
+
+
+def test_a_run_goes_on_where_its_file_ends(config, records, server):
+    page = answer_questions(config(), records)
+    complete, request_count = (page.parent / "answers.jsonl").read_bytes(), len(server.bodies)
+    answer_lines = complete.splitlines(keepends=True)
+    (page.parent / "answers.jsonl").write_bytes(b"".join(answer_lines[:-2]) + b"no json\n" + answer_lines[-2][:40])
+    answer_questions(config(), records)
+    assert len(server.bodies) - request_count <= 2
+    assert (page.parent / "answers.jsonl").read_bytes() == complete
+    answer_questions(config(document_words=3), records)
+    assert len(server.bodies) > request_count + 2, "shorter documents are other prompts"
+
+
+def test_other_right_answers_score_anew_without_a_call(config, records, server, tmp_path):
+    page = answer_questions(config(), records)
+    request_count = len(server.bodies)
+    lines(tmp_path / "gold.jsonl", [{"_id": "q-head", "answers": ["a pill"]}])
+    with refused(ConfigError, "answers.json", "number of questions: 3 → 1"):
+        answer_questions(config(), records)
+    answer_questions(config(), records, overwrite=True)
+    assert len(server.bodies) == request_count
+    scores = {(entry["system"], entry["question_id"], entry["scores"]["em"]) for entry in read_answers(page)}
+    assert (NO_RAG, "q-head", 1.0) in scores
+    assert {question for _, question, _ in scores} == {"q-head", "q-sugar", "q-hidden"}, "answers to others are kept"
+
+
+@pytest.mark.slow
+def test_killed_and_started_again(config, records, server, tmp_path):
+    """Replies from before the kill are cached: none is requested again."""
+    settings = config(reader={"cache": str(tmp_path / "cache"), "concurrency": 1}).model_dump(mode="json")
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    command = ["answers", str(records), "--config", str(path), "-o", str(tmp_path / "o")]
+    first = killed_while_asking(server, 3, tmp_path, *command)
+    request_count = len(server.bodies)
+    assert end(*command) == 0
+    again = [last_user(body) for body in server.bodies[request_count:]]
+    assert not set(first) & set(again)
+    assert all(entry["answer"] is not None for entry in read_answers(tmp_path / "o" / "answers.md"))
+
+
+def test_raw_questions_alone_need_no_records(config, server, tmp_path):
+    settings = config(top=[2])
+    page = answer_questions(settings.model_copy(update={"output": str(tmp_path)}), None, tmp_path / "out")
+    assert {(entry["system"], entry["top"]) for entry in read_answers(page)} == {(NO_RAG, 0), ("raw", 2)}
+    assert {entry["question_id"] for entry in read_answers(page)} == set(QUESTIONS), (
+        "a file without texts asks those of the split"
+    )
+    lines(tmp_path / "gold.jsonl", [{"_id": "mine", "question": "insulin", "answers": ["Insulin"]}])
+    page = answer_questions(settings, None, tmp_path / "mine")
+    assert [(entry["system"], entry["question"], entry["scores"]["em"]) for entry in read_answers(page)] == [
+        (NO_RAG, "insulin", 0.0),
+        ("raw", "insulin", 1.0),
+    ]
+    lines(tmp_path / "gold.jsonl", [{"_id": "mine", "question": "Bleeding gums!", "answers": ["citrus"]}])
+    with refused(DataError, "train"):
+        answer_questions(settings, None, tmp_path / "trained")
+
+
+def test_multiple_choice(config, records, server, tmp_path):
+    options = {"A": "a pill", "B": "insulin", "C": "triptan"}
+    lines(tmp_path / "gold.jsonl", [{"_id": "q-head", "options": options, "answer": "C"}])
+    server.answer = lambda body: "The answer is C." if "About triptan" in last_user(body) else "perhaps"
+    page = answer_questions(config(), records)
+    results = json.loads((page.parent / "answers.json").read_text())
+    rows = {(entry["system"], entry["top"]): entry for entry in results["systems"]}
+    assert results["metric"] == "accuracy"
+    assert (rows["trained", 1]["scores"]["accuracy"], rows["trained", 1]["no_choice"]) == (1, 0)
+    assert (rows[NO_RAG, 0]["scores"]["accuracy"], rows[NO_RAG, 0]["no_choice"]) == (0, 1)
+    assert all("A. a pill\nB. insulin\nC. triptan" in last_user(body) for body in server.bodies)
+
+
+def test_what_ends_a_run(config, records, server, tmp_path):
+    with refused(DataError, 3, "'q-head'", "'other'"):
+        answer_questions(config(gold=str(lines(tmp_path / "g", [{"_id": "other", "answer": "x"}]))), records)
+    server.always = lambda body: (400, {})
+    with refused(EngineUnavailableError):
+        answer_questions(config(), records)
+    assert not (records.parent / "answers" / "m" / "answers.json").exists()
+    with only_command(tmp_path / "o"), refused(StorageError, tmp_path / "o"):
+        answer_questions(config(), records, tmp_path / "o")
+
+
+def test_documents_are_cut_by_words_and_numbered():
+    document = Document("d", "A title", "one two three")
+    assert shortened(document, 3) == "A title: one…"
+    assert shortened(document, 5) == "A title: one two three"
+    from querylect.data.types import Question
+
+    (message,) = reader_prompt(Question("q", "why?", ("x", "y")), [document, document], 2).messages
+    assert "[1] A title:…\n\n[2] A title:…\n\nQuestion: why?\nA. x\nB. y\n\n" in message["content"]
+
+
+def test_the_reader_sees_the_conversation_before_a_question(config, server, tmp_path):
+    history = [{"role": "user", "text": "What is triptan?"}, {"role": "assistant", "text": "A medicine."}]
+    (tmp_path / "run").mkdir()
+    rows = [row("trained", 1, "q-head", "migraine", history=history)]
+    answer_questions(config(top=[1]), lines(tmp_path / "run" / "eval.jsonl", rows))
+    assert len(server.bodies) == 2, "without documents, and with one"
+    expected = f"User: What is triptan?\nAssistant: A medicine.\n\nQuestion: {QUESTIONS['q-head']}"
+    assert all(expected in last_user(body) for body in server.bodies)
+
+
+def test_right_answers_are_read_with_the_history_of_their_questions(tmp_path):
+    history = [{"role": "user", "content": "What is triptan?"}]
+    rows = [{"_id": "a", "text": "And its price?", "answers": ["3"], "history": history}]
+    (gold,) = read_gold(lines(tmp_path / "gold.jsonl", rows)).by_id.values()
+    assert gold.question.history == (Utterance("user", "What is triptan?"),)
+    assert "User: What is triptan?" in case_text(gold.question, options=False)
+    with refused(DataError, "line 1", "entry 1"):
+        read_gold(lines(tmp_path / "gold.jsonl", [{"_id": "a", "text": "And?", "answers": ["3"], "history": [{}]}]))
+
+
+def test_a_question_without_a_search_is_read_without_documents(config, tmp_path, server):
+    rows = [
+        row("raw", 0, "q-head", "migraine"),
+        row("trained", 1, "q-head", None, score=0.0, searches=0, format_ok=True),
+    ]
+    (tmp_path / "run").mkdir()
+    page = answer_questions(config(top=[1]), lines(tmp_path / "run" / "eval.jsonl", rows))
+    answers = {entry["system"]: entry for entry in read_answers(page)}
+    trained = answers["trained"]
+    assert (trained["documents"], trained["answer"], trained["ndcg"]) == ([], "a pill", 0.0)
+    assert answers["raw"]["documents"] == ["triptan"]
+    notes = json.loads((page.parent / "answers.json").read_text())["notes"]
+    assert sum("stopped before any search" in note and note.startswith("1 ") for note in notes) == 1
+    assert len(server.bodies) == 2, "the reader alone has the same prompt"

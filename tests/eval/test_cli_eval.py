@@ -1,0 +1,87 @@
+"""`querylect eval`: spec or run as its argument, its flags, and its exit codes."""
+
+from pathlib import Path
+
+import pytest
+from querylect.configs.spec_files import load_spec
+from querylect.errors import IncompleteError
+
+from ..command import end, mistake
+
+SPEC = "datasets: {hpo: {kind: hpo}}\nenvironments: {bm25: {}}\n"
+
+
+@pytest.fixture
+def tables(tmp_path):
+    """The tables that an evaluation has written."""
+    (tmp_path / "tables.md").write_text("the tables")
+    return tmp_path / "tables.md"
+
+
+@pytest.fixture
+def path(tmp_path):
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    return str(tmp_path / "spec.yaml")
+
+
+def test_a_spec_is_carried_out_and_a_run_is_not_taken_for_one(
+    replace_function,
+    path,
+    tables,
+    capsys,
+):
+    spec_calls = replace_function("eval.spec", "evaluate_spec", (tables, None))
+    run_calls = replace_function("eval.run", "evaluate_each", [tables.with_name("report.html")])
+    assert end("eval", path, "limit=3", "-o", "out") == 0
+    assert end("eval", "grid", "--trust") == 0
+    assert end("eval", "tiny", "--overwrite") == 0
+    assert run_calls[0][0][-1] is True
+    assert spec_calls == [
+        ((load_spec(path, ["limit=3"]), Path("out"), False, False), {}),
+        ((load_spec("grid"), None, False, True), {}),
+    ]
+    assert len(run_calls) == 1
+    captured = capsys.readouterr()
+    assert captured.out.split() == [str(tables), str(tables), str(tables.with_name("report.html"))]
+    assert captured.err.count("the tables") == 3
+
+
+def test_failed_cells_make_the_exit_code_one_after_the_tables_are_told(replace_function, path, tables, capsys):
+    replace_function("eval.spec", "evaluate_spec", (tables, IncompleteError("2 of 3 cells failed")))
+    assert end("eval", path) == 1
+    captured = capsys.readouterr()
+    assert captured.out == f"{tables}\n"
+    assert "incomplete: 2 of 3 cells failed" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "facts"),
+    [
+        (["SPEC", "--checkpoint", "best"], ["--checkpoint", "systems.NAME.checkpoint"]),
+        (["SPEC", "limt=3"], ["'limt=3'", "limit"]),
+    ],
+)
+def test_what_does_not_go_together_is_refused(arguments, facts, path, capsys):
+    mistake("eval", *(path if word == "SPEC" else word for word in arguments))
+    stderr = capsys.readouterr().err
+    assert all((path if fact == "SPEC" else fact) in stderr for fact in facts), stderr
+
+
+def test_a_dry_run_prints_a_spec_that_can_be_given_again(path, tmp_path, capsys):
+    assert end("eval", path, "limit=3", "--dry-run") == 0
+    (tmp_path / "again.yaml").write_text(capsys.readouterr().out)
+    assert load_spec(str(tmp_path / "again.yaml")) == load_spec(path, ["limit=3"])
+
+
+def test_a_dry_run_shows_the_rows_of_warm_starts_and_baselines(path, tmp_path, capsys):
+    (tmp_path / "run" / "warm_start").mkdir(parents=True)
+    (tmp_path / "run" / "config.yaml").write_text("rollout: {branching: [1, 1], max_new_tokens: 6}\n")
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / "run" / "warm_start" / name).write_text("{}")
+    systems = ["systems.other={run: elsewhere}", f"systems.mine={{run: {tmp_path / 'run'}, turns: 2}}"]
+    assert end("eval", path, *systems, "training_free=[]", "--dry-run") == 0
+    (tmp_path / "again.yaml").write_text(capsys.readouterr().out)
+    spec = load_spec(str(tmp_path / "again.yaml"))
+    assert list(spec.systems) == ["other", "mine-untrained", "mine-hyde", "mine-warm-start", "mine"]
+    assert spec.systems["mine-hyde"].rollout.max_new_tokens == 12
+    assert (spec.systems["mine-warm-start"].checkpoint, spec.systems["mine-warm-start"].turns) == ("warm_start", 2)

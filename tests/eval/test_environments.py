@@ -1,0 +1,215 @@
+"""The environments of a plan on its datasets: index folders by name, and what the identity of a system depends on."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from querylect.configs.environment import DatasetConfig
+from querylect.configs.evaluation import SpecConfig, SystemConfig
+from querylect.configs.llm import LlmConfig
+from querylect.configs.schema import RewriterConfig, RunConfig
+from querylect.errors import ConfigError, ModelError
+from querylect.eval.environments import SpecEnvironments, searched_here
+from querylect.eval.identity import folder_identity, llm_identity, model_identity
+from querylect.eval.systems import RewritingSystem
+from querylect.eval.transfer import trained_in
+from querylect.rewriters.retriever_info import RetrieverInfo
+
+from ..lessons import PROMPT
+from ..raising import refused
+
+pytestmark = pytest.mark.model
+
+ONE, TWO = DatasetConfig(kind="beir", path="/data/one"), DatasetConfig(kind="beir", path="/data/two")
+
+
+def index(env=None, datasets=None, dataset="one"):
+    settings = {"env": env or {}, "datasets": datasets}
+    plan = SpecConfig.model_validate({"datasets": {"one": ONE, "two": TWO}, "environments": {"x": settings}})
+    return searched_here(plan, plan.environments["x"], dataset, plan.datasets[dataset])
+
+
+def test_an_index_is_named_by_dataset_and_retriever():
+    assert index().index == "indexes/one-bm25"
+    assert index(dataset="two").index == "indexes/two-bm25"
+    assert index(dataset="two").dataset == TWO
+    assert index({"retriever": "all-minilm-l6-v2"}).index == "indexes/one-all-minilm-l6-v2"
+    assert index({"retriever": "/models/my encoder"}).index == "indexes/one-models-my-encoder"
+
+
+def test_settings_that_make_another_index_make_another_name():
+    names = {
+        index(env).index
+        for env in ({}, {"engine": "rank_bm25"}, {"model": "a"}, {"recipe": {"pooling": "cls"}}, {"model": "b"})
+    }
+    assert len(names) == 5
+    assert index({"port": 8000, "name": "other"}).index == "indexes/one-bm25"
+
+
+def test_a_named_index_holds_the_name_of_the_dataset_where_there_are_several():
+    assert index({"index": "there/{dataset}-x"}).index == "there/one-x"
+    assert index({"index": "there/x"}, datasets=["one"]).index == "there/x"
+    with refused(ConfigError, "env.index", "'there/x'", 2, "{dataset}"):
+        index({"index": "there/x"})
+
+
+def test_members_of_a_hybrid_have_an_index_for_each_dataset():
+    members = [{"retriever": name, "index": f"there/{{dataset}}-{name}"} for name in ("bm25", "contriever")]
+    resolved = index({"retriever": "hybrid", "hybrid": {"members": members}}, dataset="two")
+    assert [member.index for member in resolved.hybrid.members] == ["there/two-bm25", "there/two-contriever"]
+    members[1]["index"] = "there/contriever"
+    with refused(ConfigError, "env.hybrid.members.index", "'there/contriever'"):
+        index({"retriever": "hybrid", "hybrid": {"members": members}})
+
+
+def test_what_the_answers_of_a_place_depend_on_is_its_identity(small_environment, tmp_path):
+    """Judgements, answer options and identical ids: each is part of a cell's identity; other settings are not."""
+    data = Path(shutil.copytree(small_environment.dataset.path, tmp_path / "data"))
+
+    def opened(env=None, **changes):
+        settings = {"index": small_environment.index, **(env or {})}
+        source = {"kind": "beir", "path": str(data)}
+        plan = {"datasets": {"one": source}, "environments": {"x": {"env": settings}}, **changes}
+        return SpecEnvironments(SpecConfig.model_validate(plan)).open("one", "x")
+
+    def identity(**changes):
+        return json.dumps(opened(**changes).identity, sort_keys=True)
+
+    same = identity()
+    assert identity(limit=1, env={"port": 1, "host": "::1"}) == same
+    qrels, queries, meta = data / "qrels" / "test.tsv", data / "queries.jsonl", data / "meta.json"
+    for path, old, new in (
+        (qrels, "triptan\t2", "triptan\t1"),
+        (queries, '"text": "too much', '"options": ["a", "b"], "text": "too much'),
+        (meta, "{", '{"ignore_identical_ids": true, '),
+    ):
+        original = path.read_text()
+        assert old in original
+        path.write_text(original.replace(old, new, 1))
+        assert identity() != same, path.name
+        path.write_text(original)
+    assert identity() == same
+    environment = opened(limit=1)
+    assert [len(environment.questions), len(environment.everything)] == [1, 3]
+    assert environment.published_as == ("small", "bm25")
+
+
+def test_a_model_is_known_by_what_is_in_its_files(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"\0" * 1000)
+    (tmp_path / "notes.md").write_text("a")
+    first = folder_identity(tmp_path)
+    (tmp_path / "notes.md").write_text("b")
+    assert folder_identity(tmp_path) == first == model_identity(str(tmp_path))
+    (tmp_path / "model.safetensors").write_bytes(b"\0" * 999 + b"\1")
+    assert folder_identity(tmp_path) != first
+    assert model_identity("someone/model") == "someone/model"
+    with refused(ModelError, tmp_path / "gone"):
+        model_identity(str(tmp_path / "gone"))
+
+
+def test_a_large_file_is_known_by_samples_of_it(tmp_path, monkeypatch):
+    from querylect.eval import identity
+
+    monkeypatch.setattr(identity, "WHOLE", 100)
+    monkeypatch.setattr(identity, "SAMPLE", 8)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(bytes(10_000))
+    first = folder_identity(tmp_path)
+    for changed in (0, 9_999, 5_000 // 158 * 158):
+        content = bytearray(10_000)
+        content[changed : changed + 200] = b"\1" * len(content[changed : changed + 200])
+        path.write_bytes(bytes(content))
+        assert folder_identity(tmp_path) != first
+
+
+BASE = {"rewriter": {"name": "general"}, "rollout": {"max_new_tokens": 8, "documents": 2}}
+
+
+def identity_of(config=None, system=None, retriever="bm25", weights=None, seed=0):
+    settings = RunConfig.model_validate({**BASE, **(config or {})})
+    system_config = SystemConfig.model_validate(system or {"turns": 2})
+    policy = RewritingSystem("mine", system_config, settings, None, weights or {"policy": "a"}, ["ndcg@10"], 10, seed)
+    environment = SimpleNamespace(name="bm25", retriever=RetrieverInfo(retriever, "bm25"), everything=[])
+    return json.dumps(policy.identity(environment), sort_keys=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"config": {"rewriter": {"name": "explore"}}},
+        {"config": {"rewriter": {"name": "general", "keep_question_weight": 1.0}}},
+        {"config": {"rollout": {"max_new_tokens": 9, "documents": 2}}},
+        {"config": {"rollout": {"max_new_tokens": 8, "documents": 3}}},
+        {"config": {"rollout": {**BASE["rollout"], "max_prompt_tokens": 99}}},
+        {"config": {"rollout": {**BASE["rollout"], "document_tokens": 9}}},
+        {"config": {"rollout": {**BASE["rollout"], "observation_tokens": 9}}},
+        {"config": {"rollout": {**BASE["rollout"], "engine": "vllm"}}},
+        {"system": {"turns": 3}},
+        {"system": {"turns": 2, "samples": 1}},
+        {"weights": {"policy": "a", "checkpoint": "b"}},
+    ],
+)
+def test_what_changes_an_answer_changes_the_identity(change):
+    assert identity_of(**change) != identity_of()
+
+
+@pytest.mark.parametrize("settled", ["float32", "bfloat16"])
+def test_the_dtype_in_an_identity_is_what_this_device_computes_in(settled, monkeypatch):
+    monkeypatch.setattr("querylect.rollouts.policy.torch_dtype", lambda _: getattr(torch, settled))
+    explicit = identity_of({"policy": {"dtype": settled}})
+    assert identity_of({"policy": {"dtype": "auto"}}) == explicit
+    assert json.loads(explicit)["dtype"] == settled
+    assert llm_identity(LlmConfig(model="org/name"))["dtype"] == settled
+
+
+def test_what_changes_no_answer_does_not():
+    assert identity_of(seed=1) == identity_of()
+    assert identity_of({"rollout": {**BASE["rollout"], "micro_batch": 3, "branching": [2, 2]}}) == identity_of()
+    assert identity_of({"name": "other", "seed": 3}) == identity_of()
+    sampled = {"turns": 2, "samples": 2}
+    assert identity_of(system=sampled, seed=1) != identity_of(system=sampled)
+
+
+def test_the_retriever_that_is_named_in_a_prompt_is_part_of_the_identity():
+    explore = {"rewriter": RewriterConfig(name="explore").model_dump()}
+    assert identity_of(explore, retriever="bm25") != identity_of(explore, retriever="contriever")
+
+
+def test_another_prompt_file_is_another_system(tmp_path):
+    prompt = tmp_path / "prompt.yaml"
+    prompt.write_text(PROMPT)
+    small = {"rewriter": {"name": "small", "prompt": str(prompt)}}
+    first = identity_of(small)
+    assert identity_of(small) == first
+    prompt.write_text(PROMPT.replace("Name the medicine", "Say the medicine"))
+    assert identity_of(small) != first
+
+
+def system_of(run, checkpoint="final"):
+    config = RunConfig.model_validate(run)
+    return RewritingSystem("x", SystemConfig(run="x"), config, checkpoint, {}, ["ndcg@10"], 10)
+
+
+def test_a_run_is_said_to_be_trained_in_the_environments_of_the_plan_that_it_knew():
+    environments = {
+        "served": {"urls": {"one": ["http://h"]}},
+        "words": {"env": {"retriever": "bm25"}},
+        "slow": {"env": {"retriever": "bm25", "engine": "rank_bm25"}},
+    }
+    plan = SpecConfig.model_validate({"datasets": {"one": ONE}, "environments": environments})
+    retrievers = {"served": RetrieverInfo("contriever", "dense"), "words": RetrieverInfo("bm25", "bm25")}
+
+    def home(run, **more):
+        return trained_in(system_of(run, **more), plan, retrievers)
+
+    assert home({"env": {"retriever": "bm25", "index": "elsewhere"}}) == "words"
+    assert home({"env": {"engine": "rank_bm25"}}) == "slow"
+    assert home({"env": {"retriever": "contriever"}}) == "served"
+    assert home({"env": {"retriever": "medcpt"}}) == "medcpt"
+    assert home({}, checkpoint=None) == ""
+    members = {"a": {"env": {"retriever": "bm25"}}, "b": {"env": {"retriever": "contriever", "index": "c"}}}
+    assert home({"mix": {"environments": members}}) == "words+served"

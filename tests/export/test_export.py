@@ -1,0 +1,356 @@
+"""An exported folder: its files, that its card is correct and its code works, and what is refused."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from querylect.configs.load import dump_config, load_config
+from querylect.data.types import Question
+from querylect.errors import CheckpointError, ConfigError, ModelError
+from querylect.export.export import export_to_folder
+from querylect.export.exported import FILE, read_exported, rewriter_of
+from querylect.export.results import find_results
+from querylect.export.source import BaseModelSource, base_of, open_source
+from querylect.export.weights import refuse_lone_adapter
+from querylect.inference.rewriter import Rewriter
+from querylect.rollouts.checkpoints import find_checkpoint
+from querylect.rollouts.engines.base import Sampling
+
+from ..exported import snippet
+from ..lessons import change
+from ..raising import refused
+from ..tree_samplers import engine_of, tree_sampler_of
+
+pytestmark = pytest.mark.model
+
+MERGED = {"merge_lora": True}
+
+
+@pytest.fixture(scope="module")
+def folder(evaluated_run, tmp_path_factory) -> Path:
+    """The run exported with whole weights; not to be changed."""
+    target = tmp_path_factory.mktemp("folder") / "rewriter"
+    assert export_to_folder(evaluated_run, target, **MERGED) == str(target)
+    return target
+
+
+def test_an_export_is_a_plain_model_folder_without_pickles_or_local_paths(folder, evaluated_run):
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        "README.md", "chat_template.jinja", "config.json", "generation_config.json",
+        "model.safetensors", "prompt.yaml", "querylect.json", "tokenizer.json", "tokenizer_config.json",
+    }  # fmt: skip
+    for path in folder.iterdir():
+        if path.suffix != ".safetensors":
+            assert str(evaluated_run.parent.parent) not in path.read_text(), path
+            assert "127.0.0.1" not in path.read_text(), path
+    generation = json.loads((folder / "generation_config.json").read_text())
+    assert (generation["do_sample"], generation["max_new_tokens"]) == (False, 6)
+
+
+def test_querylect_json_says_what_was_trained_searched_and_measured(folder, evaluated_run):
+    exported = read_exported(folder)
+    config = load_config(str(evaluated_run / "config.yaml"))
+    environment = json.loads((evaluated_run / "environment.json").read_text())
+    results = json.loads((evaluated_run / "results.json").read_text())
+    member = exported.environments[""]
+    assert (exported.lora, exported.base_model, exported.license) == (False, "base", "mit")
+    assert (exported.run.name, exported.run.checkpoint, exported.run.step) == ("run", "final", 2)
+    assert (exported.rollout.turns, exported.rollout.max_new_tokens, exported.rollout.k) == (2, 6, 10)
+    assert member.environment.retriever == environment["retriever"]
+    assert member.environment.corpus_hash == environment["corpus_hash"]
+    assert exported.training["train"] == config.train.model_dump(mode="json")
+    assert exported.training["policy"]["model"] == "base"
+    assert exported.policy.base_fingerprint == json.loads((evaluated_run / "base.json").read_text())["fingerprint"]
+    assert member.results is not None
+    assert member.results["systems"] == results["systems"]
+    settings = rewriter_of(member, folder)
+    assert Path(settings.prompt).read_text() == Path(config.rewriter.prompt).read_text()
+    assert settings.model_copy(update={"prompt": config.rewriter.prompt}) == config.rewriter
+
+
+def own_answer(run: Path, question: str) -> tuple[list[int], list[int], str]:
+    """Prompt ids, sampled ids and text of the run's own greedy first turn, as evaluation samples it."""
+    from querylect.envs.client.connect import open_environment
+
+    config = load_config(str(run / "config.yaml"))
+    with open_environment(config.env, config.client) as client:
+        tree_sampler = tree_sampler_of(config, client, engine_of(config, find_checkpoint(run)))
+    messages = tree_sampler.rewriter.first(tree_sampler.chat.plain_question(Question("q", question)))
+    prompt = tree_sampler.chat.first(messages, tree_sampler.rewriter.opening)
+    sampling = Sampling(temperature=0.0, max_new_tokens=config.rollout.max_new_tokens)
+    ids = tree_sampler.engine.generate([prompt], 1, sampling)[0][0].ids
+    return prompt, ids, tree_sampler.rewriter.opening + tree_sampler.chat.text(ids)
+
+
+def test_the_code_of_the_card_answers_as_the_run_does_without_this_package(folder, evaluated_run, monkeypatch, capsys):
+    chat = read_exported(folder).environments[""].chat
+    code = snippet((folder / "README.md").read_text(), "transformers")
+    assert not re.search(r"(from|import)\s+querylect\b", code)
+    monkeypatch.chdir(folder)
+    names: dict = {}
+    exec(compile(code, "README.md", "exec"), names)
+    prompt, ids, text = own_answer(evaluated_run, chat.question)
+    assert names["ids"] == prompt
+    assert names["output"][0, len(prompt) :].tolist() == ids
+    assert capsys.readouterr().out == f"{text}\n"
+    assert text == chat.opening + chat.answer
+    assert chat.answer == Rewriter.from_pretrained(evaluated_run).rewrite(chat.question, turn=1).answer
+
+
+def test_the_vllm_code_of_the_card_asks_the_same(folder, monkeypatch, capsys):
+    """vLLM itself needs a GPU; a stand-in takes what it documents, and answers with the model of the folder."""
+    llm_arguments = {}
+
+    class LLM:
+        def __init__(self, model, dtype):
+            llm_arguments.update(model=model, dtype=dtype)
+
+        def generate(self, prompts, sampling):
+            import torch
+            from transformers import AutoModelForCausalLM
+
+            (prompt,) = prompts
+            model = AutoModelForCausalLM.from_pretrained(llm_arguments["model"])
+            ids = torch.tensor([prompt["prompt_token_ids"]])
+            output = model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=sampling.max_tokens,
+                eos_token_id=sampling.stop_token_ids,
+            )
+            sampled = SimpleNamespace(token_ids=output[0, ids.shape[1] :].tolist())
+            return [SimpleNamespace(outputs=[sampled])]
+
+    vllm = ModuleType("vllm")
+    vllm.LLM, vllm.SamplingParams = LLM, lambda **settings: SimpleNamespace(**settings)
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    monkeypatch.chdir(folder)
+    exec(compile(snippet((folder / "README.md").read_text(), "vllm"), "README.md", "exec"), {})
+    chat = read_exported(folder).environments[""].chat
+    assert capsys.readouterr().out == f"{chat.opening}{chat.answer}\n"
+    assert llm_arguments == {"model": ".", "dtype": "float32"}
+
+
+def test_the_card_says_what_was_measured_where_the_hub_reads_it(folder, evaluated_run):
+    from huggingface_hub import ModelCard
+
+    card = ModelCard.load(folder / "README.md")
+    results = json.loads((evaluated_run / "results.json").read_text())
+    data = card.data
+    assert (data.license, data.library_name, data.pipeline_tag) == ("mit", "transformers", "text-generation")
+    assert {"querylect", "query-rewriting", "bm25"} <= set(data.tags)
+    metrics = {entry.metric_name: entry.metric_value for entry in data.eval_results}
+    for row in results["systems"]:
+        value = row["metrics"]["ndcg@10"]
+        if row["system"] == "trained":
+            assert metrics[f"nDCG@10, turn {row['turn']}"] == round(value, 4)
+        assert f"| {value:.3f} |" in card.text
+    assert len(metrics) == 2 * 3
+    assert all(entry.dataset_split == "test" for entry in data.eval_results)
+    assert results["headline"] in card.text
+    assert "none of them trained on" in card.text
+    for compared in results["comparisons"]:
+        if compared["system"] == "trained":
+            difference = f"{compared['difference']:+.3f}".replace("-", "−")
+            cells = rf"turn {compared['turn']} +\|.*\| +{re.escape(difference)} \|.*\| +{compared['losses']} \|\n"
+            assert re.search(cells, card.text)
+
+
+def unevaluated(run):
+    (run / "results.json").unlink()
+
+
+def of_older_weights(run):
+    os.utime(run / "final" / "adapter_config.json")
+    values = json.loads((run / "final" / "adapter_config.json").read_text())
+    (run / "final" / "adapter_config.json").write_text(json.dumps({**values, "lora_alpha": 9}), encoding="utf-8")
+
+
+def rewrite_results(run, change_them):
+    values = json.loads((run / "results.json").read_text())
+    change_them(values)
+    (run / "results.json").write_text(json.dumps(values), encoding="utf-8")
+
+
+def of_the_training_split(run):
+    rewrite_results(run, lambda values: values.update(split="train"))
+
+
+def of_the_split_that_chose(run):
+    (run / "final").rename(run / "best")
+    rewrite_results(run, lambda values: values.update(split="validation"))
+
+
+def of_trained_questions(run):
+    trained = json.loads((run / "rollouts.jsonl").read_text().splitlines()[0])["question"]
+    line = json.loads((run / "eval.jsonl").read_text().splitlines()[0])
+    (run / "eval.jsonl").write_text(json.dumps({**line, "question": f"{trained.upper()} ?"}), encoding="utf-8")
+
+
+def of_other_settings(run):
+    def shown_more(values):
+        values["provenance"]["config"] = values["provenance"]["config"].replace("documents: 2\n", "documents: 9\n")
+
+    rewrite_results(run, shown_more)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "facts"),
+    [
+        (unevaluated, ["`querylect eval ", "--checkpoint final`"]),
+        (of_older_weights, ["final", "`querylect eval "]),
+        (of_the_training_split, ["results.json", "'train'"]),
+        (of_the_split_that_chose, ["results.json", "`best`", "eval.split=test"]),
+        (of_other_settings, ["rollout.documents"]),
+        (of_trained_questions, [1, "results.json"]),
+    ],
+)
+def test_results_of_other_weights_or_not_held_out_are_refused(copied, tmp_path, spoil, facts):
+    spoil(copied)
+    with refused(CheckpointError, *facts):
+        export_to_folder(copied, tmp_path / "out", **MERGED)
+    assert not (tmp_path / "out").exists()
+
+
+def test_of_several_evaluations_the_usable_one_of_the_most_questions_leaves(copied):
+    later = copied / "evaluations" / "test-final"
+    later.mkdir(parents=True)
+    for name in ("results.json", "eval.jsonl"):
+        shutil.copy(copied / name, later / name)
+
+    def questions():
+        return find_results(open_source(copied))[""]["questions"]
+
+    rewrite_results(copied, lambda values: values.update(questions=2))
+    assert questions() == 5
+    of_other_settings(copied)
+    assert questions() == 5
+    rewrite_results(later, lambda values: values.update(split="train"))
+    with refused(CheckpointError, copied / "results.json", "rollout.documents", later / "results.json", "'train'"):
+        questions()
+
+
+def test_the_turn_that_is_used_has_to_be_measured(copied):
+    rewrite_results(copied, drop_the_second_turn)
+    with refused(CheckpointError, "turn 2", "eval.turns=2"):
+        find_results(open_source(copied))
+
+
+def drop_the_second_turn(values):
+    values["systems"] = [row for row in values["systems"] if row["turn"] < 2]
+
+
+def test_what_was_not_measured_leaves_only_when_told_so_and_says_it(copied, tmp_path):
+    unevaluated(copied)
+    export_to_folder(copied, tmp_path / "out", **MERGED, without_evaluation=True)
+    assert read_exported(tmp_path / "out").environments[""].results is None
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "exported without a held-out evaluation" in card
+    assert "model-index" not in card
+
+
+def test_an_adapter_leaves_alone_only_where_others_have_its_base(evaluated_run, tmp_path):
+    from huggingface_hub import ModelCard
+
+    with refused(ConfigError, "--merge-lora"):
+        export_to_folder(evaluated_run, tmp_path / "out")
+    wishes = {"base_model": "acme/base", "licence": "apache-2.0", "example": "an itch"}
+    export_to_folder(evaluated_run, tmp_path / "out", **wishes)
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"adapter_config.json", "adapter_model.safetensors"} <= names
+    assert "model.safetensors" not in names
+    adapter = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
+    assert adapter["base_model_name_or_path"] == "acme/base"
+    exported, card = read_exported(tmp_path / "out"), ModelCard.load(tmp_path / "out" / "README.md")
+    assert (exported.lora, exported.base_model, exported.environments[""].chat.question) == (
+        True,
+        "acme/base",
+        "an itch",
+    )
+    assert (card.data.base_model, card.data.license) == ("acme/base", "apache-2.0")
+    quantised = BaseModelSource("package:llm", "acme/base", dequantised=True, licence={})
+    with refused(ConfigError, "package:llm", "--merge-lora"):
+        refuse_lone_adapter(quantised, evaluated_run / "final")
+
+
+def test_a_mix_leaves_with_the_rewriter_and_results_of_each_environment(copied, tmp_path):
+    config = load_config(str(copied / "config.yaml"))
+    members = {"one": {}, "other": {"client": {"urls": ["http://127.0.0.1:9"]}}}
+    plain = {**config.model_dump(), "mix": {"environments": members}}
+    (copied / "config.yaml").write_text(dump_config(type(config).model_validate(plain)), encoding="utf-8")
+    description = json.loads((copied / "environment.json").read_text())
+    with refused(CheckpointError, "environment.json"):
+        export_to_folder(copied, tmp_path / "out", **MERGED)
+    environments = {"one": description, "other": description}
+    (copied / "environment.json").write_text(
+        json.dumps({**description, "environments": environments}), encoding="utf-8"
+    )
+    (copied / "eval-one").mkdir()
+    for name in ("results.json", "eval.jsonl"):
+        shutil.move(copied / name, copied / "eval-one" / name)
+    with refused(CheckpointError, "final", "--env other"):
+        export_to_folder(copied, tmp_path / "out", **MERGED)
+    export_to_folder(copied, tmp_path / "out", **MERGED, without_evaluation=True)
+    exported = read_exported(tmp_path / "out")
+    assert exported.environments["one"].results is not None
+    assert exported.environments["other"].results is None
+    assert rewriter_of(exported.environments["other"], tmp_path / "out").prompt.endswith("prompt-other.yaml")
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert 'json.load(file)["environments"]["one"]["chat"]' in card
+
+
+def test_a_staged_rewriter_says_that_its_chat_needs_more_than_the_question(copied, tmp_path):
+    config = change(load_config(str(copied / "config.yaml")), **{"rewriter.name": "hcqr", "rewriter.prompt": "hpo"})
+    (copied / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+    unevaluated(copied)
+    export_to_folder(copied, tmp_path / "out", **MERGED, without_evaluation=True)
+    chat = read_exported(tmp_path / "out").environments[""].chat
+    assert chat.template is None
+    assert chat.answer is None
+    assert "what another model said of it first" in (tmp_path / "out" / "README.md").read_text()
+    assert not (tmp_path / "out" / "prompt.yaml").exists()
+
+
+def test_the_licence_of_a_packaged_gguf_is_read_from_it(tmp_path, monkeypatch):
+    gguf = pytest.importorskip("gguf")
+    (tmp_path / "own_llm").mkdir()
+    (tmp_path / "own_llm" / "__init__.py").touch()
+    writer = gguf.GGUFWriter(tmp_path / "own_llm" / "model.gguf", "llama")
+    writer.add_license("Apache-2.0")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    monkeypatch.syspath_prepend(tmp_path)
+    base = base_of("package:own_llm")
+    assert (base.hub_id, base.dequantised, base.licence) == (None, True, {"license": "apache-2.0"})
+
+
+def test_an_existing_target_is_replaced_whole_and_only_when_told(copied, tmp_path):
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "notes.txt").write_text("mine")
+    with refused(ConfigError, target, "--overwrite"):
+        export_to_folder(copied, target, **MERGED)
+    export_to_folder(copied, target, **MERGED, overwrite=True, example="again")
+    assert not (target / "notes.txt").exists()
+    assert read_exported(target).environments[""].chat.question == "again"
+
+
+@pytest.mark.parametrize("target", ["run", ".", "..", "run/checkpoints", "run/final"])
+def test_an_export_never_takes_the_place_of_its_run_or_a_part_of_it(copied, tmp_path, target):
+    with refused(ConfigError, "--to", copied):
+        export_to_folder(copied, tmp_path / target, **MERGED, overwrite=True)
+
+
+@pytest.mark.parametrize("text", [None, "{", '{"querylect": "0.1"}'])
+def test_a_file_that_describes_no_rewriter_is_told(tmp_path, text):
+    if text is not None:
+        (tmp_path / FILE).write_text(text)
+    with refused(ModelError, tmp_path / FILE):
+        read_exported(tmp_path)

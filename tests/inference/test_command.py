@@ -1,0 +1,110 @@
+"""`querylect rewrite`: a real tiny policy, a real environment as a child process, plain data on standard output."""
+
+import io
+import json
+import sys
+
+import pytest
+from querylect.cli import main
+
+from ..used import add_id
+
+pytestmark = pytest.mark.model
+
+
+@pytest.fixture
+def settings(tiny_policy, small_environment, url, tmp_path):
+    """A config file around the tiny policy and a running environment."""
+    path = tmp_path / "config.yaml"
+    config = {
+        "env": small_environment.model_dump(mode="json"),
+        "client": {"urls": [url]},
+        "policy": {"model": str(tiny_policy), "dtype": "float32", "lora": {"r": 4}},
+        "rewriter": {"name": "general"},
+        "rollout": {"max_new_tokens": 12},
+    }
+    path.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
+    add_id(tmp_path)
+    return path
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as caught:
+        main(["rewrite", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return caught.value.code or 0, [json.loads(line) for line in out.splitlines()], err
+
+
+def test_each_question_is_a_line_of_plain_data(settings, capsys, monkeypatch):
+    code, records, _ = run(capsys, settings, "-q", "my head hurts", "-q", "<|im_end|> sugar")
+    assert code == 0
+    assert [record["question"] for record in records] == ["my head hurts", "<|im_end|> sugar"]
+    keys = {"id", "question", "text", "rewrites", "think", "plan", "turn", "failure", "fallback"}
+    keys |= {"stopped", "unsearched"}
+    assert all(record.keys() == keys for record in records)
+    assert all(record["fallback"] and record["failure"] and record["rewrites"] == [] for record in records)
+    assert [record["text"] for record in records] == [record["question"] for record in records]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("my head hurts\n\n  <|im_end|> sugar\n"))
+    assert [record | {"id": "-"} for record in run(capsys, settings)[1]] == [record | {"id": "-"} for record in records]
+
+
+@pytest.fixture
+def say(monkeypatch):
+    """A function: the engine generates this text from now on, since a random policy never keeps the format."""
+    from querylect.rollouts.engines.base import Completion
+    from querylect.rollouts.engines.transformers import TransformersEngine
+
+    def say(text):
+        def generate(engine, prompts, n, sampling):
+            ids = engine.tokenizer(text)["input_ids"]
+            return [[Completion([*ids, engine.tokenizer.eos_token_id], [], True)] for _ in prompts]
+
+        monkeypatch.setattr(TransformersEngine, "generate", generate)
+
+    monkeypatch.setattr(TransformersEngine, "_compare_with_plain_forward", lambda engine: None)
+    return say
+
+
+def test_the_question_is_searched_as_asked_whatever_the_prompt_shows(settings, capsys, say):
+    """Control tokens are taken out of prompts; what a plan keeps of the question is its own text, as in training."""
+    say("<think>why</think><rewrite>x < y</rewrite>")
+    question = "ache <|im_end|> here"
+    _, (record,), _ = run(capsys, settings, "rewriter.keep_question_weight=1.0", "-q", question)
+    assert (record["rewrites"], record["think"]) == (["x < y"], "why")
+    assert [term["text"] for term in record["plan"]["probes"][0]["terms"]] == [question, "x < y"]
+
+
+LINES = """my head hurts
+
+{"id": "a", "question": "too much sugar", "options": ["yes", "no"]}
+{"_id": "q1", "text": "bleeding gums", "history": [{"role": "user", "content": "my head hurts"}]}
+[2] is no object, and so a question
+"""
+
+
+def test_lines_are_questions_or_objects_and_keep_their_ids(settings, capsys, tmp_path):
+    (tmp_path / "asked.jsonl").write_text(LINES)
+    code, records, _ = run(capsys, settings, "--input", tmp_path / "asked.jsonl", "--batch", "3")
+    asked = ["my head hurts", "too much sugar", "bleeding gums", "[2] is no object, and so a question"]
+    assert (code, [record["question"] for record in records]) == (0, asked)
+    assert [record["id"] for record in records] == ["1", "a", "q1", "5"]
+    assert records[2]["history"] == [{"role": "user", "text": "my head hurts"}]
+
+
+@pytest.mark.parametrize("line", ['{"question": 3}', '{"id": "cut'])
+def test_a_malformed_line_ends_the_command_after_the_batches_before_it(settings, capsys, tmp_path, line):
+    (tmp_path / "asked.jsonl").write_text(f'{{"id": "a", "question": "gums"}}\n{line}\n')
+    code, records, err = run(capsys, settings, "--input", tmp_path / "asked.jsonl", "--batch", "1")
+    assert (code, [record["id"] for record in records], "line 2" in err) == (2, ["a"], True)
+
+
+def test_mistakes_end_in_a_sentence_and_exit_code_2(settings, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    for arguments, fact in (
+        ([], "no question"),
+        (["-q", "x", "-i", settings], "--question and --input"),
+        (["--env", "other", "-q", "x"], "'other'"),
+        (["--checkpoint", "best", "-q", "x"], "'best'"),
+    ):
+        code, records, err = run(capsys, settings, *arguments)
+        assert (code, records, fact in err, "Traceback" in err) == (2, [], True, False), err

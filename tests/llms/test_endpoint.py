@@ -1,0 +1,219 @@
+"""An endpoint over real HTTP that answers, refuses, stalls or sends garbage: lost replies are missing, never empty."""
+
+import asyncio
+import json
+from contextlib import ExitStack
+from email.utils import formatdate
+from types import SimpleNamespace
+
+import openai
+import pytest
+from pydantic import BaseModel
+from querylect.configs.llm import LlmConfig
+from querylect.errors import ConfigError, EngineUnavailableError
+from querylect.llms.base import Prompt, SamplingParams, Text
+from querylect.llms.structured import ask_structured, strict_schema
+from querylect.rollouts.llms import open_llm
+
+from ..chat_server import ChatServer, impatient, last_user, serving  # noqa: F401 (fixture)
+from ..raising import refused
+
+pytestmark = pytest.mark.server
+
+
+def ask(text, version=""):
+    return Prompt(({"role": "user", "content": text},), version)
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """The pauses between attempts, each of which ends at once."""
+    waits = []
+
+    async def note(seconds):
+        waits.append(seconds)
+
+    monkeypatch.setattr(openai._base_client, "anyio", SimpleNamespace(sleep=note))
+    return waits
+
+
+@pytest.fixture
+def opened(run_app, waits):
+    """A function from a server and settings to a model behind it, without a cache."""
+    with ExitStack() as stack:
+
+        def open_(server, **settings):
+            url = stack.enter_context(serving(run_app, server))
+            return open_llm(LlmConfig(model="m", base_url=url, cache=None, **settings))
+
+        yield open_
+
+
+def test_replies_come_in_the_order_of_the_prompts_with_their_tokens(opened):
+    server = ChatServer(lambda body: f"re: {last_user(body)}")
+    llm = opened(server, extra={"top_k": 5, "seed": None})
+    replies = llm.ask([ask(f"q{i}") for i in range(20)], SamplingParams(temperature=0.5, top_p=0.9, max_tokens=11))
+    assert [reply.texts[0].text for reply in replies] == [f"re: q{i}" for i in range(20)]
+    assert all((reply.prompt_tokens, reply.tokens, reply.texts[0].finished) == (7, 3, True) for reply in replies)
+    assert (llm.costs.calls, llm.costs.prompt_tokens, llm.costs.tokens) == (20, 140, 60)
+    assert llm.ask([ask("q0"), ask("q0")], SamplingParams())[0] is not None
+    assert (llm.costs.calls, llm.costs.cached) == (21, 1), "equal prompts are asked once"
+    sent = next(body for body in server.bodies if last_user(body) == "q0")
+    assert sent == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "q0"}],
+        "n": 1,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "max_tokens": 11,
+        "top_k": 5,
+    }
+
+
+def test_retry_after_is_waited_for_where_that_is_two_minutes_at_most(opened, waits):
+    server = ChatServer()
+    server.script.extend(
+        [(429, {"retry-after": "7"}), None, (503, {"retry-after": formatdate(usegmt=True, timeval=4e9)})]
+    )
+    llm = opened(server, concurrency=1)
+    first, second = llm.ask([ask("a"), ask("b")], SamplingParams())
+    assert first.texts[0].text == "an answer"
+    assert waits == [7]
+    assert second is None
+    assert llm.costs.missing == {"HTTP 503": 1}
+
+
+@pytest.mark.parametrize("deed", [(429, {}), (502, {}), "garbage", "null"])
+def test_what_fails_in_passing_is_asked_again(opened, waits, deed):
+    server = ChatServer()
+    server.script.extend([deed] * 4)
+    llm = opened(server)
+    (reply,) = llm.ask([ask("a")], SamplingParams())
+    assert reply.texts[0].text == "an answer"
+    assert llm.costs.retries == len(waits) == 4
+    assert all(0.375 * 2**k <= seconds <= 0.5 * 2**k for k, seconds in enumerate(waits)), "pauses grow"
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(("deed", "reason"), [((500, {}), "HTTP 500"), ("garbage", "no completion")])
+def test_what_never_succeeds_is_missing_for_its_reason(opened, deed, reason):
+    server = ChatServer()
+    server.always = lambda body: deed
+    llm = opened(server)
+    assert llm.ask([ask("a")], SamplingParams()) == [None]
+    assert llm.costs.missing == {reason: 1}
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"reasoning_content": "hm"}, "<think>hm</think>an answer"),
+        ({"reasoning": "so </think> it is"}, "<think>so  it is</think>an answer"),
+        ({"reasoning": "hm", "content": "<think>hm</think>an answer"}, "<think>hm</think>an answer"),
+        ({"reasoning": "hm", "content": None}, "<think>hm</think>"),
+        ({"reasoning": "hm", "content": "", "cut": True}, "<think>hm"),
+    ],
+)
+def test_thoughts_that_a_server_parts_from_the_answer_stand_before_it(opened, message, text):
+    """As in a text of a server that parts nothing: whoever takes thoughts off, or reads them, finds them there."""
+    server = ChatServer()
+    server.script.append(message)
+    (reply,) = opened(server).ask([ask("a")], SamplingParams())
+    assert reply.texts == (Text(text, finished="cut" not in message),)
+    assert len(server.bodies) == 1, "nothing is asked again"
+
+
+def test_a_prompt_without_an_answer_at_its_deadline_is_missing(opened, monkeypatch):
+    server, timeout = ChatServer(), asyncio.timeout
+    server.always = lambda body: "hang"
+    llm = opened(server, deadline=77)
+    monkeypatch.setattr(asyncio, "timeout", lambda seconds: timeout(0 if seconds == 77 else seconds))
+    assert llm.ask([ask("a"), ask("b")], SamplingParams()) == [None, None]
+    assert llm.costs.missing["timeout"] == llm.costs.missing.total() == 2
+
+
+def test_a_refused_prompt_is_missing_and_is_not_asked_again(opened):
+    server = ChatServer()
+    server.always = lambda body: (400, {}) if last_user(body) == "long" else None
+    llm = opened(server)
+    replies = llm.ask([ask("a"), ask("long")], SamplingParams())
+    assert [reply is None for reply in replies] == [False, True]
+    assert llm.costs.missing == {"HTTP 400": 1}
+    assert len(server.bodies) == 2
+
+
+@pytest.mark.parametrize("status", [401, 404])
+def test_a_wrong_key_url_or_model_ends_the_run(opened, status, monkeypatch):
+    server = ChatServer()
+    server.always = lambda body: (status, {})
+    monkeypatch.setenv("QUERYLECT_LLM_KEY", "secret \n")
+    with refused(ConfigError, f"HTTP {status}", "'m'", "QUERYLECT_LLM_KEY is set"):
+        opened(server).ask([ask("a")], SamplingParams())
+    assert server.keys[0] == "Bearer secret"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_endpoint_that_is_not_there_ends_the_run():
+    llm = open_llm(LlmConfig(base_url="http://127.0.0.1:9/v1", deadline=60, cache=None))
+    with refused(EngineUnavailableError, "http://127.0.0.1:9/v1"):
+        llm.ask([ask("a")], SamplingParams())
+    with refused(ConfigError, "base_url", "'localhost:8000'"):
+        open_llm(LlmConfig(base_url="localhost:8000"))
+
+
+def test_an_endpoint_that_answers_no_prompt_in_a_row_ends_the_run(opened):
+    server = ChatServer()
+    server.always = lambda body: (500, {"retry-after": "1000"})
+    with refused(EngineUnavailableError, "8 prompts", "scripted failure"):
+        opened(server, concurrency=2).ask([ask(str(i)) for i in range(50)], SamplingParams())
+    assert len(server.bodies) < 12
+
+
+def test_at_most_so_many_requests_are_under_way(opened):
+    server = ChatServer()
+    server.gather = 3
+    opened(server, concurrency=3).ask([ask(str(i)) for i in range(12)], SamplingParams())
+    assert server.most_together == 3
+
+
+def test_an_endpoint_that_gives_one_text_at_a_time_is_asked_for_all_of_them(opened):
+    server = ChatServer(lambda body: str(body["seed"]), choices=1)
+    (reply,) = opened(server).ask([ask("a")], SamplingParams(n=3, seed=5))
+    assert [text.text for text in reply.texts] == ["5", "6", "7"]
+    assert (reply.prompt_tokens, reply.tokens) == (21, 9)
+
+
+def test_cut_texts_first_tokens_and_unknown_counts_are_told(opened):
+    server = ChatServer(usage=False)
+    server.script.append("cut")
+    llm = opened(server)
+    (reply,) = llm.ask([ask("a")], SamplingParams(first_logprobs=2))
+    assert reply.texts[0].first == {"Yes": -0.1, "No": -2.4}
+    assert not reply.texts[0].finished
+    assert (reply.prompt_tokens, reply.tokens, llm.costs.tokens) == (None, None, 0)
+
+
+class Verdict(BaseModel):
+    verdict: bool
+
+
+def test_a_repair_is_held_to_the_schema_and_an_endpoint_without_it_is_asked_without(opened, caplog):
+    server = ChatServer(lambda body: '{"verdict": true}' if "response_format" in body else "hm")
+    llm = opened(server)
+    (mended,) = ask_structured(llm, [ask("judge")], Verdict, SamplingParams())
+    assert (mended.value, len(mended.replies)) == (Verdict(verdict=True), 2)
+    first, second = server.bodies
+    assert "response_format" not in first
+    assert second["response_format"] == {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "strict": True, "schema": json.loads(strict_schema(Verdict))},
+    }
+    plain = ChatServer(lambda body: '{"verdict": false}' if len(body["messages"]) > 1 else "hm")
+    plain.always = lambda body: (400, {}) if "response_format" in body else None
+    llm = opened(plain)
+    for number in (1, 2):
+        (outcome,) = ask_structured(llm, [ask(f"judge {number}")], Verdict, SamplingParams())
+        assert outcome.value == Verdict(verdict=False)
+    assert ["response_format" in body for body in plain.bodies] == [False, True, False, False, False]
+    assert caplog.text.count("no structured outputs") == 1
+    assert llm.costs.missing == {}

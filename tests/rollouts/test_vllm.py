@@ -1,0 +1,357 @@
+"""Both vLLM engines against the policy itself: their requests, samples and weights.
+
+vLLM does not run without a GPU; tests/vllm_doubles.py stands in for it at its own interfaces.
+"""
+
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+from querylect.configs.schema import RunConfig
+from querylect.errors import ConfigError, EngineUnavailableError
+from querylect.rollouts.engines import vllm_server
+from querylect.rollouts.engines.base import Sampling
+from querylect.rollouts.engines.transformers import TransformersEngine
+from querylect.rollouts.policy import add_lora, load_policy
+from querylect.rollouts.weights import layers, weights_in_files
+
+from ..lessons import change
+from ..raising import refused
+from ..tiny import tiny_model
+from ..tree_samplers import engine_around
+from ..vllm_doubles import serving
+
+pytestmark = pytest.mark.model
+
+PROMPTS = [[5, 6, 7, 8], [9, 10], [5, 6, 7, 11, 12]]
+HOT = Sampling(temperature=0.8, top_p=0.9, max_new_tokens=5)
+
+
+@pytest.fixture
+def config(tiny_policy) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "policy": {"model": str(tiny_policy), "dtype": "float32", "lora": {"r": 4, "alpha": 8}},
+            "rollout": {"max_new_tokens": 8, "max_prompt_tokens": 64},
+        }
+    )
+
+
+def trained(config, seed=0):
+    """A policy whose adapters are not zero, and its tokenizer."""
+    model, tokenizer = load_policy(config.policy)
+    policy = add_lora(model, config.policy)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for name, weight in policy.named_parameters():
+            if "lora_B" in name:
+                weight.data.normal_(0, 0.2)
+    return policy, tokenizer
+
+
+KINDS = {
+    "vllm": {"rollout.engine": "vllm"},
+    "nccl": {"rollout.engine": "vllm_server"},
+    "files": {"rollout.engine": "vllm_server", "rollout.server.weights_folder": "FOLDER"},
+}
+"""Settings of each way in which vLLM gets the weights."""
+
+
+def settings_of(kind, url, folder):
+    settings = {name: str(folder) if value == "FOLDER" else value for name, value in KINDS[kind].items()}
+    return {**settings, "rollout.server.base_url": url}
+
+
+@pytest.fixture
+def started(config, vllm, run_app, monkeypatch, tiny_policy, tmp_path):
+    """`with started(kind, **info) as (config, server)`: settings for a server that was started with `info`."""
+
+    @contextmanager
+    def start(kind="nccl", folder=tmp_path / "weights", **info):
+        with serving(run_app, monkeypatch, tiny_policy, **info) as (url, server):
+            yield change(config, **settings_of(kind, url, folder)), server
+
+    return start
+
+
+@pytest.fixture(params=["vllm", "files"])
+def opened(request, config, started):
+    """(engine, policy under training, tokenizer, config) of a kind, refreshed."""
+    policy, tokenizer = trained(config)
+    with started(request.param) as (config, _):
+        engine, weights = engine_around(config, policy, tokenizer)
+        weights.refresh()
+        yield engine, policy, tokenizer, config
+
+
+def test_greedy_ids_and_their_probabilities_are_those_of_the_policy(opened):
+    engine, policy, tokenizer, _ = opened
+    greedy = Sampling(temperature=0.0, top_p=0.5, max_new_tokens=6)
+    expected = TransformersEngine(policy, tokenizer).generate(PROMPTS, 2, greedy)
+    actual = engine.generate(PROMPTS, 2, greedy)
+    assert [[s.ids for s in samples] for samples in actual] == [[s.ids for s in samples] for samples in expected]
+    for actual_samples, expected_samples in zip(actual, expected, strict=True):
+        assert actual_samples[0].logprobs == pytest.approx(expected_samples[0].logprobs, abs=1e-4)
+        assert actual_samples[0].finished == expected_samples[0].finished
+
+
+def test_sampled_log_probabilities_are_those_of_the_draw(opened):
+    """Temperature .8 and top_p .9 of a plain forward pass of the policy, adapters and all."""
+    engine, policy, _, _ = opened
+    generated = engine.generate(PROMPTS, 3, HOT)
+    assert [len(completions) for completions in generated] == [3, 3, 3]
+    checked = 0
+    for prompt, samples in zip(PROMPTS, generated, strict=True):
+        for sample in samples:
+            with torch.no_grad():
+                logits = policy(torch.tensor([prompt + sample.ids])).logits[0, len(prompt) - 1 : -1]
+            full = torch.softmax(logits / 0.8, -1)
+            for token, distribution, logprob in zip(sample.ids, full, sample.logprobs, strict=True):
+                above = distribution[distribution > distribution[token]].sum()
+                assert above < 0.9, "it was drawn from the nucleus"
+                ranked = distribution.sort(descending=True)[0]
+                nucleus = ranked[ranked.cumsum(0) - ranked < 0.9].sum()
+                assert logprob == pytest.approx(float((distribution[token] / nucleus).log()), abs=1e-3)
+                checked += 1
+    assert checked > 9
+
+
+def test_random_streams_decide_the_samples(opened):
+    engine = opened[0]
+
+    def ids(*streams):
+        sampling = replace(HOT, streams=streams)
+        return [[s.ids for s in samples] for samples in engine.generate([[5, 6, 7]] * 3, 4, sampling)]
+
+    first = ids(10, 20, 30)
+    assert ids(10, 20, 30) == first
+    assert ids(30, 20, 10) == first[::-1]
+    assert ids(11, 21, 31) != first
+    assert len({tuple(ids) for samples in first for ids in samples}) > 4, "equal prompts have samples of their own"
+    assert engine.generate([], 4, HOT) == []
+
+
+def test_a_turn_ends_with_a_stop_id_or_is_cut(opened):
+    engine, *_ = opened
+    engine.stop_ids = set(range(0, 400, 2))
+    samples = [sample for completions in engine.generate(PROMPTS, 8, HOT) for sample in completions]
+    assert {sample.finished for sample in samples} == {True, False}
+    for sample in samples:
+        assert [token % 2 for token in sample.ids[:-1]] == [1] * (len(sample.ids) - 1)
+        assert sample.finished == (sample.ids[-1] % 2 == 0)
+        assert sample.finished or len(sample.ids) == HOT.max_new_tokens
+
+
+@pytest.mark.parametrize("opened", KINDS, indirect=True)
+def test_trained_weights_arrive_merged_and_under_the_names_of_the_checkpoint(opened, tiny_policy, vllm):
+    from safetensors import safe_open
+
+    engine, policy, _, config = opened
+    one_token = Sampling(temperature=0.0, max_new_tokens=1)
+    untrained = engine.generate(PROMPTS, 1, one_token)
+    with torch.no_grad():
+        for name, weight in policy.named_parameters():
+            if "lora_B" in name:
+                weight.mul_(-2)
+    assert engine.generate(PROMPTS, 1, one_token) == untrained, "not before it is told"
+    trainable = {name: weight.clone() for name, weight in policy.named_parameters()}
+    engine.refresh()
+    now = engine.generate(PROMPTS, 1, one_token)
+    expected = TransformersEngine(policy, engine.tokenizer).generate(PROMPTS, 1, one_token)
+    for (updated,), (reference,), (old,) in zip(now, expected, untrained, strict=True):
+        assert updated.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
+        assert updated.logprobs != pytest.approx(old.logprobs, abs=1e-3)
+    assert all(torch.equal(weight, trainable[name]) for name, weight in policy.named_parameters())
+    if config.rollout.engine == "vllm":
+        with safe_open(tiny_policy / "model.safetensors", "pt") as saved:
+            assert sorted(vllm[0].answers.loaded[-1]) == sorted(saved.keys())
+
+
+def test_an_engine_in_the_process_is_asked_for_n_samples_of_ids_with_prefix_caching(config, vllm):
+    import os
+
+    policy, tokenizer = trained(config)
+    config = change(config, **{"rollout.engine": "vllm", "rollout.vllm.gpu_memory_utilization": 0.45, "seed": 7})
+    engine, weights = engine_around(config, policy, tokenizer)
+    weights.refresh()
+    assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0", "weights cannot be handed to another process"
+    (llm,) = vllm
+    assert llm.settings == {
+        "trust_remote_code": False, "dtype": "float32", "seed": 7, "gpu_memory_utilization": 0.45,
+        "tensor_parallel_size": 1, "max_model_len": 72, "enable_sleep_mode": False,
+        "enable_prefix_caching": True, "logprobs_mode": "processed_logprobs",
+    } | ({} if torch.cuda.is_available() else {"enable_chunked_prefill": False, "enforce_eager": True})  # fmt: skip
+    assert llm.events == ["load", "reset"], "what was computed with other weights is forgotten"
+    engine.generate(PROMPTS, 4, replace(HOT, streams=(7, -1, 2**62)))
+    assert [prompt for prompt, _ in llm.requests] == [{"prompt_token_ids": prompt} for prompt in PROMPTS]
+    sampling_params = [params for _, params in llm.requests]
+    assert {(p.n, p.max_tokens, p.temperature, p.top_p) for p in sampling_params} == {(4, 5, 0.8, 0.9)}
+    assert {tuple(p.stop_token_ids) for p in sampling_params} == {(tokenizer.eos_token_id,)}
+    assert [p.seed for p in sampling_params] == [7, 2**62 - 1, 0], "by the random streams of the prompts"
+
+
+def test_a_sleeping_engine_gives_its_memory_back_and_gets_its_weights_anew(config, vllm):
+    policy, tokenizer = trained(config)
+    config = change(config, **{"rollout.engine": "vllm", "rollout.vllm.enable_sleep_mode": True})
+    engine, weights = engine_around(config, policy, tokenizer)
+    weights.refresh()
+    samples = engine.generate(PROMPTS, 2, HOT)
+    weights.sleep()
+    weights.sleep()
+    assert engine.generate(PROMPTS, 2, HOT) == samples, "asked while it sleeps, it wakes up with the policy's weights"
+    weights.sleep()
+    weights.refresh()
+    woken = ["wake weights", "load", "wake kv_cache", "reset"]
+    assert vllm[0].events == ["load", "reset", "sleep", *woken, "sleep", *woken]
+
+
+def test_processes_that_share_an_engine_answer_the_prompts_of_all_in_one_order(config, vllm, monkeypatch):
+    """As the second of two processes; the first asks for the prompts [1, 2] and [3]."""
+
+    def gathered(into, value, group):
+        into[:] = [[([1, 2], 50), ([3], 54)], value]
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("accelerate.PartialState", lambda: None)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group=None: 2)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda group=None: 1)
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gathered)
+    groups = []
+
+    monkeypatch.setattr(
+        torch.distributed, "new_subgroups_by_enumeration", lambda ranks: groups.append(ranks) or ("two", 0)
+    )
+    config = change(config, **{"rollout.engine": "vllm", "rollout.vllm.tensor_parallel_size": 2})
+    engine, _ = engine_around(config, *trained(config))
+    assert groups == [[[0, 1]]]
+    assert vllm[0].settings["distributed_executor_backend"] == "external_launcher"
+    answers = engine.generate(PROMPTS, 2, HOT)
+    assert [prompt["prompt_token_ids"] for prompt, _ in vllm[0].requests] == [[1, 2], [3], *PROMPTS]
+    monkeypatch.setattr(engine, "_group", None)
+    assert engine.generate(PROMPTS, 2, HOT) == answers
+
+
+def test_no_process_samples_from_a_server_while_its_weights_change(config, started, monkeypatch):
+    with started() as (config, server):
+        _, weights = engine_around(config, *trained(config))
+        monkeypatch.setattr(vllm_server, "meet", lambda: server.events.append("all processes"))
+        weights.refresh()
+        assert server.events == ["init", "all processes", "start", "update", "finish", "reset", "all processes"]
+
+
+def test_every_prompt_is_one_request_to_the_server_with_a_seed_of_its_own(config, started):
+    policy, tokenizer = trained(config)
+    with started() as (config, server):
+        engine, weights = engine_around(config, policy, tokenizer)
+        weights.refresh()
+        assert server.events == ["init", "start", "update", "finish", "reset"]
+        engine.generate([*PROMPTS, PROMPTS[0]], 4, HOT)
+        assert sorted(body["prompt"] for body in server.requests) == sorted([p] for p in [*PROMPTS, PROMPTS[0]])
+        assert {(body["n"], body["logprobs"], tuple(body["stop_token_ids"])) for body in server.requests} == {
+            (4, 0, (tokenizer.eos_token_id,))
+        }
+        assert len({body["seed"] for body in server.requests}) == 4
+        weights.refresh()
+        assert len(server.answers.loaded) == 2
+        assert server.wire.empty()
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_server_reloads_weights_from_files_which_are_then_removed(device, started, monkeypatch, tmp_path):
+    folder = tmp_path / "new" / "weights"
+    on_cpu = {
+        "device_config": {"device": "cpu"},
+        "parallel_config": {"worker_extension_cls": "querylect.rollouts.engines.vllm_worker.WorkerExtension"},
+        "scheduler_config": {"enable_chunked_prefill": False},
+    }
+    monkeypatch.setattr(vllm_server, "transfer_device", lambda: pytest.fail("no GPU is needed"))
+    with started("files", folder, **(on_cpu if device == "cpu" else {})) as (config, server):
+        _, weights = engine_around(config, *trained(config))
+        weights.refresh()
+        head = ["renew_output_heads"] if device == "cpu" else []
+        assert server.events == ["reload_weights", *head, "reset"]
+        assert list(folder.iterdir()) == []
+        server.unreadable = True
+        url = config.rollout.server.base_url
+        with refused(EngineUnavailableError, url, "reload_weights", "500", "Cannot find any model weights"):
+            weights.refresh()
+        assert list(folder.iterdir()) == []
+
+
+def test_weights_are_written_in_files_of_bounded_size(tmp_path):
+    """A weight may be whole only until the next one is asked for."""
+    from safetensors.torch import load_file
+
+    buffer = torch.empty(4)
+    with weights_in_files(((str(number), buffer.fill_(number)) for number in range(5)), tmp_path, 32) as folder:
+        files = [load_file(file) for file in sorted(folder.glob("*.safetensors"))]
+    assert [list(file) for file in files] == [["0", "1"], ["2", "3"], ["4"]]
+    assert [float(weight[0]) for file in files for weight in file.values()] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("info", "facts"),
+    [
+        (
+            {"device_config": {"device": "cpu"}},
+            [
+                "--worker-extension-cls is not set",
+                "querylect.rollouts.engines.vllm_worker.WorkerExtension",
+                "--no-enable-chunked-prefill",
+            ],
+        ),
+        (
+            {"model_config": {"logprobs_mode": "raw_logprobs", "max_model_len": 8192}},
+            ["--logprobs-mode is raw_logprobs", "processed_logprobs"],
+        ),
+        ({"model_config": {"logprobs_mode": "processed_logprobs", "max_model_len": 71}}, ["--max-model-len is 71", 72]),
+    ],
+)
+def test_a_server_that_was_started_in_another_way_is_refused(started, info, facts):
+    with (
+        started("files", **info) as (config, _),
+        refused(ConfigError, config.rollout.server.base_url, *facts),
+    ):
+        engine_around(config, *trained(config))
+
+
+def test_a_server_that_is_not_there_or_dies_is_named(config, started):
+    unreachable = {**settings_of("nccl", "http://127.0.0.1:9", None), "rollout.server.timeout": 0}
+    with refused(EngineUnavailableError, "http://127.0.0.1:9 "):
+        engine_around(change(config, **unreachable), *trained(config))
+    with started() as (config, server):
+        engine, _ = engine_around(config, *trained(config))
+        server.down = True
+        with refused(EngineUnavailableError, config.rollout.server.base_url, "the engine is dead", "--resume"):
+            engine.generate(PROMPTS, 1, HOT)
+
+
+def test_weights_that_fsdp_has_split_are_merged_only_when_they_are_gathered(config, vllm):
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    policy, tokenizer = trained(config)
+    engine, _ = engine_around(change(config, **{"rollout.engine": "vllm"}), policy, tokenizer)
+    expected = {name: weight.clone() for name, weight in engine.source()}
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = torch.distributed.init_device_mesh("cpu", (1,))
+        norm = policy.get_base_model().model.norm
+        norm.weight = split = torch.nn.Parameter(distribute_tensor(norm.weight.data, mesh, [Shard(0)]))
+        sent = dict(engine.source())
+        assert norm.weight is split
+    finally:
+        torch.distributed.destroy_process_group()
+    assert sent.keys() == expected.keys()
+    assert all(torch.equal(weight, expected[name]) for name, weight in sent.items())
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_the_layers_of_a_policy_have_each_weight_once_and_in_its_order(kind):
+    model = tiny_model(kind)
+    model.model.extra = torch.nn.Parameter(torch.zeros(3))
+    parts = dict(layers(model))
+    assert {"model.layers.0.", "model.layers.1.", "model.embed_tokens.", "lm_head."} <= set(parts)
+    named_weights = [(path + name, weight) for path, part in parts.items() for name, weight in part.named_parameters()]
+    assert [name for name, _ in named_weights] == [name for name, _ in model.named_parameters()]
+    assert all(weight is expected for (_, weight), expected in zip(named_weights, model.parameters(), strict=True))

@@ -1,0 +1,310 @@
+"""`querylect sweep`: combinations, names, refusals, the array, the table of run folders, and real runs."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+from querylect.cli import main
+from querylect.configs.load import dump_config, load_config
+from querylect.configs.section import Name
+from querylect.errors import ConfigError, StoppedError
+from querylect.slurm.launch import LaunchOptions, submit
+from querylect.sweep import local
+from querylect.sweep.local import commands_of, run_process
+from querylect.sweep.runs import jobs_of_sweep, plan_sweep, run_names
+from querylect.sweep.values import swept_values
+
+from ..command import end, programs
+from ..forked import Forked
+from ..lessons import change, records, without_seconds
+from ..raising import refused
+from ..waiting import until
+
+pytestmark = [pytest.mark.model, pytest.mark.usefixtures("workdir")]
+GRID = ("train.learning_rate=1e-4,1e-3", "rollout.branching=[2,2],[4]")
+
+
+def plan(*values, overrides=()):
+    return plan_sweep("tiny", overrides, swept_values(values))
+
+
+def command(*arguments):
+    """The exit code of `querylect sweep ARGUMENTS`."""
+    return end("sweep", *arguments)
+
+
+def test_a_grid_has_every_combination_in_the_order_of_its_values():
+    runs = plan(*GRID, overrides=["seed=3"]).runs
+    assert [run.overrides for run in runs] == [
+        {"train.learning_rate": rate, "rollout.branching": tree} for rate in (1e-4, 1e-3) for tree in ([2, 2], [4])
+    ]
+    for run in runs:
+        assert run.config.train.learning_rate == run.overrides["train.learning_rate"]
+        assert run.config.rollout.branching == run.overrides["rollout.branching"]
+        assert run.config.seed == 3
+        assert run.folder == Path("runs/tiny-sweep") / run.name
+    assert [run.name for run in runs][:2] == ["learning_rate-0.0001-branching-2-2", "learning_rate-0.0001-branching-4"]
+
+
+@given(st.lists(st.fixed_dictionaries({"a.model": st.text(max_size=150), "b.model": st.integers()}), max_size=8))
+def test_names_are_safe_and_differ_as_the_combinations_do(combinations):
+    names = run_names(combinations)
+    for name in names:
+        assert TypeAdapter(Name).validate_python(name) == name
+        assert len(name) <= 120
+    distinct = {json.dumps(combination) for combination in combinations}
+    assert len(set(names)) == len(distinct)
+
+
+def test_nothing_starts_where_one_combination_is_invalid(workdir, capsys):
+    assert command("tiny", "--set", "train.steps=2,0", "--set", "seed=1,2") == 2
+    assert "train.steps" in capsys.readouterr().err
+    assert list(workdir.iterdir()) == []
+    with refused(ConfigError, "train.stps", "train.steps"):
+        plan("train.stps=1,2")
+    for key in ("name=a,b", "output=a"):
+        with refused(ConfigError, key.partition("=")[0]):
+            plan(key)
+    for text in ("seed", "=1", "seed=[1"):
+        with refused(ConfigError, repr(text)):
+            plan(text)
+
+
+def test_the_table_is_read_from_the_run_folders(capsys):
+    runs = plan("seed=0,1,2").runs
+    for run, value in zip(runs, (0.25, 0.5), strict=False):
+        started(run, final=True)
+        (run.folder / "best").mkdir()
+        record = {"step": 2, "questions": 5, "ndcg/turn1": value, "ndcg/turn2": value / 2, "turn": 1}
+        (run.folder / "best" / "best.json").write_text(json.dumps(record))
+    systems = [
+        {"system": system, "turn": turn, "metrics": {"ndcg@10": mean, "recall@10": 1}, "low": mean - 0.1, "high": 0.9}
+        for system, turn, mean in (("raw", 0, 0.2), ("trained", 1, 0.3), ("trained", 2, 0.4))
+    ]
+    results = {"systems": systems, "turn": 1, "questions": 5, "split": "test"}
+    (runs[1].folder / "results.json").write_text(json.dumps(results))
+    started(runs[2])
+    assert command("tiny", "--set", "seed=0,1,2", "--table") == 0
+    assert capsys.readouterr().out == "runs/tiny-sweep/sweep.md\n"
+    lines = Path("runs/tiny-sweep/sweep.md").read_text().splitlines()
+    assert lines[0] == "tiny-sweep: 2 of 3 runs are trained. Best validation: seed-1."
+    steps = runs[2].config.train.steps
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[4:]]
+    assert cells == [
+        ["seed-0", "0", "trained", "0.250", "2", "2.000", "–", "–", "–", "–"],
+        ["**seed-1**", "1", "evaluated", "0.500", "2", "2.000", "0.300", "0.200", "0.900", "0.200"],
+        ["seed-2", "2", f"step 2 of {steps}", "–", "–", "2.000", "–", "–", "–", "–"],
+    ]
+    (first, second, _) = csv.DictReader(Path("runs/tiny-sweep/sweep.csv").read_text().splitlines())
+    assert (second["seed"], second["best validation ndcg@10"], second["test ndcg@10"]) == ("1", "0.5", "0.3")
+    assert first["test ndcg@10"] == ""
+
+
+def test_settings_of_the_same_last_part_are_told_apart():
+    (name,) = run_names([{"a.limit": 1, "b.limit": -2, "seed": None}])
+    assert name == "a.limit-1-b.limit-2-seed-null"
+
+
+def test_a_finished_run_is_left_out_and_a_started_one_goes_on(workdir, capsys):
+    runs = plan("seed=0,1,2").runs
+    started(runs[0], final=True)
+    started(runs[1])
+    assert [commands_of(run, evaluate=True) for run in runs] == [
+        [["eval", "runs/tiny-sweep/seed-0"]],
+        [["train", "runs/tiny-sweep/configs/seed-1.yaml", "--resume"], ["eval", "runs/tiny-sweep/seed-1"]],
+        [["train", "runs/tiny-sweep/configs/seed-2.yaml"], ["eval", "runs/tiny-sweep/seed-2"]],
+    ]
+    assert command("tiny", "--set", "seed=0,1,2", "--dry-run") == 0
+    assert capsys.readouterr().out.splitlines()[0] == "seed-0: finished"
+    with refused(ConfigError, "runs/tiny-sweep/seed-0", "train.learning_rate"):
+        plan("seed=0,1", overrides=["train.learning_rate=0.1"])
+    plan("seed=0,1", overrides=["eval.limit=3"])  # which changes nothing that was learned
+
+
+def started(run, final=False):
+    run.folder.mkdir(parents=True)
+    (run.folder / "config.yaml").write_text(dump_config(run.config))
+    (run.folder / "metrics.jsonl").write_text('{"step": 1, "seconds/step": 90}\n{"step": 2, "seconds/step": 30}\n{"st')
+    if final:
+        (run.folder / "final").mkdir()
+
+
+def test_an_array_trains_one_run_per_task_and_evaluates_each_after_it(workdir):
+    runs = plan(*GRID)
+    started(runs.runs[1], final=True)
+    jobs = jobs_of_sweep(runs, evaluate=True, at_once=2)
+    (training, evaluation), (late,) = jobs.chains(LaunchOptions(time="2:00:00", partition="gpu"))
+    assert [job.name for job in (training, evaluation, late)] == ["train", "eval", "eval-trained"]
+    for job, tasks in ((training, "1-3%2"), (evaluation, "1-3%2"), (late, "1-1%2")):
+        assert job.request["array"] == tasks
+        assert job.request["partition"] == "gpu"
+    assert training.request["time"] == "2:00:00"
+    assert "time" not in evaluation.request
+    waiting = [run for run in runs.runs if run is not runs.runs[1]]
+    assert training.arguments == [str(run.config_file) for run in waiting]
+    assert evaluation.arguments == [str(run.folder) for run in waiting]
+    assert late.arguments == ["runs/tiny-sweep/learning_rate-0.0001-branching-4"]
+    assert list(workdir.iterdir()) == [workdir / "runs"]
+
+
+def test_an_array_is_submitted_once_for_settings_that_stay(workdir, tmp_path, monkeypatch):
+    programs(tmp_path / "bin", sbatch='echo "$*" >>calls\necho $((11 + $(wc -l <calls)))')
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    assert command("tiny", "--set", "seed=0,1", "--slurm", "--eval") == 0
+    first, second = (workdir / "calls").read_text().splitlines()
+    assert "--dependency=aftercorr:12 --kill-on-invalid-dep=yes" in second
+    assert second.endswith("eval_array.sh runs/tiny-sweep/seed-0 runs/tiny-sweep/seed-1")
+    assert " --array=1-2 " in first
+    assert load_config("runs/tiny-sweep/configs/seed-1.yaml").seed == 1
+
+    def submit_jobs(*grid, **more):
+        jobs = jobs_of_sweep(plan(*grid, **more), False, None)
+        submit(jobs.training, jobs.chains(LaunchOptions()))
+
+    with refused(ConfigError, "runs/tiny-sweep/configs/seed-0.yaml"):
+        submit_jobs("seed=0", overrides=["train.steps=9"])
+    with refused(ConfigError, "grpo_bm25", "grpo_contriever"):
+        submit_jobs("env.retriever=bm25,contriever")
+    for run in plan("seed=0,1").runs:
+        started(run, final=True)
+    with refused(ConfigError, "--table"):
+        submit_jobs("seed=0,1")
+
+
+RUN = """#!/usr/bin/env bash
+trap 'echo TERM >>told; exit 75' TERM
+trap 'echo INT >>told; exit 130' INT
+[ "$5" != fails ] || exit 7
+touch up
+while [ -p pipe ]; do read -t 0.1 <>pipe; done
+"""
+
+
+@pytest.fixture
+def stand_in(workdir, monkeypatch):
+    """The folder with a stand-in of Python that notes the signals it gets."""
+    programs(workdir, python=RUN)
+    os.mkfifo(workdir / "pipe")
+    monkeypatch.setattr(sys, "executable", str(workdir / "python"))
+    return workdir
+
+
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, StoppedError), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_is_handed_on_once_and_ends_the_sweep(stand_in, number, error):
+    assert run_process(["train", "fails"], {}) == 7
+
+    def stop_it():
+        until((stand_in / "up").exists)
+        os.kill(os.getpid(), number)
+
+    previous = signal.getsignal(number)
+    stopper = threading.Thread(target=stop_it)
+    stopper.start()
+    with pytest.raises(error):
+        run_process(["train", "endless"], {})
+    stopper.join()
+    assert (stand_in / "told").read_text() == f"{signal.Signals(number).name.removeprefix('SIG')}\n"
+    assert signal.getsignal(number) is previous
+
+
+def test_a_signal_that_comes_while_a_run_is_started_reaches_it(stand_in, monkeypatch):
+    start = subprocess.Popen
+
+    def interrupted(*arguments, **how):
+        process = start(*arguments, **how)
+        until((stand_in / "up").exists)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(StoppedError):
+        run_process(["train", "endless"], {})
+    assert (stand_in / "told").read_text() == "TERM\n"
+
+
+def test_a_run_that_fails_keeps_no_other_one_from_running(workdir, monkeypatch, capsys):
+    calls = []
+
+    def run(arguments, variables):
+        assert variables == {"WANDB_RUN_GROUP": "tiny-sweep"}
+        calls.append(arguments)
+        return 1 if "seed-1" in arguments[1] else 0
+
+    monkeypatch.setattr(local, "run_process", run)
+    assert command("tiny", "--set", "seed=0,1,2", "--eval") == 1
+    assert [(call[0], Path(call[1]).stem) for call in calls] == [
+        ("train", "seed-0"), ("eval", "seed-0"), ("train", "seed-1"), ("train", "seed-2"), ("eval", "seed-2"),
+    ]  # fmt: skip
+    captured = capsys.readouterr()
+    assert captured.out == "runs/tiny-sweep/sweep.md\n"
+    assert "1 of 3 runs failed: seed-1 (exit code 1)" in captured.err
+    assert "failed (exit code 1)" in Path("runs/tiny-sweep/sweep.csv").read_text()
+
+
+@pytest.fixture
+def sweep(settings, tmp_path, monkeypatch):
+    """`querylect sweep` of two seeds, each command forked; gives the commands."""
+    done = []
+
+    def run(arguments, _):
+        done.append([arguments[0], *arguments[2:]])
+        outputs = (tmp_path / "stdout", tmp_path / "stderr")
+        code = Forked(arguments, *outputs).wait(600)
+        sys.stderr.write(outputs[1].read_text())
+        return code
+
+    monkeypatch.setattr(local, "run_process", run)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    small = {"train.steps": 2, "train.save_steps": 1, "eval.bootstrap": 20, "eval.permutations": 20, "eval.hyde": False}
+    config = change(settings, **small, **{"tracking.wandb": "offline", "eval.training_free": []})
+    (tmp_path / "base.yaml").write_text(dump_config(config))
+
+    def give(*arguments):
+        done.clear()
+        with pytest.raises(SystemExit) as ended:
+            main(["sweep", str(tmp_path / "base.yaml"), "--set", "seed=0,1", "--name", "seeds", *arguments])
+        assert ended.value.code in (0, None)
+        return list(done)
+
+    return give
+
+
+@pytest.mark.slow
+def test_runs_are_trained_evaluated_and_continued(sweep, tmp_path, capsys):
+    """Slow, since five processes train or evaluate, each with its tracker, as in a user's sweep."""
+    assert sweep("--eval") == [["train"], ["eval"]] * 2
+    folder = tmp_path / "runs" / "seeds"
+    assert capsys.readouterr().out == f"{folder / 'sweep.md'}\n"
+    rows = list(csv.DictReader((folder / "sweep.csv").read_text().splitlines()))
+    assert [(row["run"], row["seed"], row["state"]) for row in rows] == [
+        ("seed-0", "0", "evaluated"), ("seed-1", "1", "evaluated"),
+    ]  # fmt: skip
+    for row in rows:
+        results = json.loads((folder / row["run"] / "results.json").read_text())
+        means = {
+            entry["turn"]: entry["metrics"]["ndcg@10"] for entry in results["systems"] if "trained" in entry["system"]
+        }
+        assert float(row["test ndcg@10"]) == means[2], "without validation the last turn counts"
+        steps = records(folder / row["run"] / "metrics.jsonl")
+        assert float(row["minutes"]) == pytest.approx(sum(step["seconds/step"] for step in steps) / 60)
+        offline = list((folder / row["run"]).glob("wandb/offline-run-*"))
+        assert len(offline) == 1, "that of the training"
+
+    stopped = folder / "seed-1"
+    metrics = without_seconds(stopped / "metrics.jsonl")
+    shutil.rmtree(stopped / "final")
+    shutil.rmtree(stopped / "checkpoints" / "checkpoint-2")
+    assert sweep() == [["train", "--resume"]]
+    assert without_seconds(stopped / "metrics.jsonl") == metrics
+    assert (stopped / "final").is_dir()
+    assert sweep() == []

@@ -1,0 +1,107 @@
+"""The collapse guard on logs made by hand, and on a real run that it warns of."""
+
+import logging
+import math
+
+import pytest
+import torch
+from querylect.configs.schema import RolloutConfig
+from querylect.train import guard as guards
+from querylect.train.guard import CollapseGuard, logp_bound
+from querylect.train.run import train
+
+from ..lessons import change
+
+pytestmark = pytest.mark.model
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """Windows of two steps."""
+    monkeypatch.setattr(guards, "WINDOW", 2)
+
+
+def log(**figures):
+    """Records of steps 1, 2, …: figures by name, each a list by step, or one number for all."""
+    steps = max(len(values) for values in figures.values() if isinstance(values, list))
+    return [
+        {"step": step + 1}
+        | {name: values[step] if isinstance(values, list) else values for name, values in figures.items()}
+        for step in range(steps)
+    ]
+
+
+def signs(rows, logp=math.inf, learning_rate=1e-6):
+    """The (step, finding) of each new sign."""
+    guard = CollapseGuard(logp, learning_rate)
+    return [(row["step"], finding) for row in rows for finding in guard.look(row)]
+
+
+def healthy(steps):
+    return {
+        f"{name}/turn{turn}": [value] * steps
+        for name, value in (("reward", 0.4), ("entropy", 1.0), ("copy", 0.2), ("zero_variance", 0.5))
+        for turn in (1, 2)
+    }
+
+
+def test_a_healthy_run_shows_no_sign():
+    assert signs(log(**healthy(30))) == []
+
+
+def test_a_drop_is_measured_against_the_best_window_of_the_last_turn():
+    """Windows of two: .3 .5 .5 .35 .2 .2 .2 .2; half of .5 is .25, so the fifth window is below it."""
+    rewards = [0.2, 0.4, 0.6, 0.4, 0.3, 0.1, 0.3, 0.1, 0.3]
+    ((step, finding),) = signs(log(**{"reward/turn1": 0.9, "reward/turn2": rewards}))
+    assert step == 6
+    assert "0.200; it was 0.500" in finding
+
+
+def test_of_paths_that_stopped_the_last_turn_counts():
+    figures = {"reward/turn1": 0.9, "reward/turn2": 0.9, "final_reward": [0.6, 0.6, 0.1, 0.1]}
+    assert [step for step, _ in signs(log(**figures))] == [4]
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "good"), [("entropy", 0.001, 0.5), ("copy", 1.0, 0.3), ("zero_variance", 1, 0)]
+)
+def test_every_turn_has_to_show_it(name, bad, good):
+    both = {f"{name}/turn1": [bad] * 6, f"{name}/turn2": [bad] * 6}
+    assert [step for step, _ in signs(log(**both))] == [2]
+    assert signs(log(**both | {f"{name}/turn2": [good] * 6})) == []
+
+
+def test_weights_that_do_not_move_count_where_a_step_should_have_moved_them():
+    moving = {"learning_rate": 1e-6, "grad_norm": 1.0, "changed_weights": [0.005, 0.009] * 4}
+    ((_, finding),) = signs(log(**healthy(8), **moving))
+    assert "0.70% of the trained weights" in finding
+    assert "policy.dtype=auto" in finding
+    for still in ({"grad_norm": 0.0}, {"learning_rate": 1e-9}):
+        assert signs(log(**healthy(8), **moving | still)) == []
+
+
+def test_a_sampler_that_is_not_the_policy_is_noticed():
+    differences = {"sampling/sampling_logp_difference/mean": [0.1, 0.3] * 4}
+    ((_, finding),) = signs(log(**healthy(8), **differences), logp=0.15)
+    assert "rollout.engine=transformers" in finding
+    assert signs(log(**healthy(8), **differences), logp=0.25) == []
+    assert signs(log(**healthy(8), **differences)) == []
+    assert signs(log(**{"sampling/sampling_logp_difference/mean": [math.nan] * 8}), logp=0.15) != []
+
+
+def test_the_bound_on_the_mismatch_follows_the_type_and_top_p():
+    rollout, nucleus = RolloutConfig(), RolloutConfig(top_p=0.9)
+    assert logp_bound(rollout, torch.float32) == 0.01
+    assert logp_bound(rollout, torch.bfloat16) == 0.15
+    assert logp_bound(nucleus, torch.float32) == pytest.approx(0.01 + math.log(1 / 0.9))
+    assert logp_bound(rollout, torch.bfloat16, staleness=1) == math.inf
+
+
+def test_a_run_warns_once_and_a_resumed_one_does_not_again(settings, caplog, monkeypatch):
+    """The limit of entropy is so high that every step is a collapse, which the first full window shows."""
+    monkeypatch.setattr(guards, "LEAST_ENTROPY", 50.0)
+    config = change(settings, **{"train.steps": 3, "train.save_steps": 3})
+    with caplog.at_level(logging.WARNING):
+        train(config)
+        train(change(config, **{"train.steps": 5}), resume=True)
+    assert caplog.text.count("no turn's entropy") == caplog.text.count("step 2: no turn's entropy") == 1

@@ -1,0 +1,136 @@
+"""The output head, computed in tiles of logits: the values and gradients of the plain head, in bounded memory."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from querylect.train.packing import head as packed_head
+from querylect.train.packing.head import ForwardPass, score
+from torch import nn
+
+from ..rectangular import packed_logps
+from ..tensor_bytes import LiveBytes
+from ..tiny import tiny_model
+from .test_packing import TEMPERATURE, batch, gradient, relative, tree_rows
+
+pytestmark = pytest.mark.model
+
+GIB = 2**30
+
+
+def plain(model, ids, temperature):
+    """By the book: all logits of the model at once. Of all rows of `ids`."""
+    logits = model(input_ids=ids).logits[:, :-1] / temperature
+    distribution = torch.log_softmax(logits, -1)
+    return (
+        distribution.gather(-1, ids[:, 1:, None])[..., 0].flatten(),
+        -(distribution.exp() * distribution).sum(-1).flatten(),
+    )
+
+
+KINDS = {
+    "llama": {},
+    "granite": {"logits_scaling": 4.0},
+    "cohere": {"logit_scale": 0.25},
+    "gemma2": {"final_logit_softcapping": 5.0, "attn_logit_softcapping": None},
+    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4},
+}
+
+
+@pytest.mark.parametrize(("kind", "tile"), [*((kind, 7 * 320) for kind in KINDS), ("llama", 1 << 24)])
+def test_values_and_gradients_are_those_of_the_plain_head(kind, tile, monkeypatch):
+    """Also of architectures that scale or cap their logits."""
+    monkeypatch.setattr(packed_head, "HEAD_CHUNK", tile)
+    monkeypatch.setattr(packed_head, "HEAD_TOKENS", 70)
+    model = tiny_model(kind, **KINDS[kind])
+    ids = torch.randint(3, 300, (4, 30), generator=torch.Generator().manual_seed(0))
+    predictors = torch.arange(120).view(4, 30)[:, :-1].flatten()
+    parameters = dict(model.named_parameters())
+    piece = ForwardPass({"input_ids": ids}, predictors, ids[:, 1:].flatten())
+    values, entropies = score(model, [piece], 0.7, entropies=True, entropy_gradient=True)
+    weights = torch.randn(116, generator=torch.Generator().manual_seed(1))
+    actual_gradient = gradient(parameters, (weights * (values - 0.3 * entropies)).sum())
+    expected, expected_entropies = plain(model, ids, 0.7)
+    plain_gradient = gradient(parameters, (weights * (expected - 0.3 * expected_entropies)).sum())
+    assert relative(values, expected) < 1e-6
+    assert relative(entropies, expected_entropies) < 1e-6
+    assert relative(actual_gradient, plain_gradient) < 2e-6, "of which half is the rounding of the layers below"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("trained", [True, False], ids=["trained", "frozen"])
+@pytest.mark.parametrize("softcap", [None, 3.0])
+def test_gradients_of_the_head_are_exact(dtype, trained, softcap, monkeypatch):
+    """In float32, and in bfloat16 to its rounding, also of more tokens than one tile has."""
+    monkeypatch.setattr(packed_head, "HEAD_TOKENS", 50)
+    monkeypatch.setattr(packed_head, "HEAD_CHUNK", 50 * 70)
+    random = torch.Generator().manual_seed(0)
+    head = nn.Linear(32, 300).to(dtype).requires_grad_(trained)
+    with torch.no_grad():
+        for weight in head.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=random) / 4)
+    hidden = torch.randn(116, 32, generator=random).to(dtype).requires_grad_()
+    targets = torch.randint(0, 300, (116,), generator=random)
+    factors = torch.randn(2, 116, generator=random)
+    inputs = [hidden, *(head.parameters() if trained else ())]
+    values, entropies = packed_head._fused(head, hidden, targets, 0.7, softcap, 0.5, True)
+    actual = torch.autograd.grad((factors[0] * values + factors[1] * entropies).sum(), inputs)
+    exact = [tensor.detach().double().requires_grad_() for tensor in (hidden, head.weight, head.bias)]
+    logits = 0.5 * (exact[0] @ exact[1].T + exact[2])
+    logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
+    distribution = torch.log_softmax(logits / 0.7, -1)
+    surprise = -(distribution.exp() * distribution).sum(-1)
+    loss = factors[0] * distribution.gather(-1, targets[:, None])[:, 0] + factors[1] * surprise
+    expected = torch.autograd.grad(loss.sum(), exact[: len(inputs)])
+    for one, other in zip(actual, expected, strict=True):
+        assert relative(one.double(), other) < (1e-6 if dtype == torch.float32 else 1e-2)
+
+
+def test_the_backward_pass_of_a_split_tree_reads_the_parameters_of_the_head(monkeypatch):
+    """Not what a checkpoint keeps of them: ZeRO-3 gathers a parameter only if it is given that."""
+    gathered = []
+    name = "trl.trainer.utils.maybe_gather_lm_head_ctx"
+    monkeypatch.setattr(name, lambda *weights: gathered.append(weights[0]) or nullcontext())
+    model = tiny_model()
+    packed_logps(model, *batch(*tree_rows()), TEMPERATURE, budget=40)[0].sum().backward()
+    assert len(gathered) >= 4
+    assert all(weight is model.lm_head.weight for weight in gathered)
+
+
+def test_bfloat16_logits_are_scored_as_near_to_exact_as_a_plain_head_scores_them():
+    model = tiny_model()
+    ids, mask, target_mask = batch(*tree_rows())
+    exact = packed_logps(model, ids, mask, target_mask, 1.0)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = packed_logps(model, ids, mask, target_mask, 1.0)[0]
+    assert 1e-4 < relative(rounded, exact) < 2e-2
+
+
+def small(words):
+    sizes = {"vocab_size": words, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "head_dim": 4}
+    return tiny_model(**sizes, num_attention_heads=2, num_key_value_heads=1)
+
+
+def peak_of(model, rows, attention):
+    """The most bytes that tensors hold in an update on rows of a hundred tokens, beyond those of the weights."""
+    ids = torch.randint(3, 300, (rows, 101), generator=torch.Generator().manual_seed(0))
+    ids[:, 0] = 3
+    target_mask = torch.ones(rows, 100, dtype=torch.bool)
+    model.zero_grad()
+    with LiveBytes(model.parameters()) as live:
+        initial = live.now
+        logps, entropies, _ = packed_logps(
+            model, ids, torch.ones_like(ids), target_mask, 1.0, True, entropy_gradient=True, attention=attention
+        )
+        (logps - 0.3 * entropies).sum().backward()
+    return live.peak - initial
+
+
+@pytest.mark.parametrize("attention", ["sdpa", None], ids=["packed", "flat"])
+def test_the_memory_of_the_head_does_not_grow_with_the_tree(attention, monkeypatch):
+    """Twenty tokens more cost what their activations take, not what their logits would."""
+    monkeypatch.setattr(packed_head, "HEAD_CHUNK", 1 << 16)
+    words = 3000
+    fewer, more = (peak_of(small(words), rows, attention) for rows in (5, 25))
+    logits = 4 * words * 100
+    assert more - fewer < 0.5 * 20 * logits, "of the logits alone"

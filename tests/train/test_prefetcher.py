@@ -1,0 +1,288 @@
+"""Sampling ahead (train.staleness): which weights sample which trees, corrections, refusals and resumption."""
+
+import signal
+import threading
+from collections import Counter
+from itertools import groupby
+
+import pytest
+import torch
+from pydantic import ValidationError
+from querylect.data.types import Question
+from querylect.envs.client.connect import open_environment
+from querylect.envs.environment import Environment
+from querylect.envs.server.app import create_app
+from querylect.errors import ConfigError, EnvironmentUnavailableError, ModelError, StoppedError
+from querylect.rewriters.base import Rewrite
+from querylect.rollouts.engines.base import Completion
+from querylect.rollouts.policy import add_lora, load_policy
+from querylect.rollouts.tree import Node, Tree
+from querylect.rollouts.tree_sampler import TreeSampler
+from querylect.train.arguments import check_combinations
+from querylect.train.batch import turn_batch
+from querylect.train.packing.packing import token_logps
+from querylect.train.prefetcher import RolloutPrefetcher
+from querylect.train.run import train
+from querylect.train.run_folder import RunFolder
+from querylect.train.step_trees import question_streams
+from querylect.train.turns import describe
+from safetensors.torch import load_file
+from transformers import set_seed
+
+from ..credited import Credited
+from ..lessons import change, lesson_settings, records, stopped_copy, without_seconds
+from ..raising import logged, refused
+from ..tree_samplers import engine_around, engine_of, tree_sampler_of
+from .test_stops import breaking
+from .test_validation import ASKED as VALIDATION
+from .test_validation import environment
+
+pytestmark = pytest.mark.model
+
+SOON = {"train.steps": 5, "train.save_steps": 1, "train.keep_checkpoints": 9}
+
+
+@pytest.fixture(scope="module")
+def ahead(tmp_path_factory, lessons, lesson_url, speaking):
+    """Five steps, each sampled while the one before is trained on: settings and folder."""
+    config = lesson_settings(lessons, lesson_url, speaking, tmp_path_factory.mktemp("ahead"))
+    config = change(config, **SOON, **{"train.staleness": 1})
+    return config, train(config)
+
+
+def test_every_tree_is_sampled_with_the_weights_of_one_update_before(ahead):
+    """Checked by sampling again from the checkpoints, question by question."""
+    config, folder = ahead
+    synchronous = train(change(config, name="sync", **{"train.staleness": 0}))
+    metrics = records(folder / "metrics.jsonl")
+    assert [line["sampling/staleness"] for line in metrics] == [0, 1, 1, 1, 1]
+    logged, in_order = by_step(folder), by_step(synchronous)
+    assert logged[1] == in_order[1]
+    assert any(logged[step] != in_order[step] for step in (2, 3, 4, 5)), "older weights sample something else"
+    with open_environment(config.env, config.client) as client:
+        for step, trees in logged.items():
+            assert [tree["question_id"] for tree in trees] == [tree["question_id"] for tree in in_order[step]]
+            checkpoint = folder / "checkpoints" / f"checkpoint-{step - 2}" if step > 2 else None
+            assert sampled_again(config, client, engine_of(config, checkpoint), step, trees) == trees
+    assert max(abs(line["sampling/importance_sampling_ratio/mean"] - 1) for line in metrics[1:]) > 1e-4
+    assert metrics[0]["sampling/importance_sampling_ratio/mean"] == pytest.approx(1, abs=1e-5)
+    assert all(line["seconds/wait"] >= 0 and line["seconds/update"] > 0 for line in metrics)
+
+
+@pytest.mark.parametrize("lora", [{"r": 4, "alpha": 8}, None])
+def test_staleness_0_is_a_synchronous_loop_bit_for_bit(settings, lora):
+    """Sample with the newest weights, then update them: without a trainer, a thread or a second engine, with the update
+    written down once more. Every sample and every weight after every step is equal."""
+    config = change(settings, **{**SOON, "policy.lora": lora, "train.steps": 4})
+    folder = train(config)
+    set_seed(config.seed)
+    model, tokenizer = load_policy(config.policy)
+    model = add_lora(model, config.policy).train()
+    engine, weights = engine_around(config, model, tokenizer)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.train.learning_rate, weight_decay=0.0)
+    with open_environment(config.env, config.client) as client:
+        for step, logged_trees in by_step(folder).items():
+            weights.refresh()
+            trees = grow_again(config, client, engine, step, logged_trees)
+            assert [{"step": step, **describe(tree)} for tree in trees] == logged_trees
+            credit = Credited(trees, config.train.credit, config.reward.turn_weights, config.train.scale)
+            tokens = sum(len(node.completion_ids) for tree in trees for path in tree.paths() for node in path)
+            for tree in trees:
+                if any(map(credit.has_signal, tree.walk())):
+                    policy_loss(model, tree, credit, tokens).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            name = "adapter_model.safetensors" if lora else "model.safetensors"
+            saved = load_file(folder / "checkpoints" / f"checkpoint-{step}" / name)
+            trained = {key.replace(".default", ""): value for key, value in model.state_dict().items()}
+            assert saved
+            assert all(torch.equal(trained[key], value) for key, value in saved.items()), step
+    assert any(line["grad_norm"] > 0 for line in records(folder / "metrics.jsonl"))
+
+
+def policy_loss(model, tree, credit, tokens):
+    """The loss of a tree: the policy gradient of its turns, weighed by their leaves, over the `tokens` of its step."""
+    rows = [credit.rows[id(node)] for node in tree.walk()]
+    leaves, advantages = credit.turns.leaves[rows], credit.credit.advantages[rows]
+    turns = turn_batch([tree], leaves, advantages, credit.credit.has_signal[rows], False, torch.device("cpu"))
+    logps, _, _ = token_logps(model, *turns.sequences(), 1.0)
+    corrections = (logps.detach() - turns.sampler_logps).exp().clamp(max=3.0)
+    ratios = (logps - logps.detach()).exp()
+    losses = -corrections * (ratios * turns.by_token(turns.advantages))
+    return (turns.by_token(turns.leaves) * losses).sum() / tokens
+
+
+def by_step(folder):
+    """The logged trees of each step."""
+    return {step: list(trees) for step, trees in groupby(records(folder / "rollouts.jsonl"), lambda tree: tree["step"])}
+
+
+def sampled_again(config, client, engine, step, trees):
+    """The questions of logged trees, sampled with an engine as in their step, as they are logged."""
+    return [{"step": step, **describe(tree)} for tree in grow_again(config, client, engine, step, trees)]
+
+
+def grow_again(config, client, engine, step, trees):
+    """Trees of the questions of logged trees, sampled with an engine as in their step."""
+    questions = [Question(tree["question_id"], tree["question"]) for tree in trees]
+    streams = question_streams(config.seed, step - 1, questions, Counter())
+    return tree_sampler_of(config, client, engine).grow(questions, config.rollout.branching, streams=streams)
+
+
+def test_a_run_is_repeated_exactly_and_validation_does_not_change_it(ahead, lessons, tmp_path, run_app):
+    config, plain = ahead
+    env = environment(lessons, tmp_path / "validated", VALIDATION)
+    with run_app(create_app(Environment.open(env))) as url:
+        validated = {"client.urls": [url], "train.validate_steps": 1, "train.validation_questions": 3}
+        again = train(change(config, name="validated", **validated))
+    assert without_seconds(again / "metrics.jsonl") == without_seconds(plain / "metrics.jsonl")
+    assert records(again / "rollouts.jsonl") == records(plain / "rollouts.jsonl")
+    assert [row["step"] for row in records(again / "validation.jsonl")] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_resumed_run_samples_the_first_step_again_and_says_so(ahead, tmp_path, caplog):
+    config, folder = stopped_copy(*ahead, tmp_path / "copy", 2)
+    train(config, resume=True)
+    assert logged(caplog, "train.prefetcher") == [(3,)]
+    assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1, 2, 3, 4, 5]
+    assert [line["sampling/staleness"] for line in records(folder / "metrics.jsonl")] == [0, 1, 0, 1, 1]
+
+
+def test_older_trees_than_allowed_are_never_trained_on(settings, tmp_path):
+    """Also after a resumption."""
+    config = change(settings, **{**SOON, "train.staleness": 3, "train.steps": 6})
+    config, folder = stopped_copy(config, train(config), tmp_path / "copy", 3)
+    train(config, resume=True)
+    metrics = records(folder / "metrics.jsonl")
+    staleness = [line["sampling/staleness"] for line in metrics]
+    assert staleness[0] == staleness[3] == 0, "the first step, and the first after the resumption"
+    assert all(1 <= value <= 3 for value in (*staleness[1:3], *staleness[4:]))
+    assert len(records(folder / "rollouts.jsonl")) == 12
+
+
+def test_what_knows_later_questions_or_weights_is_refused(settings):
+    for name, value in (("num_iterations", 2), ("resample_rounds", 1)):
+        with pytest.raises(ValidationError, match=f"train.{name} {value}"):
+            change(settings, **{"train.staleness": 1, f"train.{name}": value})
+    with refused(ConfigError, "vllm_server", "train.staleness"):
+        check_combinations(change(settings, **{"train.staleness": 1, "rollout.engine": "vllm"}), 1)
+
+
+class Scripted:
+    """An engine and its weights, and trees of two turns that it samples."""
+
+    def __init__(self, failing=None):
+        self.refreshed, self.calls, self.failing = 0, [], failing
+        self.tokenizer, self.stop_ids, self.clock = None, {0}, None
+        self.generating = threading.Event()
+        self.engine = self
+        """That of the tree_sampler, which this is too."""
+
+    def refresh(self):
+        assert not self.generating.is_set(), "the weights change while they are sampled from"
+        self.refreshed += 1
+
+    def sleep(self):
+        pass
+
+    def generate(self, prompts, n, sampling):
+        self.generating.set()
+        self.calls.append(self.refreshed)
+        self.generating.clear()
+        return [[Completion([0], [0.0], True)] for _ in prompts]
+
+    def grow(self, tree_sampler, step):
+        if step == self.failing:
+            raise ModelError("not finite")
+        trees = [Tree(Question(f"q{step}-{position}", ""), []) for position in range(2)]
+        for turn in (1, 2):
+            for tree, (sample,) in zip(
+                trees, tree_sampler.engine.generate([[turn]] * len(trees), 1, None), strict=True
+            ):
+                node = Node(turn, [turn], sample.ids, [], True, "", Rewrite(None))
+                (tree.roots[0].children if turn == 2 else tree.roots).append(node)
+        return trees
+
+
+@pytest.mark.parametrize("staleness", [1, 2, 4])
+def test_weights_never_change_while_they_are_sampled_from(staleness):
+    engine = Scripted()
+    ahead = RolloutPrefetcher(staleness, 12, engine, engine, engine.grow)
+    for step in range(12):
+        sampled = ahead.take(step)
+        assert [tree.question.id for tree in sampled.trees] == [f"q{step}-0", f"q{step}-1"]
+        assert step - staleness <= sampled.version <= step
+        if step % 3 == 2:  # a validation
+            ahead.refresh()
+            assert not engine.generating.is_set()
+            assert ahead._version == step + 1, "what is sampled before the next step is taken has these weights"
+            ahead.sleep()
+    ahead.close()
+    assert ahead._last == 11, "nothing is sampled beyond the last step"
+    assert len(engine.calls) == 24, "nothing is sampled twice"
+    assert engine.refreshed <= 13, "no weights are sent twice"
+
+
+def test_an_error_of_the_thread_is_raised_where_its_trees_are_needed():
+    engine = Scripted(failing=3)
+    ahead = RolloutPrefetcher(1, 9, engine, engine, engine.grow)
+    for step in range(3):
+        ahead.take(step)
+    with pytest.raises(ModelError):
+        ahead.take(3)
+    ahead.close()
+
+
+def test_a_step_under_way_ends_with_the_run_at_its_next_call_of_the_engine():
+    sampling, engine = threading.Event(), Scripted()
+
+    def grow(tree_sampler, step):
+        trees = engine.grow(tree_sampler, step)
+        while step:
+            sampling.set()
+            tree_sampler.engine.generate([[1]], 1, None)
+        return trees
+
+    ahead = RolloutPrefetcher(1, 9, engine, engine, grow)
+    ahead.take(0)
+    sampling.wait()
+    ahead.close()
+    assert not ahead._thread.is_alive()
+
+
+@pytest.mark.usefixtures("own_clock")
+def test_an_outage_ends_the_run_with_a_checkpoint_and_it_goes_on(settings, lessons, run_app):
+    config = change(settings, **{"train.staleness": 1, "train.steps": 3, "train.save_steps": 1})
+    dying = breaking(create_app(Environment.open(lessons)), after=3)
+    with run_app(dying) as url, refused(EnvironmentUnavailableError, "--resume"):
+        train(change(config, **{"client.urls": [url]}))
+    folder = RunFolder(train(config, resume=True))
+    assert [line["step"] for line in records(folder.metrics)] == [1, 2, 3]
+
+
+def test_a_signal_while_trees_are_sampled_ahead_saves_and_the_run_goes_on_exactly(settings, monkeypatch):
+    """With stops and prices; as a run that ended after the same step and was resumed."""
+    grow, main, calls = TreeSampler.grow, threading.main_thread(), []
+
+    def interrupted(self, *arguments, **options):
+        calls.append(1)
+        if len(calls) == 3:
+            signal.pthread_kill(main.ident, signal.SIGTERM)
+        return grow(self, *arguments, **options)
+
+    changes = {"rewriter.stop": True, "reward.search_price": 0.1, "train.staleness": 1}
+    config = change(settings, **changes, **{"train.steps": 4, "train.save_steps": 100})
+    with monkeypatch.context() as patch:
+        patch.setattr(TreeSampler, "grow", interrupted)
+        with refused(StoppedError, "SIGTERM"):
+            train(config)
+    reached = len(records(config.run_folder / "metrics.jsonl"))
+    assert 0 < reached < 4
+    undisturbed = change(config, name="undisturbed")
+    train(change(undisturbed, **{"train.steps": reached}))
+    folders = [train(run, resume=True) for run in (config, undisturbed)]
+    stopped, ended = (without_seconds(folder / "metrics.jsonl") for folder in folders)
+    assert stopped == ended
+    assert [line["step"] for line in stopped] == [1, 2, 3, 4]
+    assert records(folders[0] / "rollouts.jsonl") == records(folders[1] / "rollouts.jsonl")

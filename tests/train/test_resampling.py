@@ -1,0 +1,176 @@
+"""Dynamic sampling: which trees are replaced, by which, for how many rounds, and exact resumption."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from querylect.configs.schema import RunConfig
+from querylect.data.types import Question
+from querylect.train import step_trees
+from querylect.train.distributed.processes import Processes
+from querylect.train.run import train
+
+from ..lessons import change, records, stopped_copy, without_seconds
+from .test_credit import node, tree
+
+pytestmark = [pytest.mark.model, pytest.mark.slow]
+
+QUESTIONS = {name: Question(name, name) for name in "abcdefgh"}
+GOOD = {name: tree(node(0.1, 0.2, 0.4), node(0.9, 0.5, 0.5), name=name) for name in "abcdefgh"}
+DULL = {name: tree(node(0.3, 0.5, 0.5), node(0.3, 0.5, 0.5), name=name) for name in "abcdefgh"}
+
+
+class Resampled(NamedTuple):
+    """What one process gets."""
+
+    trees: list
+    dropped: list
+    metrics: dict
+
+
+def resample(*arguments):
+    return Resampled(*step_trees.resample(*arguments, Processes()))
+
+
+def grown(dull, requested):
+    """Grows trees without signal for the questions in `dull`, and records the ids in `requested`."""
+
+    def grow(questions):
+        requested.append([question.id for question in questions])
+        return [(DULL if question.id in dull else GOOD)[question.id] for question in questions]
+
+    return grow
+
+
+def resampled(first, dull, rounds, seed=0, step=3, questions=QUESTIONS):
+    config = change(RunConfig(), **{"train.resample_rounds": rounds, "seed": seed})
+    requested = []
+    grow = grown(dull, requested)
+    return resample(config, grow([questions[name] for name in first]), questions, grow, step), requested
+
+
+def test_only_trees_without_signal_make_room_and_keep_their_place():
+    result, requested = resampled("abcd", dull="bd", rounds=3)
+    assert [grown_tree.question.id for grown_tree in result.trees][::2] == ["a", "c"]
+    new = [grown_tree.question.id for grown_tree in result.trees][1::2]
+    assert requested == [list("abcd"), new]
+    assert set(new) <= set("efgh")
+    assert result.metrics == {"resample/rounds": 1, "resample/asked": 6, "resample/silent_share": 2 / 6}
+
+
+def test_in_a_mix_a_tree_makes_room_for_one_of_its_own_environment():
+    """One environment has two questions left, the other none: its places keep their trees."""
+    ids = ["y/a", "y/b", "x/a", "x/b", "x/c", "x/d"]
+    dull = {name: tree(node(0.3, 0.5, 0.5), node(0.3, 0.5, 0.5), name=name) for name in ids}
+    members = {"x": {}, "y": {"env": {"index": "other"}}}
+    config = change(RunConfig(), **{"train.resample_rounds": 4, "mix": {"environments": members}})
+    requested = []
+
+    def grow(questions):
+        requested.append([question.id for question in questions])
+        return [dull[question.id] for question in questions]
+
+    first = [dull[name] for name in ids[:4]]
+    result = resample(config, first, {name: Question(name, name) for name in ids}, grow, 0)
+    assert [sorted(names) for names in requested] == [["x/c", "x/d"]]
+    assert [grown_tree.question.id.partition("/")[0] for grown_tree in result.trees] == ["y", "y", "x", "x"]
+    assert [grown_tree.question.id for grown_tree in result.trees][:2] == ["y/a", "y/b"]
+    dropped = [grown_tree.question.id for grown_tree in result.dropped]
+    assert dropped == ["x/a", "x/b"]
+
+
+def test_rounds_are_bounded_and_what_is_left_stays():
+    result, requested = resampled("ab", dull="abcdefgh", rounds=2)
+    assert [len(names) for names in requested] == [2, 2, 2]
+    assert len({name for names in requested for name in names}) == 6, "no question twice in a step"
+    assert result.metrics == {"resample/rounds": 2, "resample/asked": 6, "resample/silent_share": 1}
+    assert len(result.trees) == 2
+
+
+def test_the_draw_depends_on_seed_step_and_round_alone():
+    first = resampled("ab", "abcdefgh", rounds=2)[1]
+    assert resampled("ab", "abcdefgh", rounds=2)[1] == first
+    draws = [resampled("ab", "abcdefgh", rounds=2, seed=seed, step=step)[1] for seed in (0, 1) for step in (3, 4, 5)]
+    assert len({str(names) for names in draws}) > 3
+
+
+def test_an_outage_is_not_answered_with_more_requests():
+    lost = tree(node(0.3, None, 0.5), node(None, 0.5, 0.5), name="a")
+    config = change(RunConfig(), **{"train.resample_rounds": 2})
+    result = resample(config, [lost], QUESTIONS, lambda _: pytest.fail("asked again"), 0)
+    assert (result.trees, result.metrics["resample/rounds"]) == ([lost], 0)
+
+
+@pytest.mark.parametrize(
+    ("credit", "weights", "rounds"),
+    [("turn", [0.5, 0.0], 1), ("turn", [0.5, 1.0], 0), ("trajectory", [0.5, 0.0], 1), ("trajectory", [0.5, 1.0], 0)],
+)
+def test_signal_is_what_the_credit_compares(credit, weights, rounds):
+    """With λ₂ = 0 nothing but first turns counts, and these tie."""
+    varied = tree(node(0.4, 0.2, 0.3), node(0.4, 0.1, 0.2), name="a")
+    chosen = {"train.resample_rounds": 1, "train.credit": credit, "reward.turn_weights": weights}
+    assert (
+        resample(change(RunConfig(), **chosen), [varied], QUESTIONS, grown("", []), 0).metrics["resample/rounds"]
+        == rounds
+    )
+
+
+def finished_again(config, folder, upto):
+    """Resume a copy of a run that was stopped after step `upto`."""
+    config, copy = stopped_copy(config, folder, folder.parent / f"copy{upto}", upto)
+    train(config, resume=True)
+    return copy
+
+
+def same_weights(first_folder, second_folder):
+    import torch
+    from safetensors.torch import load_file
+
+    weights = Path("final") / "adapter_model.safetensors"
+    first, second = load_file(first_folder / weights), load_file(second_folder / weights)
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_run_that_resamples_counts_it_and_resumes_exactly(settings):
+    """[2] turns of one question tie often: some steps ask again, and no step more than two rounds."""
+    changes = {"rollout.branching": [2], "train.resample_rounds": 2, "train.save_steps": 1, "train.keep_checkpoints": 9}
+    config = change(settings, **changes)
+    folder = train(config)
+    lines = without_seconds(folder / "metrics.jsonl")
+    assert any(line["resample/rounds"] for line in lines)
+    assert all(line["resample/rounds"] <= 2 and line["resample/asked"] <= 5 for line in lines)
+    for line in lines:
+        silent, replaced = round(line["resample/silent_share"] * line["resample/asked"]), line["resample/asked"] - 2
+        assert silent - replaced == 2 * line["zero_variance/turn1"], "every replaced tree had no signal"
+    plain = without_seconds(
+        train(change(config, **{"name": "plain", "train.resample_rounds": 0, "train.steps": 1})) / "metrics.jsonl"
+    )
+    assert lines[0]["resample/rounds"] > 0, "the first steps of both sample from the same weights"
+    assert lines[0]["zero_variance/turn1"] <= plain[0]["zero_variance/turn1"], "what has signal stays"
+    assert not any(key.startswith("resample") for key in plain[0])
+    copy = finished_again(config, folder, 2)
+    assert without_seconds(copy / "metrics.jsonl") == lines
+    assert records(copy / "rollouts.jsonl") == records(folder / "rollouts.jsonl")
+    assert same_weights(folder, copy)
+
+
+def test_several_steps_on_one_rollout_are_saved_after_the_last_of_them(settings):
+    """Two steps a rollout: the second has a probability ratio to clip, and no checkpoint is between them."""
+    changes = {"train.num_iterations": 2, "train.epsilon": 0.01, "train.steps": 6, "train.beta": 0.01}
+    config = change(settings, **changes, **{"train.save_steps": 1, "train.keep_checkpoints": 9})
+    folder = train(config)
+    lines = without_seconds(folder / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    clipped = [line["clip_ratio/region_mean"] for line in lines]
+    assert clipped[::2] == [0, 0, 0], "a first step is on policy"
+    assert max(clipped[1::2]) > 0
+    assert lines[0]["reward/turn1"] == lines[1]["reward/turn1"]
+    trees = records(folder / "rollouts.jsonl")
+    assert [record["step"] for record in trees] == [1, 1, 3, 3, 5, 5], "a rollout is logged once"
+    assert [line["tokens/sampled"] > 0 for line in lines] == [True, False] * 3, "and counted once"
+    assert len({record["question_id"] for record in trees[:4]}) == 4, "every rollout asks the next questions"
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == [f"checkpoint-{n}" for n in (2, 4, 6)]
+    copy = finished_again(config, folder, 2)
+    assert without_seconds(copy / "metrics.jsonl") == lines
+    assert records(copy / "rollouts.jsonl") == trees
+    assert same_weights(folder, copy)

@@ -1,0 +1,131 @@
+"""Signals: a flag that is read after a step, the same in all processes."""
+
+import os
+import signal
+from types import SimpleNamespace
+
+import pytest
+from querylect.errors import StoppedError
+from querylect.train.distributed.processes import Processes
+from querylect.train.distributed.stopping import StopOnSignal
+
+from ..raising import refused
+
+pytestmark = pytest.mark.model
+
+TERM, USR1, INT = int(signal.SIGTERM), int(signal.SIGUSR1), int(signal.SIGINT)
+STEP = {"loss": 0.0}
+LAST = SimpleNamespace(global_step=3, max_steps=9)
+
+
+def control():
+    return SimpleNamespace(should_training_stop=False, should_save=False)
+
+
+@pytest.mark.parametrize("number", [TERM, USR1, INT, int(signal.SIGHUP)])
+def test_a_signal_ends_the_run_with_a_checkpoint_after_the_step(number):
+    stopper = StopOnSignal()
+    handler = signal.getsignal(number)
+    with stopper.listening():
+        stopper.on_train_begin(None, None, None)
+        stopper.on_log(None, LAST, before := control(), STEP)
+        os.kill(os.getpid(), number)
+        stopper.on_log(None, LAST, other := control(), {"eval_ndcg": 1.0})
+        stopper.on_log(None, LAST, after := control(), STEP)
+    assert signal.getsignal(number) == handler
+    assert [vars(of) for of in (before, other)] == [vars(control())] * 2, "a validation's record is not a step's"
+    assert after.should_save
+    assert after.should_training_stop
+    assert stopper.stopped_by == number
+
+
+def test_before_the_first_step_a_signal_ends_the_run_at_once():
+    stopper = StopOnSignal()
+    with stopper.listening():
+        with refused(StoppedError, "SIGTERM"):
+            os.kill(os.getpid(), TERM)
+        os.kill(os.getpid(), TERM)  # such as a launcher's, while the first one is answered
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), INT)
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_step():
+    stopper = StopOnSignal()
+    with stopper.listening():
+        stopper.on_train_begin(None, None, None)
+        os.kill(os.getpid(), TERM)
+        os.kill(os.getpid(), INT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), INT)
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_lost_terminal_is_a_signal_like_sigterm_unless_nohup_ignores_it(ignored):
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    stopper = StopOnSignal()
+    stopper.on_train_begin(None, None, None)
+    try:
+        with stopper.listening():
+            os.kill(os.getpid(), signal.SIGHUP)
+            stopper.on_log(None, LAST, control(), STEP)
+        assert signal.getsignal(signal.SIGHUP) == (signal.SIG_IGN if ignored else signal.SIG_DFL)
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+    assert stopper.stopped_by == (None if ignored else signal.SIGHUP)
+
+
+def test_what_one_process_asks_for_all_do():
+    """A signal to the second of two processes, and a guard that speaks in the main process alone."""
+
+    class Second(Processes):
+        def all_gather(self, value):
+            return [(None, True, True), value]
+
+    stopper = StopOnSignal(Second(1, 2))
+    stopper.on_log(None, LAST, guarded := control(), STEP)
+    assert vars(guarded) == {"should_training_stop": True, "should_save": True}
+
+    class Told(Processes):
+        def all_gather(self, value):
+            return [value, (TERM, False, False)]
+
+    stopper = StopOnSignal(Told(0, 2))
+    stopper.on_log(None, LAST, told := control(), STEP)
+    assert vars(told) == {"should_training_stop": True, "should_save": True}
+    assert stopper.stopped_by == TERM
+
+
+@pytest.mark.parametrize("number", [TERM, USR1, INT])
+def test_a_signal_during_a_report_is_reported_at_the_next_one(number):
+    """Of two processes, this one gets the signal after it has reported that it had none."""
+
+    class Late(Processes):
+        def all_gather(self, value):
+            gathered.append(value)
+            if len(gathered) == 1:
+                os.kill(os.getpid(), number)
+            return [value, (None, False, False)]
+
+    gathered = []
+    stopper = StopOnSignal(Late(0, 2))
+    with stopper.listening():
+        stopper.on_train_begin(None, None, None)
+        stopper.on_log(None, LAST, first := control(), STEP)
+        assert not first.should_training_stop
+        stopper.on_log(None, LAST, second := control(), STEP)
+    assert second.should_training_stop
+    assert second.should_save
+    assert [received for received, _, _ in gathered] == [None, number]
+
+
+def test_a_stop_waits_for_the_last_step_on_a_rollout():
+    stopper, args = StopOnSignal(), SimpleNamespace(num_iterations=2)
+    steps = [SimpleNamespace(global_step=step, max_steps=9) for step in (3, 4)]
+    with stopper.listening():
+        stopper.on_train_begin(None, None, None)
+        os.kill(os.getpid(), TERM)
+        stopper.on_log(args, steps[0], first := control(), STEP)
+        stopper.on_log(args, steps[1], second := control(), STEP)
+    assert [vars(of) for of in (first, second)] == [
+        {"should_training_stop": done, "should_save": done} for done in (False, True)
+    ]

@@ -1,0 +1,271 @@
+"""The seams with the pinned TRL, and what one training step of trees gives to the loss."""
+
+import inspect
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from querylect.configs.schema import RunConfig
+from querylect.data.types import Question
+from querylect.rollouts.tree import Node, Tree
+from querylect.train.distributed.processes import Processes
+from querylect.train.run import train
+from querylect.train.step_trees import StepTrees, question_streams
+from querylect.train.trainer import TreeTrainer
+
+from ..lessons import change
+
+pytestmark = pytest.mark.model
+
+PINNED = "1.16.0"
+
+
+def test_the_pinned_version_is_the_one_that_is_tested():
+    import trl
+
+    assert trl.__version__ == PINNED
+    pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert re.search(r'"trl==([\d.]+)"', pyproject)[1] == PINNED
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("_prepare_inputs", ["generation_batch"]),
+        ("get_train_dataloader", []),
+        ("_compute_loss", ["model", "inputs"]),
+        ("_get_output_dir", ["trial"]),
+        ("_save_checkpoint", ["model", "trial"]),
+    ],
+)
+def test_what_is_overridden_has_the_signature_that_is_expected(name, parameters):
+    from trl import GRPOTrainer
+
+    assert name in vars(TreeTrainer)
+    assert list(inspect.signature(getattr(GRPOTrainer, name)).parameters)[1 : len(parameters) + 1] == parameters
+
+
+def with_trainer(config, monkeypatch, act):
+    """Set up the trainer of a run exactly as `train` does, and call `act(trainer)` in the place of training."""
+    results = []
+
+    def at_once(trainer, **_):
+        results.append(act(trainer))
+        trainer.state.global_step = trainer.args.max_steps
+
+    monkeypatch.setattr(TreeTrainer, "train", at_once)
+    train(config)
+    return results[0]
+
+
+def ready(trainer, seed=0):
+    """As in the middle of training: adapters that are not zero, and one accumulation window."""
+    import torch
+
+    torch.manual_seed(seed)
+    for name, parameter in trainer.model.named_parameters():
+        if "lora_B.default" in name:
+            parameter.data.normal_(0, 0.05)
+    trainer.model.train()
+    trainer.step_trees.weight_sync.refresh()
+
+
+def step_inputs(trainer):
+    """The micro-batches of one step of the questions `head` and `sugar`, whose trees are in `trainer.trees`."""
+    trainer.step_trees._order[:2] = ["head", "sugar"]
+    trainer.rollout = None
+    sample = StepTrees.sample
+
+    def recorded(step_trees, step):
+        trainer.trees = sample(step_trees, step)
+        return trainer.trees
+
+    StepTrees.sample = recorded
+    try:
+        trainer._begin_step()
+    finally:
+        StepTrees.sample = sample
+    return list(trainer.rollout.batches)
+
+
+def loss_and_gradients(trainer, inputs):
+    import torch
+
+    trainer.model.zero_grad()
+    losses = []
+    for micro_batch in inputs:
+        loss = trainer._compute_loss(trainer.model, micro_batch)
+        loss.backward()
+        losses.append(loss.detach())
+    gradients = {name: p.grad.clone() for name, p in trainer.model.named_parameters() if p.grad is not None}
+    return torch.stack(losses), gradients
+
+
+def losses_and_gradients(trainer, inputs, packing):
+    trainer.run = change(trainer.run, **{"train.packing": packing})
+    return loss_and_gradients(trainer, inputs)
+
+
+def test_packing_changes_neither_the_loss_nor_its_gradient(settings, monkeypatch):
+    """With every term; without them test_train_gradient.py compares both with brute force."""
+    import torch
+
+    terms = {"train.beta": 0.1, "train.entropy_coef": 0.05, "train.loss_type": "grpo"}
+    config = change(settings, **terms, **{"train.questions_per_micro_batch": 2})
+
+    def act(trainer):
+        ready(trainer)
+        inputs = step_inputs(trainer)
+        packed = losses_and_gradients(trainer, inputs, packing=True)
+        assert 0 < trainer.packed_tokens < trainer.flat_tokens
+        return packed, losses_and_gradients(trainer, inputs, packing=False)
+
+    (losses, gradients), (flat_losses, flat_gradients) = with_trainer(config, monkeypatch, act)
+    torch.testing.assert_close(losses, flat_losses, rtol=1e-4, atol=1e-6)
+    moved = {name for name, gradient in flat_gradients.items() if gradient.norm() > 1e-6}
+    assert moved, "there is something to compare"
+    for name in moved:
+        difference = (gradients[name] - flat_gradients[name]).norm() / flat_gradients[name].norm()
+        assert difference < 1e-3, f"{name}: {difference:.1e}"
+
+
+def test_a_question_without_signal_costs_no_token_of_the_update(settings, monkeypatch):
+    def act(trainer):
+        ready(trainer)
+        monkeypatch.setattr(StepTrees, "_grow", tied(StepTrees._grow))
+        losses, gradients = losses_and_gradients(trainer, step_inputs(trainer), packing=True)
+        return trainer.packed_tokens, losses.tolist(), gradients
+
+    assert with_trainer(settings, monkeypatch, act) == (0, [0.0, 0.0], {})
+
+
+def tied(grow):
+    """Trees in which every turn earns the same."""
+
+    def grown(*arguments):
+        trees = grow(*arguments)
+        for node in (node for tree in trees for node in tree.walk()):
+            node.reward = 0.5
+        return trees
+
+    return grown
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
+def test_other_terms_do_not_change_the_size_of_the_policy_term(settings, monkeypatch, loss_type):
+    """A KL term and an entropy term so small that they add nothing leave the gradient as it is, ties or not."""
+    import torch
+
+    def gradient(**changes):
+        def act(trainer):
+            ready(trainer)
+            _, gradients = losses_and_gradients(trainer, step_inputs(trainer), packing=True)
+            return torch.cat([tensor.flatten() for tensor in gradients.values()]), trainer.rollout.metrics[
+                "signal/turn2"
+            ]
+
+        config = change(settings, **{"train.loss_type": loss_type}, **changes)
+        return with_trainer(change(config, name="-".join(changes) or "plain"), monkeypatch, act)
+
+    plain, signal = gradient()
+    assert 0 < signal < 1, "some turns have no signal"
+    with_terms, _ = gradient(**{"train.beta": 1e-12, "train.entropy_coef": 1e-12})
+    assert (with_terms - plain).norm() < 1e-5 * plain.norm()
+
+
+def test_retrieved_text_is_attended_and_never_trained_on(settings, monkeypatch):
+    """What was observed stands in the prompt of its turn: another document changes the turn's log-probabilities, and
+    only sampled ids are completion ids."""
+
+    def act(trainer):
+        ready(trainer)
+        first = step_inputs(trainer)[0]
+        nodes = [*trainer.trees[0].walk()]
+        ids, completions = first.sequences()
+        assert [row.tolist() for row in ids] == [node.prompt_ids + node.completion_ids for node in nodes]
+        assert [list(row[of]) for row, of in zip(ids, completions, strict=True)] == [n.completion_ids for n in nodes]
+        changed = first.ids.clone()
+        starts = first.lengths.cumsum(0) - first.completions
+        second = [number for number, node in enumerate(nodes) if node.turn == 2]
+        changed[starts[second] - 12] += 1  # a token of what second turns were shown
+        results = []
+        for packing in (True, False):
+            trainer.run = change(trainer.run, **{"train.packing": packing})
+            both = (trainer._logps_of(trainer.model, batch) for batch in (first, replace(first, ids=changed)))
+            results.append([rows.split(first.completions.tolist()) for rows in both])
+        return results, second
+
+    results, second = with_trainer(change(settings, **{"train.entropy_coef": 0.01}), monkeypatch, act)
+    for before, after in results:
+        for number, (one, other) in enumerate(zip(before, after, strict=True)):
+            assert ((one - other).abs().max() > 1e-4) == (number in second)
+
+
+def test_a_question_repeated_within_a_step_gets_a_stream_of_its_own_each_time():
+    """Else its trees would be copies of each other. A question asked once keeps its stream beside any others."""
+
+    def streams_of(names, step):
+        return question_streams(0, step, [Question(name, name) for name in names], Counter())
+
+    repeated = streams_of(["a", "b", "a", "a"], step=3)
+    assert len(set(repeated)) == 4
+    assert streams_of(["b", "a"], step=3) == [repeated[1], repeated[0]]
+    assert not {*streams_of(["a", "b"], step=4)} & {*repeated}
+
+
+def test_the_questions_of_a_step_depend_on_the_seed_and_the_step_alone():
+    run = RunConfig.model_validate({"train": {"questions_per_step": 2}, "seed": 3})
+
+    def order(steps, processes=1, **more):
+        questions = [Question(name, name) for name in "abcde"]
+        ranks = (Processes(rank, processes) for rank in range(processes))
+        every = [StepTrees(run, None, None, questions, processes=rank, **more) for rank in ranks]
+        return [[question.id for one in every for question in one.questions_of(step)[0]] for step in steps]
+
+    ten = order(range(10))
+    assert order([7, 2]) == [ten[7], ten[2]]
+    assert order(range(10), processes=2) == ten
+    assert all(len({*ten[step], *ten[step + 1]}) == 4 for step in range(0, 10, 2)), (
+        "a pass asks four of five, once each"
+    )
+    assert len({tuple(ten[step] + ten[step + 1]) for step in range(0, 10, 2)}) > 1
+    assert order(range(2), order=["b", "a", "d", "c"]) == [["b", "a"], ["d", "c"]]
+
+
+def turn(number, prompt, completion, *children):
+    return Node(number, prompt, completion, [], True, "", None, children=list(children))
+
+
+@pytest.fixture
+def small_tree():
+    """Two first turns; the first has two second turns, the second has one. Observations 90, 91 and 92."""
+    a, b = [1, 2, 10, 11, 90, 91], [1, 2, 20, 92]
+    return Tree(
+        Question("q", "q"),
+        [
+            turn(1, [1, 2], [10, 11], turn(2, a, [12]), turn(2, a, [13, 14, 15])),
+            turn(1, [1, 2], [20], turn(2, b, [21, 22])),
+        ],
+    )
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_a_batch_has_each_turn_once_with_its_advantage_and_its_leaves(small_tree, every):
+    """Without signal it has none, unless a term of the loss looks at it."""
+    import numpy as np
+    import torch
+    from querylect.train.batch import turn_batch
+
+    leaves, advantages = np.array([2, 1, 1, 1, 1]), np.array([0.5, np.nan, -1.0, -0.5, np.nan])
+    cpu = torch.device("cpu")
+    batch = turn_batch([small_tree], leaves, advantages, every | ~np.isnan(advantages), False, cpu)
+    assert batch.completions.tolist() == ([2, 1, 3, 1, 2] if every else [2, 3, 1])
+    assert batch.advantages.tolist() == ([0.5, 0, -1, -0.5, 0] if every else [0.5, -1, -0.5])
+    assert batch.leaves.tolist() == ([2, 1, 1, 1, 1] if every else [2, 1, 1])
+    assert batch.by_token(batch.leaves).tolist()[:3] == [2, 2, 1]
+    assert batch.sequences()[0][0].tolist() == [1, 2, 10, 11]
+    assert batch.paths == 6
+    silent = turn_batch([small_tree], leaves, advantages, np.zeros(5, bool), True, cpu)
+    assert (silent.completions.tolist(), silent.leaves.tolist()) == ([2], [0])

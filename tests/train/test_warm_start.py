@@ -1,0 +1,250 @@
+"""The warm start: which proposal is imitated, by rewards alone, and that imitating it works."""
+
+import pytest
+import torch
+from querylect.configs.schema import ClientConfig, RewriterConfig, TrainConfig
+from querylect.data.types import Question
+from querylect.envs.client.client import EnvironmentClient
+from querylect.envs.plan import SearchPlan
+from querylect.envs.schemas import Step, StepResult
+from querylect.errors import ConfigError, EnvironmentUnavailableError
+from querylect.rewriters.registry import make_rewriter
+from querylect.rewriters.retriever_info import RetrieverInfo
+from querylect.rewriters.stop import FIRST_UNSEARCHED
+from querylect.rollouts.checkpoints import find_checkpoint
+from querylect.train.imitation import imitation_loss
+from querylect.train.questions import worth_training
+from querylect.train.run import train
+from querylect.train.run_folder import RunFolder
+from querylect.train.warm_start import TitleExample, demonstration, title_examples, warm_start
+from safetensors.torch import load_file
+
+from ..lessons import change, records, without_seconds
+from ..raising import refused
+from ..tree_samplers import engine_of, tree_sampler_of
+
+pytestmark = pytest.mark.model
+
+
+@pytest.fixture
+def client(lesson_url):
+    with EnvironmentClient(ClientConfig(urls=[lesson_url])) as opened:
+        yield opened
+
+
+def keep_all(monkeypatch, share=1.0):
+    """Of the questions without a title that earns enough, keep this share."""
+    monkeypatch.setattr("querylect.train.warm_start.UNANSWERED_SHARE", share)
+
+
+@pytest.fixture(autouse=True)
+def least(monkeypatch):
+    monkeypatch.setattr("querylect.train.warm_start.LEAST_REWARD", 0.6)
+
+
+@pytest.fixture
+def warm(settings):
+    return change(settings, **{"train.warm_start": {"questions": 5, "questions_per_step": 5}})
+
+
+@pytest.fixture
+def tree_sampler(warm, client):
+    return tree_sampler_of(warm, client, engine_of(warm))
+
+
+class Graded:
+    """An environment that rewards the title of each question, and records its searches."""
+
+    def __init__(self, real, titles, broken=False):
+        self.real, self.titles, self.broken, self.searches = real, titles, broken, []
+
+    def step(self, steps, with_text=False, metrics=()):
+        results = self.real.step(steps, with_text=with_text, metrics=metrics)
+        self.searches += [(step.question_id, step.plan.probes[0].terms[0].text) for step in steps]
+        if self.broken:
+            return [None, *results[1:]]
+        return [
+            result.model_copy(update={"metrics": {metrics[0]: float(term == self.titles.get(question))}})
+            for result, (question, term) in zip(results, self.searches[-len(steps) :], strict=True)
+        ]
+
+
+def test_the_best_title_is_imitated_and_the_question_where_none_gains(warm, tree_sampler, client, monkeypatch):
+    questions = client.questions("train")
+    tree_sampler.client = probe = Graded(client, {})
+    keep_all(monkeypatch)
+    every = warm
+    lessons = {lesson.question.id: lesson for lesson in title_examples(every, tree_sampler, questions)}
+    assert {lesson.answer for lesson in lessons.values()} == {question.text.lower() for question in questions}
+
+    second = {id: lesson.documents[-1].title for id, lesson in lessons.items() if lesson.documents}
+    tree_sampler.client = Graded(client, second)
+    for lesson in title_examples(every, tree_sampler, questions):
+        if lesson.documents:
+            assert lesson.answer == second[lesson.question.id].lower()
+    assert {id for id, _ in probe.searches} == {question.id for question in questions}
+
+
+def test_where_no_title_earns_a_policy_that_may_stop_is_taught_to(warm, client, monkeypatch):
+    keep_all(monkeypatch)
+    config = change(warm, **{"rewriter.stop": True})
+    tree_sampler = tree_sampler_of(config, client, engine_of(config))
+    tree_sampler.client = Graded(client, {})
+    lesson, *_ = title_examples(config, tree_sampler, client.questions("train"))
+    taught = demonstration(tree_sampler, lesson)
+    (_, first), (begin, end) = taught.spans
+    answer = tree_sampler.engine.tokenizer.decode(taught.ids[begin:end], skip_special_tokens=False)
+    assert tree_sampler.rewriter.parse(lesson.question, tree_sampler.rewriter.opening + answer, 2).stop
+    assert first < begin
+
+
+class Reading(Graded):
+    """Also a reader that answers some questions without documents; only `titles` are rewarded."""
+
+    def __init__(self, real, titles, by_heart):
+        super().__init__(real, titles)
+        self.by_heart = by_heart
+
+    def step(self, steps, **options):
+        results = super().step(steps, **options)
+        return [self.rewarded(result, result.metrics.popitem()[1]) for result in results]
+
+    def step_and_read(self, steps, unsearched, *, metrics=()):
+        assert not steps
+        results = [StepResult.without_search(name, metrics) for name in unsearched]
+        return [self.rewarded(result, self.by_heart.get(result.question_id, 0.0)) for result in results]
+
+    def rewarded(self, result, value):
+        return result.model_copy(update={"metrics": {"answer_reward": value}})
+
+
+def test_a_stop_in_turn_1_is_taught_where_the_reader_needs_no_document(warm, client, monkeypatch):
+    """At equal rewards it is a stop, because a search costs; where a title is better, or neither is good, it is not."""
+    keep_all(monkeypatch)
+    changes = {"rewriter.stop": "answer", "reward.kind": "answer"}
+    config = change(warm, **changes)
+    questions = client.questions("train")
+    tree_sampler = tree_sampler_of(config, client, engine_of(config))
+    titles = {"head": "About aspirin", "fat": "About statin", "pills": "About aspirin"}
+    tree_sampler.client = Reading(client, titles, {"head": 1.0, "fat": 0.8, "gums": 0.7, "sugar": 0.1})
+    lessons = {lesson.question.id: lesson for lesson in title_examples(config, tree_sampler, questions)}
+    alone = {name for name, lesson in lessons.items() if lesson.documents is None}
+    assert {"gums"} <= alone
+    assert {"sugar", "pills"}.isdisjoint(alone)
+    for name, title in titles.items():
+        has_title = any(document.title == title for document in lessons[name].documents or ())
+        assert not has_title or lessons[name].answer == title.lower()
+    taught = demonstration(tree_sampler, lessons["gums"])
+    ((begin, end),) = taught.spans
+    answer = tree_sampler.engine.tokenizer.decode(taught.ids[begin:end], skip_special_tokens=False)
+    assert tree_sampler.rewriter.parse(lessons["gums"].question, tree_sampler.rewriter.opening + answer, 1).unsearched
+    assert FIRST_UNSEARCHED in tree_sampler.engine.tokenizer.decode(taught.ids[:begin])
+
+
+def test_a_warm_start_without_anything_to_imitate_is_refused(warm, tree_sampler, client, tmp_path, monkeypatch):
+    tree_sampler.client = Graded(client, {})
+    keep_all(monkeypatch, 0.0)
+    with refused(ConfigError, "train.warm_start.questions"):
+        warm_start(
+            warm, tree_sampler.engine.model, tree_sampler, None, client.questions("train"), RunFolder(tmp_path / "run")
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_rewriter_that_reads_no_tags_is_refused(warm, tree_sampler, client, tmp_path):
+    tree_sampler.rewriter = make_rewriter(RewriterConfig(name="hyde"), RetrieverInfo("bm25", "bm25"))
+    with refused(ConfigError, "'hyde'", "train.warm_start.questions"):
+        warm_start(
+            warm, tree_sampler.engine.model, tree_sampler, None, client.questions("train"), RunFolder(tmp_path / "run")
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_warm_start_that_was_stopped_is_begun_again(warm, monkeypatch):
+    config = change(warm, **{"train.steps": 1, "name": "stopped"})
+    uninterrupted = train(change(config, **{"name": "whole"}))
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("querylect.train.run._learn", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(config)
+    folder = train(config, resume=True)
+    assert records(folder / "warm_start.jsonl") == records(uninterrupted / "warm_start.jsonl")
+    assert without_seconds(folder / "metrics.jsonl") == without_seconds(uninterrupted / "metrics.jsonl")
+
+
+def test_an_outage_stops_the_warm_start(warm, tree_sampler, client):
+    tree_sampler.client = Graded(client, {}, broken=True)
+    with refused(EnvironmentUnavailableError, "client.deadline"):
+        list(title_examples(warm, tree_sampler, client.questions("train")))
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_the_loss_is_that_of_the_answers_alone(tree_sampler, packing):
+    lesson = TitleExample(Question("q", "Aspirin headache"), [], "statin")
+    taught = demonstration(tree_sampler, lesson)
+    ids = torch.tensor([taught.ids])
+    logps = torch.log_softmax(tree_sampler.engine.model(input_ids=ids).logits[0, :-1].float(), -1)
+    logps = logps.gather(-1, ids[0, 1:, None])[:, 0]
+    texts = [tree_sampler.chat.text(taught.ids[begin:end]) for begin, end in taught.spans]
+    expected = ["aspirin headache</rewrite>", "statin</rewrite>"]
+    assert [text.rpartition("<rewrite>")[2] for text in texts] == expected
+    answers = [index - 1 for begin, end in taught.spans for index in range(begin, end)]
+    loss = imitation_loss(tree_sampler.engine.model, [taught], TrainConfig(packing=packing))
+    torch.testing.assert_close(loss, -logps[answers].mean())
+
+
+def test_imitating_makes_the_answer_likelier(warm, tree_sampler, client, tmp_path, monkeypatch):
+    keep_all(monkeypatch)
+    (tmp_path / "folder").mkdir()
+    config = change(warm, **{"train.warm_start.questions_per_step": 1,
+                             "train.warm_start.learning_rate": 0.01})  # fmt: skip
+    policy = tree_sampler.engine.model
+    examples = [
+        demonstration(tree_sampler, lesson)
+        for lesson in title_examples(config, tree_sampler, client.questions("train"))
+    ]
+    with torch.no_grad():
+        initial_loss = float(imitation_loss(policy, examples))
+    warm_start(config, policy, tree_sampler, None, client.questions("train"), RunFolder(tmp_path / "folder"))
+    with torch.no_grad():
+        assert float(imitation_loss(policy, examples)) < initial_loss
+    assert [record["step"] for record in records(tmp_path / "folder" / "warm_start.jsonl")] == [1, 2, 3, 4, 5]
+
+
+def test_a_run_may_begin_warm(warm):
+    folder = train(change(warm, **{"train.steps": 1}))
+    assert len(records(folder / "warm_start.jsonl")) == 1
+    warmed, trained = (load_file(folder / name / "adapter_model.safetensors") for name in ("warm_start", "final"))
+    assert warmed.keys() == trained.keys()
+    assert any((warmed[name] != trained[name]).any() for name in warmed), "GRPO went on from it"
+    assert find_checkpoint(folder) == folder / "final"
+    assert len(records(folder / "metrics.jsonl")) == 1
+
+
+def test_training_questions_are_chosen_by_what_they_are_worth_raw(warm, client):
+    questions = client.questions("train")
+    plans = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in questions]
+    worth = {result.question_id: result.reward for result in client.step(plans)}
+    assert len(set(worth.values())) > 1, "questions that are all worth the same would prove nothing"
+    cut = sorted(worth.values())[len(worth) // 2]
+    for lowest, highest in ((0.0, 1.0), (cut, 1.0), (0.0, cut), (cut, cut)):
+        selected = worth_training(change(warm, **{"train.raw_reward": [lowest, highest]}), client, questions)
+        ids = [id for id, value in worth.items() if lowest <= value <= highest]
+        assert [question.id for question in selected] == ids
+
+
+def test_training_questions_may_be_chosen_by_another_metric_than_the_reward(warm, client):
+    """`train.raw_metric` also decides how deep the question is searched."""
+    questions = client.questions("train")
+    steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text, 5)) for question in questions]
+    shallow, chosen = change(warm, **{"reward.metric": "ndcg@1"}), []
+    for metric in ("recall@1", "recall@5"):
+        raw = {"train.raw_metric": metric, "train.raw_reward": [0.6, 1]}
+        chosen.append([question.id for question in worth_training(change(shallow, **raw), client, questions)])
+        results = client.step(steps, metrics=[metric])
+        assert chosen[-1] == [result.question_id for result in results if result.metrics[metric] >= 0.6]
+    assert chosen[0] != chosen[1]

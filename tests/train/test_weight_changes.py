@@ -1,0 +1,80 @@
+"""The share of trained weights that a step changes: by hand, against a full comparison, and in real runs."""
+
+import pytest
+import torch
+from querylect.train.run import train
+from querylect.train.trainer import TreeTrainer
+from querylect.train.weight_changes import SAMPLED, WeightChanges, WeightSample
+
+from ..lessons import change, records
+
+pytestmark = pytest.mark.model
+
+
+def test_small_tensors_are_compared_whole_and_bit_by_bit():
+    exact, rounded = torch.zeros(6), torch.ones(4, dtype=torch.bfloat16)
+    sample = WeightSample([exact, rounded, torch.zeros(0)])
+    assert sample.changed() == (0, 10)
+    exact[2] = 1.0
+    rounded[0] += 0.001  # rounded away
+    rounded[1] += 0.01
+    assert sample.changed() == (2, 10)
+    assert sample.changed() == (0, 10), "compared with the step before, not with the first"
+    exact[3] = float("nan")
+    assert sample.changed() == (1, 10)
+    assert sample.changed() == (0, 10), "the same NaN is no change"
+
+
+def test_a_sample_is_seeded_spread_by_size_and_near_the_whole():
+    torch.manual_seed(0)
+    tensors = [torch.randn(900_000), torch.randn(100_000), torch.randn(3)]
+    samples = [WeightSample(tensors, seed) for seed in (0, 0, 1)]
+    positions = [[part.tolist() for part in sample._indices] for sample in samples]
+    assert positions[0] == positions[1] != positions[2]
+    counts = [len(part) for part in positions[0]]
+    assert counts[2] == 1
+    assert sum(counts) <= SAMPLED + 1
+    assert counts[0] == pytest.approx(9 * counts[1], rel=0.1)
+    tensors[0][torch.rand(900_000) < 0.25] += 1.0
+    changed, compared = samples[0].changed()
+    assert changed / compared == pytest.approx(0.225, abs=0.01)
+
+
+def test_the_shares_of_all_processes_are_weighed_by_what_they_compare():
+    class Trainer:
+        model = torch.nn.Linear(3, 2, bias=False)
+
+    changes = WeightChanges(Trainer, 0, lambda counts: [counts, (1, 2)])
+    changes.on_step_begin(None, None, None)
+    Trainer.model.weight.data[0, 0] += 1.0
+    changes.on_optimizer_step(None, None, None)
+    assert changes.read() == {"changed_weights": 2 / 8}
+    assert changes.read() == {}
+
+
+@pytest.mark.parametrize("lora", [None, {"r": 4, "alpha": 8.0}], ids=["full", "lora"])
+def test_a_run_logs_what_comparing_all_of_its_trained_weights_gives(settings, monkeypatch, lora):
+    """Also after a resume; the weights are few, so the sample is all of them."""
+    snapshots = []
+    inner = TreeTrainer.training_step
+
+    def look(trainer, *args, **kwargs):
+        weights = [weight for weight in trainer.model.parameters() if weight.requires_grad]
+        if trainer._step % trainer.args.gradient_accumulation_steps == 0:
+            snapshots.append([weight.detach().clone() for weight in weights])
+            look.weights = weights
+        return inner(trainer, *args, **kwargs)
+
+    monkeypatch.setattr(TreeTrainer, "training_step", look)
+    monkeypatch.setattr("querylect.train.weight_changes.SAMPLED", 10**9)
+    config = change(settings, **{"policy.lora": lora, "train.steps": 1, "train.save_steps": 1})
+    train(config)
+    folder = train(change(config, **{"train.steps": 2}), resume=True)
+    after = [*snapshots[1:], [weight.detach() for weight in look.weights]]
+    shares = []
+    for before, now in zip(snapshots, after, strict=True):
+        equal = [(old == new).sum() for old, new in zip(before, now, strict=True)]
+        shares.append(1 - int(sum(equal)) / sum(old.numel() for old in before))
+    logged = [row["changed_weights"] for row in records(folder / "metrics.jsonl")]
+    assert logged == pytest.approx(shares, abs=1e-4)
+    assert 0 < logged[0] <= 1
