@@ -1,22 +1,22 @@
 """Evaluation records in JSON lines: what every system did on every question. All tables and figures come from these.
 
-One record is one (system, turn, question, sample). A metric of None is a *failed search* (the environment did not
-answer before the deadline) and is never treated as 0.
+One record is one (dataset, environment, system, question, turn, sample). A metric of None is a *failed search* (the
+environment did not answer before the deadline) or an answer that a model did not give (`failure`), never 0.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from ..configs.evaluation import HISTORY as HISTORY
 from ..configs.evaluation import RAW as RAW
 from ..configs.evaluation import REFERENCE as REFERENCE
-from ..data.history import records_of
 from ..data.types import Question, Utterance
 from ..envs.plan import SearchPlan
 from ..envs.schemas import StepResult
@@ -82,7 +82,29 @@ class EvalRecord:
     """Texts of the plan that were longer than a query of the retriever may be, and were read only in part; None where
     nothing was searched."""
     history: tuple[Utterance, ...] = ()
-    """The conversation before the question; left out of a line without one."""
+    """The conversation before the question."""
+    dataset: str = ""
+    environment: str = ""
+    key: str = ""
+    """sha256 of everything that the answer depends on but turn and sample (store.py)."""
+    failure: str = ""
+    """Why the model gave no answer; such a record counts in no table and is asked again."""
+    answer: str | None = None
+    """What the reader, or the method in its place, answered; None where nobody was asked, or no reply came."""
+    text: str | None = None
+    """All that the reader wrote around `answer`."""
+    chosen: str = ""
+    """Multiple choice: the letter of the option that the answer names; "" where it names none."""
+    documents: tuple[str, ...] = ()
+    """Ids of the documents in the reader's prompt, in order."""
+    top: int = 0
+    """The most documents that the reader was given; 0 without retrieval."""
+    reader_prompt_tokens: int | None = None
+    reader_tokens: int | None = None
+    judged: Mapping[str, Any] = field(default_factory=dict)
+    """Verdicts by judge."""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """What a method reports about its steps."""
 
     @property
     def unsearched(self) -> bool:
@@ -100,9 +122,12 @@ class EvalRecord:
 
 
 _RECORD = TypeAdapter(EvalRecord)
-_FIELDS = tuple(field.name for field in fields(EvalRecord))
+_FIELDS = tuple(entry.name for entry in fields(EvalRecord))
+_DEFAULTS = tuple(
+    entry.default if entry.default_factory is MISSING else entry.default_factory() for entry in fields(EvalRecord)
+)
 _values = attrgetter(*_FIELDS)
-_to_json = json.JSONEncoder(ensure_ascii=False).encode
+_to_json = json.JSONEncoder(ensure_ascii=False, default=asdict).encode
 
 
 def records_of_trees(
@@ -230,12 +255,9 @@ def write_records(path: Path, records: Iterable[EvalRecord]) -> None:
 
 
 def record_line(record: EvalRecord) -> str:
-    """One record as a line of JSON, including the newline."""
-    values = dict(zip(_FIELDS, _values(record), strict=True))  # asdict copies every list
-    del values["history"]
-    if record.history:
-        values["history"] = records_of(record.history)
-    return _to_json(values) + "\n"
+    """One record as a line of JSON without fields at their defaults, including the newline."""
+    stored = zip(_FIELDS, _values(record), _DEFAULTS, strict=True)  # asdict copies every list
+    return _to_json({name: value for name, value, default in stored if value != default}) + "\n"
 
 
 def read_records(path: Path) -> list[EvalRecord]:
