@@ -12,8 +12,8 @@ from ..configs.methods import ChrMethodConfig
 from ..configs.rewriter import ChrConfig
 from ..data.types import Question
 from ..llms.structured import AskForm, FormPrompt, Structured, WorkedExample
+from ..rewriters.case import case_text
 from ..rewriters.chr import VERSION, contrast, role_of
-from ..rewriters.levels import case_text
 from .method import Steps, draw_of
 from .rewritten import failed, searched
 

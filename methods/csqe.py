@@ -19,7 +19,7 @@ from ..data.types import Document, Question
 from ..envs.plan import Probe, SearchPlan, Term, is_unicode
 from ..llms import prose
 from ..llms.base import LlmResponse, Prompt
-from ..rewriters.levels import case_text, one_line
+from ..rewriters.case import case_text, one_line
 from .method import MISSING, NO_RANKING, Outcome, PromptStep, SearchResults, SearchStep, Steps, draw_of
 from .reading import user_prompt
 from .rewritten import searched

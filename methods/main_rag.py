@@ -22,7 +22,7 @@ from ..configs.methods import MainRagConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..llms.base import Prompt, SamplingParams
-from ..rewriters.levels import case_text, one_line
+from ..rewriters.case import case_text, one_line
 from .method import MISSING, NO_RANKING, Outcome, PromptStep, SearchStep, Steps
 from .reading import Notes, shortened, text_of, user_prompt
 

@@ -21,7 +21,7 @@ from ..data.leakage import unique
 from ..data.types import Document, Question
 from ..llms.base import SamplingParams
 from ..llms.structured import AskForm, FormPrompt, Structured, WorkedExample
-from ..rewriters.levels import history_text, question_text
+from ..rewriters.case import history_text, question_text
 from .method import NO_RANKING, Outcome, Steps
 from .reading import READER_VERSION, Further, Notes, answered, numbered, pull, reader_prompt, usable
 

@@ -23,7 +23,7 @@ from ..data.types import Document, Question
 from ..llms.base import LlmResponse, Prompt, SamplingParams
 from ..llms.prose import split_thinking
 from ..llms.structured import AskForm, FormPrompt, Structured, WorkedExample, instructions
-from ..rewriters.levels import history_text, question_text
+from ..rewriters.case import history_text, question_text
 from .method import ANSWER, MISSING, NO_RANKING, Outcome, PromptStep, Steps
 from .reading import (
     NOTHING_FURTHER,

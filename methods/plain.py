@@ -13,7 +13,7 @@ from ..data.leakage import unique
 from ..data.types import Question
 from ..llms.base import Prompt, SamplingParams
 from ..llms.prose import marked_answers
-from ..rewriters.levels import case_text
+from ..rewriters.case import case_text
 from .method import ANSWER, MISSING, NO_RANKING, Outcome, PromptStep, Steps
 from .reading import NO_ANSWER, READER_VERSION, Notes, answered, pull, reader_prompt, text_of, user_prompt
 

@@ -12,7 +12,7 @@ from ..data.types import Question
 from ..envs.plan import SearchPlan, is_unicode
 from ..llms.base import Prompt, SamplingParams
 from ..llms.prose import passage_of
-from ..rewriters.levels import case_text
+from ..rewriters.case import case_text
 from .method import MISSING, Outcome, PromptStep, Steps
 from .reading import Notes, text_of, user_prompt
 from .rewritten import searched

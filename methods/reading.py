@@ -17,7 +17,7 @@ from ..envs.plan import Probe, SearchPlan, Term, is_unicode
 from ..llms.base import LlmResponse, Message, Prompt, SamplingParams
 from ..llms.prose import without_end_of_turn, without_thinking
 from ..llms.structured import Structured
-from ..rewriters.levels import history_text, one_line, question_text
+from ..rewriters.case import history_text, one_line, question_text
 from .method import ANSWER, GARBLED, MISSING, Outcome, PromptStep, SearchResults, SearchStep, Steps
 
 READER_VERSION = "context-reader-1"

@@ -17,7 +17,7 @@ from ..configs.methods import ThinkQeConfig
 from ..data.types import Document, Question
 from ..envs.plan import Probe, SearchPlan, Term
 from ..llms.base import LlmResponse, Prompt
-from ..rewriters.levels import case_text
+from ..rewriters.case import case_text
 from .csqe import NO_EXPANSION, numbered, passage_of
 from .method import MISSING, NO_RANKING, Outcome, PromptStep, SearchResults, SearchStep, Steps, draw_of
 from .reading import user_prompt

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from ..configs.rewriter import ChrConfig, RewriterConfig
 from ..data.types import Question
 from ..envs.plan import Probe, SearchPlan, Term
-from .levels import case_text
+from .case import case_text
 from .parts import PartsRewriter
 from .retriever_info import RetrieverInfo
 

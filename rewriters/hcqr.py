@@ -29,7 +29,7 @@ from ..errors import ConfigError
 from ..llms.base import SamplingParams
 from ..llms.structured import AskForm, FormPrompt, WorkedExample
 from .base import FirstStage
-from .levels import case_text
+from .case import case_text
 from .parts import PartsRewriter
 from .plans import union
 from .retriever_info import RetrieverInfo

@@ -8,10 +8,10 @@ question, for chat templates without a system role.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..data.history import lines_of
 from ..data.types import Document, Question
 from ..llms.base import THINK_CLOSE, THINK_OPEN, Message
 from .base import Rewrite
+from .case import case_text, one_line
 from .parse import REWRITE_CLOSE, REWRITE_OPEN, read_tagged, render
 from .plans import AnswerReader, planned
 from .retriever_info import RetrieverInfo
@@ -83,32 +83,6 @@ def describe_results(documents: Sequence[Document]) -> str:
         "They may or may not hold what is asked for. Look at how documents in this collection are written, which names "
         "and terms they use, and which part of the question is still not met."
     )
-
-
-def one_line(document: Document) -> str:
-    """Title and text, where present, on one line."""
-    return " ".join(": ".join(part for part in (document.title, document.text) if part).split())
-
-
-def question_text(question: Question) -> str:
-    """The question, with its answer options, if any, as lettered lines."""
-    return "\n".join([question.text, *lettered(question.options)])
-
-
-def lettered(options: Sequence[str]) -> list[str]:
-    """Each option with its letter."""
-    return [f"{chr(ord('A') + index)}. {option}" for index, option in enumerate(options)]
-
-
-def history_text(question: Question) -> str:
-    """The conversation before a question, under a heading and with a blank line after it; "" without one."""
-    return f"The conversation before the question:\n{lines_of(question.history)}\n\n" if question.history else ""
-
-
-def case_text(question: Question, options: bool = True) -> str:
-    """The question as prompts show it: after its conversation, and followed by its answer options if `options`."""
-    text = question_text(question) if options else question.text
-    return f"{history_text(question)}Question: {text}"
 
 
 def introduce(retriever: RetrieverInfo) -> str:

@@ -20,7 +20,7 @@ from ..data.types import Document, Question
 from ..envs.plan import Probe, SearchPlan, Term
 from ..llms.base import Message
 from .base import Rewrite
-from .levels import case_text
+from .case import case_text
 from .parts import PartsRewriter
 from .retriever_info import RetrieverInfo
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ..configs.rewriter import RewriterConfig
 from ..data.types import Question
 from ..envs.plan import SearchPlan
-from .levels import case_text
+from .case import case_text
 from .parts import PartsRewriter
 from .plans import union
 from .retriever_info import RetrieverInfo

@@ -28,7 +28,8 @@ from ..llms.prose import (
     without_fences,
 )
 from .base import Rewrite
-from .levels import case_text, describe_results
+from .case import case_text
+from .levels import describe_results
 from .parse import Parsed, without_think
 from .plans import planned
 

@@ -11,7 +11,8 @@ from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..llms.base import Message
 from .base import Rewrite
-from .levels import case_text, describe_results
+from .case import case_text
+from .levels import describe_results
 from .parse import parse_plain, read_passage
 from .plans import planned
 

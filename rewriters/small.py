@@ -22,7 +22,7 @@ from ..data.types import Document, Question, Utterance
 from ..errors import ConfigError
 from ..llms.base import Message
 from .base import Rewrite
-from .levels import question_text
+from .case import question_text
 from .parse import REWRITE_OPEN, parse_plain, read_passage, read_tagged, render
 from .plans import AnswerReader, planned
 from .retriever_info import RetrieverInfo

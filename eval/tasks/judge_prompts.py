@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
 from ...llms.structured import FormPrompt, WorkedExample
-from ...rewriters.levels import case_text, lettered
+from ...rewriters.case import case_text, lettered
 from .gold import Gold
 from .reader import numbered, shortened
 

@@ -15,7 +15,7 @@ from ...configs.paper import Style
 from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
 from ...llms.prose import behind_marks, marked_answers, without_end_of_turn, without_thinking
-from ...rewriters.levels import case_text, one_line
+from ...rewriters.case import case_text, one_line
 from .choice import choice_fields, chosen
 
 ANSWERS_VERSION, GENERATOR_VERSION = "answers-1", "generator-1"

@@ -13,7 +13,7 @@ from querylect.eval.answers.run import answer_questions
 from querylect.eval.records import NO_RAG
 from querylect.eval.tasks.gold import read_gold
 from querylect.eval.tasks.reader import reader_prompt, shortened
-from querylect.rewriters.levels import case_text
+from querylect.rewriters.case import case_text
 from querylect.storage import only_command
 
 from ..chat_server import ChatServer, killed_while_asking, last_user, serving
