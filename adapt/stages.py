@@ -139,7 +139,7 @@ def stages_of(config: RunConfig, options: AdaptOptions) -> list[Stage]:
         ),
         Stage(
             "questions",
-            _command("data questions", config_file, "--corpus", options.corpus, *users),
+            _command("data questions", config_file, "--corpus", options.corpus, "--to", options.dataset, *users),
             options.dataset,
             asking,
             partial(_write_questions, config.questions, config.synthetic, env, options),
@@ -186,10 +186,7 @@ def _write_questions(
     from ..questions.training_set import write_training_set
 
     with progress("asking") as advance:
-        training_set = write_training_set(
-            questions, synthetic, env, options.corpus, options.dataset, options.test, advance
-        )
-    return training_set.lines()
+        return write_training_set(questions, synthetic, env, options.corpus, options.dataset, options.test, advance)
 
 
 def _train(config: RunConfig, progress: StageProgress) -> Sequence[str]:

@@ -81,11 +81,9 @@ class QuestionsConfig(Section):
     max_tokens: Annotated[int, Field(ge=1)] = 1024
     """Maximum tokens of the writer's answer, which has all questions of a content."""
     form: AnswerForm = "json"
-    """Answer format of the writer and a structured judge: JSON, or labelled lines, which small models follow better."""
-    judge_form: Literal["structured", "yes_no"] = "structured"
-    """structured: an explanation and a verdict. yes_no: the more probable first token of Yes and No."""
+    """Answer format of the writer and the judge: JSON, or labelled lines, which small models follow better."""
     judge_tokens: Annotated[int, Field(ge=1)] = 256
-    """structured: maximum tokens of the judge's answer."""
+    """Maximum tokens of the judge's answer."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Write questions for this many contents, drawn at random; None: all. The others cannot be retrieved."""
     mean: Annotated[float, Field(gt=0)] | None = None

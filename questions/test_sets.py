@@ -1,194 +1,123 @@
 """The two generated test sets of the QB-RAG paper (section 5.4) over a question index.
 
-- `rephrased`: questions of the index in other words; the index covers what they ask. The paper rephrases all questions
-  and samples 500; here the sample is drawn first.
+- `rephrased`: questions of the index in other words; the index covers what they ask. Relevant are the contents of the
+  original. The paper rephrases all questions and samples 500; here the sample is drawn first.
 - `new`: a question per content that is not in the index, kept if the judge says that the content answers it; the index
   does not cover these.
 
-No test question is in the index word for word. Relevant are, for a rephrased question, the contents of its original,
-for a new one the content that it was written for. Questions that are left out are counted. The paper prints no prompts
-for these sets; they are written for this project.
+No test question is in the index word for word.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from ..configs.schema import EnvironmentConfig, QuestionsConfig
 from ..data.beir import document_line, new_beir_folder, question_line, write_meta, write_qrels
-from ..data.corpus import open_corpus
+from ..data.load import load_dataset
 from ..data.sampling import draw
 from ..data.types import Document, Question, Split
 from ..envs.plan import is_unicode
 from ..envs.retrievers.question_index import QuestionIndex, open_question_index, same_question
 from ..errors import DataError
-from ..llms.base import SamplingParams
-from ..llms.structured import FormPrompt, Structured, WorkedExample, ask_structured, version_in
+from ..llms.structured import FormPrompt
+from ..logs import Progress
 from ..storage import write_lines
-from .asking import QuestionWriter, refuse_missing
-from .build import documents_of, open_writer
-from .prompts import ONE_QUESTION_REQUEST, OneQuestion, cut
+from .asking import QuestionModels, open_models, refuse_missing
+from .prompts import OneQuestion, prompt, shown, versions
 
 Kind = Literal["rephrased", "new"]
-VERSIONS: Mapping[Kind, str] = {"rephrased": "qb-rag-rephrase-1", "new": "qb-rag-new-question-1"}
-"""Raise these with every change of the wording: every test set records its own."""
 _MAX_SHOWN = 50
 """Questions of a content that the prompt for a new one lists at most."""
-
-_TEXT = "Keep insulin that you are not using yet in the refrigerator, and never freeze it."
-_OWN = "Where should I keep the insulin that I have not opened yet?"
-_REPHRASED_EXAMPLE = WorkedExample(
-    f"Question: {_OWN}", OneQuestion(question="What is the right place for a pen of insulin I'm still saving?")
-)
-_NEW_EXAMPLE = WorkedExample(
-    f"Text: {_TEXT}\n\nQuestions that exist:\n- {_OWN}", OneQuestion(question="Does insulin survive being frozen?")
-)
-
-
-@dataclass(frozen=True, slots=True)
-class TestSet:
-    """What was written, and what was left out."""
-
-    __test__ = False
-
-    folder: Path
-    questions: int
-    failed: int
-    """Replies that were not of their form."""
-    repeated: int
-    """Questions that stand in the index, or that were written before."""
-    dropped: int
-    """New questions that their content does not answer, or on which the judge's verdict was not of its form."""
+Drafts = tuple[list[tuple[str, Sequence[str]]], int]
+"""A text and its relevant contents for each prompt, "" for a reply of another form; and how many new questions their
+content does not answer."""
 
 
 def write_test_set(
-    kind: Kind, config: QuestionsConfig, env: EnvironmentConfig, target: Path, limit: int | None = None
-) -> TestSet:
-    """Write the test set as the BEIR folder `target`, with all contents as its corpus.
+    kind: Kind,
+    config: QuestionsConfig,
+    env: EnvironmentConfig,
+    target: Path,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, int]:
+    """Write the test set as the BEIR folder `target`, with all contents as its corpus. Returns how many questions it
+    has, and how many were left out: replies not of their form (`failed`), questions that stand in the index or twice
+    (`repeated`), new questions that their content does not answer (`dropped`).
 
-    `limit` draws so many questions (rephrased) or contents (new); None takes all. Raises
-    IndexFolderError for an unusable question index, DataError where no question is left or `target` exists,
-    IncompleteError where replies are missing (nothing is written then, and replies are cached), and as `Llm.ask`.
+    `limit` draws so many questions (rephrased) or contents (new); None takes all. Raises IndexFolderError for an
+    unusable question index, DataError where no question is left or `target` exists, IncompleteError where replies are
+    missing (nothing is written then), and as `Llm.ask`.
     """
     assert env.question_index is not None, "the caller checked that there is a question index"
     index = open_question_index(env.question_index.folder)
-    corpus = open_corpus(env.dataset)
-    contents = {document.id: document for document in documents_of(corpus)}
-    with open_writer(config) as writer:
-        drafts = (
-            _rephrased(writer, config, index, limit)
-            if kind == "rephrased"
-            else _new(writer, config, index, list(contents.values()), limit)
-        )
-    existing = {same_question(question.text) for question in index.questions()}
-    questions: dict[str, tuple[str, Sequence[str]]] = {}
-    repeated = 0
-    for text, relevant in drafts.questions:
-        if same_question(text) in existing:
-            repeated += 1
-            continue
-        existing.add(same_question(text))
-        questions[f"{kind}-{len(questions) + 1}"] = (text, relevant)
+    dataset = load_dataset(env.dataset)
+    with open_models(config, progress) as models:
+        if kind == "rephrased":
+            drafts, dropped = _rephrased(models, index, limit)
+        else:
+            drafts, dropped = _new(models, config.words, index, draw(dataset.corpus, limit, 0))
+    texts = {same_question(question.text) for question in index.questions()}
+    questions: list[Question] = []
+    qrels: dict[str, dict[str, int]] = {}
+    written = [(text, relevant) for text, relevant in drafts if text]
+    for text, relevant in written:
+        if same_question(text) not in texts:
+            texts.add(same_question(text))
+            questions.append(Question(f"{kind}-{len(questions) + 1}", text))
+            qrels[questions[-1].id] = dict.fromkeys(relevant, 1)
+    counts = {
+        "questions": len(questions),
+        "failed": len(drafts) - len(written) - dropped,
+        "repeated": len(written) - len(questions),
+        "dropped": dropped,
+    }
     if not questions:
-        raise DataError(
-            f"no question is left: {drafts.failed} replies were not of their form, {repeated} questions stand in the "
-            f"index or twice, {drafts.dropped} are not answered by their content. Ask another model "
-            "(questions.writer.model)."
-        )
-    split = Split(
-        [Question(name, text) for name, (text, _) in questions.items()],
-        {name: dict.fromkeys(relevant, 1) for name, (_, relevant) in questions.items()},
-    )
-    result = TestSet(target, len(questions), drafts.failed, repeated, drafts.dropped)
+        raise DataError(f"no question is left ({counts}). Ask another model (questions.writer.model).")
     with new_beir_folder(target) as folder:
-        write_lines(folder / "corpus.jsonl", map(document_line, contents.values()))
-        write_lines(folder / "queries.jsonl", map(question_line, split.questions))
-        write_qrels(folder, {"test": split})
-        counts = {name: getattr(result, name) for name in ("questions", "failed", "repeated", "dropped")}
-        write_meta(
-            folder,
-            {
-                "name": target.name,
-                "licence": corpus.licence,
-                "made_from": str(index.path),
-                "question_index": index.description.hash,
-                "writer": writer.identity["writer"],
-                "judge": writer.identity["judge"] if kind == "new" else None,
-                "prompt": version_in(VERSIONS[kind], config.form),
-                "counts": counts,
-            },
-        )
-    return result
+        write_lines(folder / "corpus.jsonl", map(document_line, dataset.corpus))
+        write_lines(folder / "queries.jsonl", map(question_line, questions))
+        write_qrels(folder, {"test": Split(questions, qrels)})
+        meta = {"name": target.name, "licence": dataset.licence, "made_from": str(index.path), **models.identity}
+        index_hash = {"question_index": index.description.hash}
+        write_meta(folder, {**meta, **index_hash, "prompts": versions([kind, "judge"]), "counts": counts})
+    return counts
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    questions: Sequence[tuple[str, Sequence[str]]]
-    """Texts, each with the ids of its relevant contents."""
-    failed: int
-    dropped: int = 0
-
-
-def _rephrased(writer: QuestionWriter, config: QuestionsConfig, index: QuestionIndex, limit: int | None) -> _Made:
-    answers: dict[str, list[str]] = {}
+def _rephrased(models: QuestionModels, index: QuestionIndex, limit: int | None) -> Drafts:
+    contents: dict[str, list[str]] = {}
     for answer in index.answers():
-        answers.setdefault(answer.question, []).append(answer.content)
+        contents.setdefault(answer.question, []).append(answer.content)
     originals = draw(index.questions(), limit, 0)
-    texts, failed = _texts(writer, config, [_rephrase_prompt(question.text) for question in originals])
-    pairs = zip(texts, originals, strict=True)
-    return _Made([(text, answers[original.id]) for text, original in pairs if text], failed)
+    prompts = [prompt("rephrased", OneQuestion, question=question.text) for question in originals]
+    texts = _texts(models, prompts)
+    return [(text, contents[question.id]) for text, question in zip(texts, originals, strict=True)], 0
 
 
-def _new(
-    writer: QuestionWriter,
-    config: QuestionsConfig,
-    index: QuestionIndex,
-    contents: Sequence[Document],
-    limit: int | None,
-) -> _Made:
-    texts_by_id = {question.id: question.text for question in index.questions()}
+def _new(models: QuestionModels, words: int, index: QuestionIndex, chosen: Sequence[Document]) -> Drafts:
+    texts = {question.id: question.text for question in index.questions()}
     existing: dict[str, list[str]] = {}
     for answer in index.answers():
-        existing.setdefault(answer.content, []).append(texts_by_id[answer.question])
-    chosen = draw(contents, limit, 0)
-    prompts = [_new_prompt(content, existing.get(content.id, []), config.words) for content in chosen]
-    texts, failed = _texts(writer, config, prompts)
-    pairs = [(text, content) for text, content in zip(texts, chosen, strict=True) if text]
-    verdicts = writer.verdicts(pairs)
-    refuse_missing(verdicts.count(None), len(verdicts))
-    answerable = [
-        (text, [content.id])
-        for (text, content), verdict in zip(pairs, verdicts, strict=True)
-        if verdict is not None and verdict[0].answerable
+        existing.setdefault(answer.content, []).append(f"- {texts[answer.question]}")
+    shown_texts = [shown([content], words) for content in chosen]
+    listed = ["\n".join(existing.get(content.id, ["(none)"])[:_MAX_SHOWN]) for content in chosen]
+    prompts = [
+        prompt("new", OneQuestion, text=text, questions=questions)
+        for text, questions in zip(shown_texts, listed, strict=True)
     ]
-    return _Made(answerable, failed, len(pairs) - len(answerable))
+    drafts = _texts(models, prompts)
+    verdicts = models.judge([(draft, text) for draft, text in zip(drafts, shown_texts, strict=True) if draft])
+    refuse_missing(verdicts)
+    answerable = iter(verdict.value is not None and verdict.value.answerable for verdict in verdicts)
+    kept = [draft if draft and next(answerable) else "" for draft in drafts]
+    dropped = sum(bool(draft) for draft in drafts) - sum(map(bool, kept))
+    return [(draft, [content.id]) for draft, content in zip(kept, chosen, strict=True)], dropped
 
 
-def _texts(writer: QuestionWriter, config: QuestionsConfig, prompts: Sequence[FormPrompt]) -> tuple[list[str], int]:
-    """The question that each prompt got, "" for a reply that is not of its form; and how many these are."""
-    sampling = SamplingParams(max_tokens=config.max_tokens)
-    answers: list[Structured[OneQuestion]] = ask_structured(writer.model, prompts, OneQuestion, sampling, config.form)
-    refuse_missing(sum(answer.missing for answer in answers), len(answers))
+def _texts(models: QuestionModels, prompts: Sequence[FormPrompt]) -> list[str]:
+    """The question that each prompt got, "" for a reply that is not of its form."""
+    answers = models.generate(prompts, OneQuestion)
+    refuse_missing(answers)
     texts = [" ".join(answer.value.question.split()) if answer.value else "" for answer in answers]
-    texts = [text if is_unicode(text) else "" for text in texts]
-    return texts, texts.count("")
-
-
-def _rephrase_prompt(question: str) -> FormPrompt:
-    task = (
-        "Write the question below in other words, as another person would ask it who wants to know exactly the same: "
-        "other words where there are some, another order, the same details."
-    )
-    return FormPrompt(task, f"Question: {question}", VERSIONS["rephrased"], (_REPHRASED_EXAMPLE,), ONE_QUESTION_REQUEST)
-
-
-def _new_prompt(content: Document, existing: Sequence[str], words: int) -> FormPrompt:
-    task = (
-        "Write one question that the text below answers and that is none of the questions listed after it, also not in "
-        "other words: ask about something that they leave out. Write in the first person, as the people whom the text "
-        "addresses would ask."
-    )
-    listed = "\n".join(f"- {question}" for question in existing[:_MAX_SHOWN]) or "(none)"
-    case = f"Text: {cut(content, words)}\n\nQuestions that exist:\n{listed}"
-    return FormPrompt(task, case, VERSIONS["new"], (_NEW_EXAMPLE,), ONE_QUESTION_REQUEST)
+    return [text if is_unicode(text) else "" for text in texts]

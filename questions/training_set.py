@@ -5,11 +5,10 @@ then reads the most similar other passages of the same split, of which those tha
 is left is a BEIR folder with splits by document. The reply cache resumes a call that was killed.
 """
 
-import logging
+import json
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 from ..configs.llm import SyntheticConfig
@@ -25,48 +24,49 @@ from ..data.beir import (
     write_meta,
     write_qrels,
 )
-from ..data.corpus import open_corpus
 from ..data.documents.corpus import documents_of_passages
 from ..data.documents.passages import word_count
-from ..data.leakage import Leak, exact_leaks, near_leaks, without, words, write_leaks
-from ..data.types import Dataset, Document, Question, Split, relevant
+from ..data.leakage import exact_leaks, near_leaks, without, words, write_leaks
+from ..data.load import load_dataset
+from ..data.sampling import draw
+from ..data.types import SPLITS, Dataset, Document, Question, Split, relevant
+from ..envs.environment import Environment
+from ..envs.plan import SearchPlan, is_unicode
 from ..errors import DataError
 from ..logs import Progress
 from ..storage import write_lines
-from .build import documents_of, open_writer
-from .drafting import AnsweredQuestion, CorpusPassages, DraftingSession
-from .plan import SPLITS, Partition, divide
-from .quality import StyleQuality, WrittenQuestion, quality_by_style, quality_lines, write_quality
-from .styles import VERSION, joined
-
-log = logging.getLogger(__name__)
+from .asking import QuestionModels, open_models, refuse_missing
+from .plan import WrittenQuestion, neighbours, plan_questions, split_counts, split_documents
+from .prompts import STYLE_PROMPTS, OneQuestion, example_questions, prompt, shown, versions
+from .quality import QUALITY, quality_by_style, quality_lines
+from .typos import with_typos
 
 LEAKS = "leaks.jsonl"
+WIDEN = 4
+"""Number of other passages, the most similar ones, that the judge reads for each question."""
+_SIMILAR = 20
+"""Similar passages among which those of the same split are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingSet:
-    """What was written."""
+class Passages:
+    """The passages of a corpus, and the opened environment that ranks them."""
 
-    folder: Path
-    questions: Mapping[str, int]
-    """Questions by split."""
-    quality: Sequence[StyleQuality]
-    leaks: Sequence[Leak]
-    """Questions that were left out because a later split, such as users' test questions, has them or nearly so."""
-    notes: Sequence[str]
-    """What reading the users' questions found."""
+    by_id: Mapping[str, Document]
+    document_of: Mapping[str, str]
+    """Document by passage."""
+    split_of: Mapping[str, str]
+    """Split by document, of those that get questions."""
+    environment: Environment
 
-    def lines(self) -> list[str]:
-        """As lines for a reader."""
-        splits = ", ".join(f"{count:,} {split}" for split, count in self.questions.items())
-        lines = [*quality_lines(self.quality), f"{self.folder}: {splits} questions"]
-        if self.leaks:
-            lines.append(
-                f"{len(self.leaks)} questions are left out, because a later split has them or nearly so: "
-                f"{self.folder / LEAKS} (for instance {self.leaks[0].question.text!r} and {self.leaks[0].other.text!r})"
-            )
-        return [*lines, *self.notes]
+    def split(self, passage: str) -> str | None:
+        """The split of a passage; None if its document gets no question."""
+        return self.split_of.get(self.document_of[passage])
+
+    def similar(self, queries: Sequence[str], depth: int = _SIMILAR) -> list[list[str]]:
+        """The ids of the first `depth` passages for every query."""
+        results = self.environment.search([SearchPlan.of(query, k=depth) for query in queries], with_text=False)
+        return [[hit.id for hit in result.ranking] for result in results]
 
 
 def write_training_set(
@@ -77,8 +77,9 @@ def write_training_set(
     target: Path,
     test: Path | None = None,
     progress: Progress | None = None,
-) -> TrainingSet:
+) -> list[str]:
     """Write the BEIR folder `target`: the passages of the folder `corpus` with questions, judgements and splits.
+    Returns lines about it for a reader.
 
     `env` names the retriever, and its index of `corpus`, by which similar passages are found. With `test`, a BEIR
     folder of users' questions judged with ids of `corpus`, its test split is that of the new folder; documents that are
@@ -90,131 +91,198 @@ def write_training_set(
     """
     target = target.expanduser()
     refuse_existing(target)
-    dataset = open_corpus(DatasetConfig(kind="beir", path=str(corpus)))
-    by_id = {document.id: document for document in documents_of(dataset)}
-    passages = CorpusPassages(corpus, env, by_id, documents_of_passages(corpus))
-    users = _users_questions(test, by_id) if test is not None else None
-    partition = _divided(passages, synthetic, users)
-    with open_writer(config) as writer:
-        session = DraftingSession(config, synthetic, passages, partition, writer, progress)
-        rows = session.questions()
-        level = users.relevance_level if users is not None else 1
-        taken_ids = {question.id for question in users.splits["test"].questions} if users is not None else set[str]()
-        usable = [row if row.text and (row.answerable is True or not synthetic.judge) else None for row in rows]
-        splits, ids = _splits(usable, level, taken_ids)
-        if users is not None:
-            splits["test"] = users.splits["test"]
-        splits, leaks = _without_leaks(splits)
-        if missing := [split for split in SPLITS if split not in splits]:
-            failures = Counter(row.draft.failure for row in rows if row.draft.failure)
-            failed = "".join(f" {count} failed: {failure}." for failure, count in failures.most_common(1))
-            raise DataError(
-                f"of {len(rows)} questions that were asked for, {len(ids)} are answerable and distinct, and none is "
-                f"left for {' and '.join(missing)}.{failed} Ask another model (questions.writer.model), request more "
-                "(synthetic.count), or keep what the judge rejects (synthetic.judge=false)."
-            )
-        quality = quality_by_style(
-            _outcome(row, ids.get(number), splits, config.words) for number, row in enumerate(rows)
-        )
-        models = {
-            "writer": writer.identity["writer"],
-            "judge": writer.identity["judge"] if synthetic.judge else None,
-            "prompts": VERSION,
-        }
-        provenance = {**models, "synthetic": synthetic.model_dump(mode="json"), "costs": session.costs()}
-        with new_beir_folder(target) as folder:
-            _write(folder, corpus, splits, {name: rows[number] for number, name in ids.items()})
-            write_quality(folder, quality)
-            if leaks:
-                write_leaks(folder / LEAKS, (leak.record() for leak in leaks))
-            name, licence = name_and_licence(corpus)
-            sources = {"made_from": str(corpus), "test": None if test is None else str(test)}
-            about_judgements = judging(users) if users is not None else {}
-            write_meta(folder, {"name": name, "licence": licence, **about_judgements, **sources, **provenance})
-    counts = {split: len(content.questions) for split, content in splits.items()}
-    notes = users.notes if users is not None else ()
-    return TrainingSet(target, counts, quality, leaks, notes)
-
-
-def _users_questions(test: Path, by_id: Mapping[str, Document]) -> Dataset:
-    """The test split of a folder, judged with passages of this corpus."""
-    try:
-        return load_beir(test, ["test"], by_id)
-    except DataError as error:
-        names = ", ".join(list(by_id)[:2])
+    env = env.model_copy(update={"dataset": DatasetConfig(kind="beir", path=str(corpus))})
+    by_id = {document.id: document for document in load_dataset(env.dataset).corpus}
+    users = load_beir(test, ["test"], by_id) if test is not None else None
+    passages, usable = _divided(corpus, Environment.open(env), by_id, synthetic, users)
+    questions = _planned(passages, usable, synthetic)
+    with open_models(config, progress) as models:
+        _write_texts(questions, models, config)
+        if synthetic.judge:
+            _judge(questions, models, config.words)
+            _widen(questions, models, config.words, passages)
+    kept = [question for question in questions if question.text and (question.answerable or not synthetic.judge)]
+    taken = {question.id for question in users.splits["test"].questions} if users is not None else set[str]()
+    splits, by_question = _splits(kept, users.relevance_level if users is not None else 1, taken)
+    if users is not None:
+        splits["test"] = users.splits["test"]
+    leaks = [*exact_leaks(splits), *near_leaks(splits)]
+    leaks = list({(leak.split, leak.question.id): leak for leak in leaks}.values())
+    splits = without(splits, ((leak.split, leak.question.id) for leak in leaks))
+    if missing := [split for split in SPLITS if split not in splits]:
+        failures = Counter(question.failure for question in questions if question.failure).most_common(1)
+        failed = "".join(f" {count} failed: {failure}." for failure, count in failures)
         raise DataError(
-            f"most judgements of {test} name documents that are no passages of the corpus, whose ids are such as "
-            f"{names}. Judge these passages, or give the judged corpus.jsonl in place of files: it is not cut."
-        ) from error
+            f"of {len(questions)} questions that were asked for, {len(by_question)} are answerable and distinct, and "
+            f"none is left for {' and '.join(missing)}.{failed} Ask another model (questions.writer.model), request "
+            "more (synthetic.count), or keep what the judge rejects (synthetic.judge=false)."
+        )
+    for name, question in by_question.items():
+        question.relevant = len(splits[question.split].qrels.get(name, ()))
+    quality = quality_by_style(questions, config.words)
+    name, licence = name_and_licence(corpus)
+    meta = {
+        "name": name,
+        "licence": licence,
+        **(judging(users) if users is not None else {}),
+        "made_from": str(corpus),
+        "test": None if test is None else str(test),
+        **models.identity,
+        "prompts": versions([*STYLE_PROMPTS, "judge"]),
+        "synthetic": synthetic.model_dump(mode="json"),
+        "costs": models.costs(),
+    }
+    with new_beir_folder(target) as folder:
+        link_corpus(corpus, folder)
+        rows = [row for split in splits.values() for row in split.questions]
+        write_lines(folder / "queries.jsonl", [question_line(row, _source(by_question.get(row.id))) for row in rows])
+        write_qrels(folder, splits)
+        write_lines(folder / QUALITY, [json.dumps(quality, indent=1)])
+        if leaks:
+            write_leaks(folder / LEAKS, (leak.record() for leak in leaks))
+        write_meta(folder, meta)
+    sizes = ", ".join(f"{len(split.questions):,} {name}" for name, split in splits.items())
+    lines = [*quality_lines(quality), f"{target}: {sizes} questions"]
+    if leaks:
+        lines.append(
+            f"{len(leaks)} questions are left out, because a later split has them or nearly so: {target / LEAKS} (for "
+            f"instance {leaks[0].question.text!r} and {leaks[0].other.text!r})"
+        )
+    return lines
 
 
-def _divided(passages: CorpusPassages, synthetic: SyntheticConfig, users: Dataset | None) -> Partition:
-    """The passages that can get a question, divided by document."""
+def _divided(
+    corpus: Path,
+    environment: Environment,
+    by_id: Mapping[str, Document],
+    synthetic: SyntheticConfig,
+    users: Dataset | None,
+) -> tuple[Passages, list[Document]]:
+    """The corpus, divided by document, and its passages that can get a question."""
+    document_of = documents_of_passages(corpus)
     judged = users.splits["test"].qrels.values() if users is not None else ()
-    taken = {passages.document_of[name] for grades in judged for name in relevant(grades)}
+    taken = {document_of[name] for grades in judged for name in relevant(grades)}
     usable = [
         passage
-        for passage in passages.by_id.values()
-        if passages.document_of[passage.id] not in taken and word_count(passage.text) >= synthetic.min_words
+        for passage in by_id.values()
+        if document_of[passage.id] not in taken and word_count(passage.text) >= synthetic.min_words
     ]
-    if taken:
-        log.info("%d documents are relevant to test questions of users; no question is written for them", len(taken))
-    return divide(usable, passages.document_of, synthetic, with_test=users is None)
+    split_of = split_documents(usable, document_of, with_test=users is None)
+    return Passages(by_id, document_of, split_of, environment), usable
+
+
+def _planned(passages: Passages, usable: Sequence[Document], synthetic: SyntheticConfig) -> list[WrittenQuestion]:
+    """The questions to write. Second passages of questions about two: the neighbour in the document, else the passage
+    of the same split that is most similar to the first words."""
+    counts = split_counts(passages.split_of.values(), synthetic.count)
+    drawn = {
+        split: draw((passage for passage in usable if passages.split(passage.id) == split), count, 0)
+        for split, count in counts.items()
+    }
+    partners: dict[str, Document] = {}
+    if "multi_hop" in synthetic.styles:
+        partners = neighbours(usable, passages.document_of)
+        eligible = {passage.id for passage in usable}
+        alone = [passage for of_split in drawn.values() for passage in of_split if passage.id not in partners]
+        for passage, names in zip(
+            alone, passages.similar([shown([p], 32) for p in alone]) if alone else (), strict=True
+        ):
+            split = passages.split(passage.id)
+            others = (name for name in names if name != passage.id and name in eligible)
+            if second := next((name for name in others if passages.split(name) == split), None):
+                partners[passage.id] = passages.by_id[second]
+    return plan_questions(drawn, counts, synthetic.styles, partners)
+
+
+def _write_texts(questions: Sequence[WrittenQuestion], models: QuestionModels, config: QuestionsConfig) -> None:
+    """Ask the writer; a question with typing mistakes begins as one without. Raises IncompleteError."""
+    prompts = [
+        prompt(
+            "question" if question.style == "typo" else question.style,
+            OneQuestion,
+            about=config.about,
+            text=shown(question.passages, config.words),
+        )
+        for question in questions
+    ]
+    answers, copies = models.generate(prompts, OneQuestion), example_questions()
+    refuse_missing(answers)
+    for question, answer in zip(questions, answers, strict=True):
+        text = " ".join(answer.value.question.split()) if answer.value else ""
+        question.failure = answer.failure
+        if answer.value and not (words(text) and is_unicode(text)):
+            question.failure = "the question has no words"
+        elif answer.value and words(text) in copies:
+            question.failure = f"it copies an example of the prompt: {text}"
+        if not question.failure:
+            question.draft = text
+            question.text = with_typos(text, f"0 {text}") if question.style == "typo" else text
+
+
+def _judge(questions: Sequence[WrittenQuestion], models: QuestionModels, words_shown: int) -> None:
+    """Ask the judge whether their passages answer the questions. Raises IncompleteError."""
+    written = [question for question in questions if question.draft]
+    verdicts = models.judge([(question.draft, shown(question.passages, words_shown)) for question in written])
+    refuse_missing(verdicts)
+    for question, verdict in zip(written, verdicts, strict=True):
+        question.answerable = verdict.value.answerable if verdict.value else None
+
+
+def _widen(questions: Sequence[WrittenQuestion], models: QuestionModels, words_shown: int, passages: Passages) -> None:
+    """Ask the judge about similar passages of the same split. Raises IncompleteError, and as `Passages.similar`."""
+    answerable = [question for question in questions if question.answerable]
+    if not answerable:
+        return
+    rankings = passages.similar([question.draft for question in answerable], WIDEN + _SIMILAR)
+    similar = [
+        (question, name)
+        for question, names in zip(answerable, rankings, strict=True)
+        for name in [
+            name
+            for name in names
+            if passages.split(name) == question.split and passages.by_id[name] not in question.passages
+        ][:WIDEN]
+    ]
+    verdicts = models.judge(
+        [(question.draft, shown([passages.by_id[name]], words_shown)) for question, name in similar]
+    )
+    refuse_missing(verdicts)
+    for (question, name), verdict in zip(similar, verdicts, strict=True):
+        if verdict.value and verdict.value.answerable:
+            question.also += (name,)
 
 
 def _splits(
-    rows: Sequence[AnsweredQuestion | None], grade: int, taken_ids: Container[str]
-) -> tuple[dict[str, Split], dict[int, str]]:
-    """The splits, and the id of each row that became a question of one; None are dropped rows.
+    questions: Sequence[WrittenQuestion], grade: int, taken: Container[str]
+) -> tuple[dict[str, Split], dict[str, WrittenQuestion]]:
+    """The splits, and the question behind each id; `grade` is that of every judgement, `taken` are ids in use.
 
-    `grade` is that of every judgement, and `taken_ids` are those of other questions. Rows of one split with the same
-    words are one question, relevant to the passages of all; of two splits the first one keeps it.
+    Questions of one split with the same words are one question, relevant to the passages of all; of two splits the
+    first one keeps it.
     """
-    first: dict[str, tuple[int, str]] = {}
-    ids: dict[int, str] = {}
+    ids: dict[str, str] = {}
+    by_id: dict[str, WrittenQuestion] = {}
     qrels: dict[str, dict[str, dict[str, int]]] = {}
-    questions: dict[str, list[Question]] = {}
-    numbers = count(1)
-    for number, row in enumerate(rows):
-        if row is None:
-            continue
-        split = row.planned.split
-        earlier, earlier_split = first.setdefault(words(row.text), (number, split))
-        if earlier_split != split:
-            continue
-        if earlier == number:
-            names = (f"{row.planned.style}-{count_so_far}" for count_so_far in numbers)
-            ids[number] = next(name for name in names if name not in taken_ids)
-            questions.setdefault(split, []).append(Question(ids[number], row.text))
-        relevant_ids = [*(passage.id for passage in row.planned.passages), *row.also]
-        qrels.setdefault(split, {}).setdefault(ids[earlier], {}).update(dict.fromkeys(relevant_ids, grade))
-    return {split: Split(content, qrels[split]) for split, content in questions.items()}, ids
+    number = 0
+    for question in questions:
+        text = words(question.text)
+        if text not in ids:
+            number += 1
+            while f"{question.style}-{number}" in taken:
+                number += 1
+            ids[text] = f"{question.style}-{number}"
+            by_id[ids[text]] = question
+        if by_id[ids[text]].split == question.split:
+            judged = qrels.setdefault(question.split, {}).setdefault(ids[text], {})
+            judged |= dict.fromkeys([*(passage.id for passage in question.passages), *question.also], grade)
+    splits = {
+        split: Split([Question(name, by_id[name].text) for name in judged], judged) for split, judged in qrels.items()
+    }
+    return splits, by_id
 
 
-def _without_leaks(splits: Mapping[str, Split]) -> tuple[dict[str, Split], list[Leak]]:
-    """The splits without questions that a later one has, exactly or nearly, and these."""
-    leaks = [*exact_leaks(splits), *near_leaks(splits)]
-    distinct = list({(leak.split, leak.question.id): leak for leak in leaks}.values())
-    return without(splits, ((leak.split, leak.question.id) for leak in distinct)), distinct
-
-
-def _outcome(
-    row: AnsweredQuestion, identifier: str | None, splits: Mapping[str, Split], words_shown: int
-) -> WrittenQuestion:
-    split = splits.get(row.planned.split)
-    judged = split.qrels.get(identifier, {}) if split is not None and identifier is not None else {}
-    contents = joined(row.planned.passages, words_shown).text
-    return WrittenQuestion(row.planned.style, row.text, contents, row.answerable, len(judged))
-
-
-def _write(folder: Path, corpus: Path, splits: Mapping[str, Split], rows: Mapping[str, AnsweredQuestion]) -> None:
-    link_corpus(corpus, folder)
-    lines = []
-    for question in (question for split in splits.values() for question in split.questions):
-        row = rows.get(question.id)
-        style = (
-            {"style": row.planned.style, "written_for": [passage.id for passage in row.planned.passages]} if row else {}
-        )
-        lines.append(question_line(question, style))
-    write_lines(folder / "queries.jsonl", lines)
-    write_qrels(folder, splits)
+def _source(question: WrittenQuestion | None) -> dict[str, object]:
+    """Further fields of a written question's line in queries.jsonl."""
+    if question is None:
+        return {}
+    return {"style": question.style, "written_for": [passage.id for passage in question.passages]}

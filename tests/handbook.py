@@ -74,9 +74,7 @@ class Author:
             self.judged.append(question)
             things = [name for name, common in THINGS.items() if {name, common} & set(re.findall(r"\w+", question))]
             verdict = bool(things) and all(f"The {name} costs" in text for name in things)
-            if "Yes or No" not in prompt:
-                return json.dumps({"explanation": "It names the thing, or not.", "answerable": verdict})
-            return "Yes" if verdict else "No"
+            return json.dumps({"explanation": "It names the thing, or not.", "answerable": verdict})
         case = prompt.rpartition("Text: ")[2]
         things = re.findall(r"The (\w+) costs", case)
         self.written.append(tuple(things))

@@ -76,15 +76,29 @@ class QuestionModel:
         if question in self.garbled:
             return "perhaps"
         verdict = question not in self.wrong and (name, question) not in self.wrong
-        if "Yes or No" in message:
-            return "Yes" if verdict else "No"
         return json.dumps({"explanation": "because", "answerable": verdict})
+
+
+class InLines(QuestionModel):
+    """Answers in labelled lines."""
+
+    def generate(self, prompts, draw, deliver, costs):
+        for index, prompt in enumerate(prompts):
+            head, case = prompt.messages[0]["content"], prompt.messages[-1]["content"]
+            if head.startswith("You are"):
+                questions = self.questions[next(name for name in TEXTS if f"About {name}" in case)]
+                numbered = [f"{number}. {question}" for number, question in enumerate(questions, start=1)]
+                text = "\n".join(["Questions:", *numbered] if questions else ["Questions: none"])
+            else:
+                wrong = any(question in case for question in self.wrong)
+                text = f"Explanation: so\nAnswerable: {'no' if wrong else 'yes'}"
+            deliver(index, LlmResponse((Text(text, True),), 7, 3))
 
 
 @contextmanager
 def questions_config(model, cache=None, **settings):
     """`QuestionsConfig` whose writer and judge are `model`."""
-    with patch("querylect.questions.build.open_llm", lambda config: Llm(model, cache)):
+    with patch("querylect.questions.asking.open_llm", lambda config: Llm(model, cache)):
         yield QuestionsConfig(**{"per_content": 3, **settings})
 
 

@@ -37,8 +37,6 @@ class AnswerabilityEntry(Strict):
     content: str
     """Id of the content that answers it."""
     source: Source
-    judged: bool
-    """Whether the judge, or a person, says so."""
 
 
 class Content(Strict):
@@ -63,9 +61,9 @@ class Description(Strict):
     """The corpus hash that an index of the questions must have."""
     questions: int
     asked: dict[str, object]
-    """What the answers of writer and judge depend on: models, prompt versions, settings; {} where nothing was asked."""
+    """Models and prompt versions; {} where nothing was asked."""
     settings: dict[str, object]
-    """How the answers were processed: down-sampling, extension, limit."""
+    """Those of `questions`."""
     counts: dict[str, int]
     costs: dict[str, int | None]
     """Calls and tokens behind all answers that are kept; None where an endpoint did not say."""
@@ -105,14 +103,14 @@ class QuestionIndex:
 def open_question_index(path: str | Path) -> QuestionIndex:
     """Open a question index without reading its files. IndexFolderError if the folder holds none."""
     folder = Path(path).expanduser()
-    remedy = f"Write the questions: querylect index questions CONFIG --to {shlex.quote(str(folder))} [--overwrite]."
+    remedy = f"Write the questions: querylect index questions CONFIG --to {shlex.quote(str(folder))}."
     return QuestionIndex(folder, read_description(folder / DESCRIPTION, Description, remedy))
 
 
 def verify_question_index(path: str | Path) -> QuestionIndex:
     """Open a question index and compare the sha256 of every file. Raises IndexFolderError."""
     opened = open_question_index(path)
-    verify_files(opened.path, opened.description.files, "Write it again: querylect index questions --overwrite.")
+    verify_files(opened.path, opened.description.files, "Write it again: querylect index questions.")
     return opened
 
 

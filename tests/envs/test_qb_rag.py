@@ -21,7 +21,7 @@ from querylect.envs.retrievers.open import verify_indexes
 from querylect.envs.retrievers.question_index import open_question_index
 from querylect.envs.server.app import create_app
 from querylect.errors import IndexFolderError
-from querylect.questions.build import write_question_index
+from querylect.questions.index import write_question_index
 from querylect.rewriters.direct import QUESTION_INDEX, query_form
 from querylect.rewriters.retriever_info import RetrieverInfo
 
@@ -185,8 +185,8 @@ def test_the_command_line_goes_from_questions_to_a_verified_index(tmp_path, corp
             main(["index", *arguments])
         assert not ended.value.code
     stdout = capsys.readouterr().out
-    assert "1 questions of 6 contents, 5 of which have none" in stdout
-    assert "0 calls, 0 tokens read, 0 written" in stdout
+    assert "contents without a question: 5" in stdout
+    assert "questions: 1" in stdout
     assert f"{corpus.index}: 6 documents, every file as its meta.json says" in stdout
     with pytest.raises(SystemExit) as ended:
         main(["index", "questions", "demo"])

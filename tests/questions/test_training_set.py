@@ -3,7 +3,6 @@
 import json
 import re
 from collections import Counter
-from contextlib import closing, contextmanager
 from unittest.mock import patch
 
 import pytest
@@ -19,15 +18,13 @@ from querylect.envs.build import build_index
 from querylect.errors import DataError
 from querylect.llms.access import Llm
 from querylect.llms.cache import ReplyCache
-from querylect.questions.drafting import WIDEN
-from querylect.questions.plan import divide, neighbours, plan_questions
-from querylect.questions.quality import WrittenQuestion, copied, quality_by_style, quality_lines
-from querylect.questions.styles import with_typos
-from querylect.questions.training_set import write_training_set
+from querylect.questions.plan import WrittenQuestion, neighbours, plan_questions, split_counts, split_documents
+from querylect.questions.quality import copied, quality_by_style, quality_lines
+from querylect.questions.training_set import WIDEN, write_training_set
+from querylect.questions.typos import with_typos
 
 from ..handbook import THINGS, Author, save_handbook
 from ..jsonl import read_jsonl
-from ..raising import refused
 
 COUNT = 60
 
@@ -43,16 +40,12 @@ def corpus(tmp_path_factory):
     return folder / "corpus", env
 
 
-@contextmanager
-def writing(author, cache):
-    with patch("querylect.questions.build.open_llm", lambda config: Llm(author, cache)):
-        yield QuestionsConfig(judge_form="yes_no", words=100)
-
-
 def write(author, corpus, target, test=None, cache=None, **settings):
-    with writing(author, cache) as config:
+    """The quality of all questions."""
+    with patch("querylect.questions.asking.open_llm", lambda config: Llm(author, cache and ReplyCache(cache))):
         synthetic = SyntheticConfig(**{"count": COUNT, **settings})
-        return write_training_set(config, synthetic, corpus[1], corpus[0], target, test)
+        write_training_set(QuestionsConfig(words=100), synthetic, corpus[1], corpus[0], target, test)
+    return json.loads((target / "quality.json").read_text())[-1]
 
 
 def rows(folder):
@@ -74,12 +67,12 @@ def documents_of_splits(folder, corpus):
 
 
 def test_questions_of_every_style_have_their_passages_as_judgements(tmp_path, corpus):
-    training_set = write(Author(), corpus, tmp_path / "set")
+    quality = write(Author(), corpus, tmp_path / "set")
     dataset = load_beir(tmp_path / "set")
     assert set(dataset.splits) == {"train", "validation", "test"}
-    assert Counter(row["style"] for row in rows(tmp_path / "set")).keys() == set(STYLES)
-    texts = {document.id: document.text for document in dataset.corpus}
     styles = {row["_id"]: row for row in rows(tmp_path / "set")}
+    assert Counter(row["style"] for row in styles.values()).keys() == set(STYLES)
+    texts = {document.id: document.text for document in dataset.corpus}
     for split in dataset.splits.values():
         for question in split.questions:
             row = styles[question.id]
@@ -88,33 +81,27 @@ def test_questions_of_every_style_have_their_passages_as_judgements(tmp_path, co
             mentioned = [name for name, common in THINGS.items() if common in re.findall(r"\w+", question.text)]
             if row["style"] != "typo":
                 assert all(any(f"The {name} costs" in texts[d] for d in split.qrels[question.id]) for name in mentioned)
-    everything = training_set.quality[-1]
-    assert (everything.style, everything.requested, everything.written) == ("all", COUNT, COUNT)
-    assert everything.answerable == 1
-    assert sum(training_set.questions.values()) == everything.kept
-    assert json.loads((tmp_path / "set" / "quality.json").read_text())[-1]["kept"] == everything.kept
+    assert (quality["style"], quality["requested"], quality["written"], quality["answerable"]) == (
+        "all",
+        COUNT,
+        COUNT,
+        1,
+    )
+    assert sum(len(split.questions) for split in dataset.splits.values()) == quality["kept"]
     meta = json.loads((tmp_path / "set" / "meta.json").read_text())
     assert meta["writer"] == {"model": "author"}
     assert meta["costs"]["calls"] > 0
-
-
-def test_no_document_has_judgements_in_two_splits(tmp_path, corpus):
-    write(Author(), corpus, tmp_path / "set")
     of_split = documents_of_splits(tmp_path / "set", corpus)
-    assert of_split["train"].isdisjoint(of_split["validation"] | of_split["test"])
-    assert of_split["validation"].isdisjoint(of_split["test"])
+    assert sum(map(len, of_split.values())) == len(set.union(*of_split.values())), "no document in two splits"
     assert len(of_split["train"]) > len(of_split["test"]) > 0
-    assert overlap(load_beir(tmp_path / "set")) == []
+    assert overlap(dataset) == []
 
 
 def test_unanswerable_questions_are_dropped_and_counted(tmp_path, corpus):
     bad = [name for number, name in enumerate(THINGS) if number % 2]  # one of the two sections of each file
-    training_set = write(Author(bad=bad), corpus, tmp_path / "set", styles=["question", "keyword"], count=40)
-    everything = training_set.quality[-1]
-    assert everything.written == 40
-    assert everything.answerable == 0.5
-    assert everything.kept == 20
-    assert everything.repeated == pytest.approx(19 / 40), "the same wrong question twenty times"
+    quality = write(Author(bad=bad), corpus, tmp_path / "set", styles=["question", "keyword"], count=40)
+    assert (quality["written"], quality["answerable"], quality["kept"]) == (40, 0.5, 20)
+    assert quality["repeated"] == pytest.approx(19 / 40), "the same wrong question twenty times"
     assert not any("moon" in row["text"] for row in rows(tmp_path / "set"))
 
 
@@ -122,25 +109,23 @@ class Generous(Author):
     """Judges that every text answers every question."""
 
     def reply(self, prompt):
-        answer = super().reply(prompt)
-        return "Yes" if answer == "No" else answer
+        return super().reply(prompt).replace("false", "true")
 
 
-def test_similar_passages_that_answer_a_question_are_relevant_too(tmp_path, corpus):
-    training_set = write(Generous(), corpus, tmp_path / "set", styles=["question"])
-    assert 1 < training_set.quality[-1].judgements <= 1 + WIDEN
+def test_similar_passages_of_the_split_that_answer_a_question_are_relevant_too(tmp_path, corpus):
+    quality = write(Generous(), corpus, tmp_path / "set", styles=["question"])
+    assert 1 < quality["judgements"] <= 1 + WIDEN
     of_split = documents_of_splits(tmp_path / "set", corpus).values()
     assert sum(map(len, of_split)) == len(set.union(*of_split)), "only passages of the same split"
 
 
 def test_a_call_that_breaks_off_goes_on_with_the_replies_that_came(tmp_path, corpus):
-    uninterrupted, resumed = Author(), Author()
+    uninterrupted, resumed, cache = Author(), Author(), tmp_path / "replies.sqlite"
     write(uninterrupted, corpus, tmp_path / "whole")
-    with closing(ReplyCache(tmp_path / "replies.sqlite")) as cache, pytest.raises(ConnectionAbortedError):
+    with pytest.raises(ConnectionAbortedError):
         write(Author(stop_after=100), corpus, tmp_path / "set", cache=cache)
     assert not (tmp_path / "set").exists()
-    with closing(ReplyCache(tmp_path / "replies.sqlite")) as cache:
-        write(resumed, corpus, tmp_path / "set", cache=cache)
+    write(resumed, corpus, tmp_path / "set", cache=cache)
     calls = len(uninterrupted.written) + len(uninterrupted.judged)
     assert calls - len(resumed.written) - len(resumed.judged) == 100
     for name in ("queries.jsonl", "qrels/train.tsv", "qrels/dev.tsv", "qrels/test.tsv", "quality.json"):
@@ -149,9 +134,8 @@ def test_a_call_that_breaks_off_goes_on_with_the_replies_that_came(tmp_path, cor
 
 def test_without_a_judge_every_question_is_kept_for_its_own_passages(tmp_path, corpus):
     author = Author(bad=list(THINGS)[:1])
-    training_set = write(author, corpus, tmp_path / "set", judge=False, styles=["keyword"], count=20)
-    assert author.judged == []
-    assert training_set.quality[-1].answerable is None
+    quality = write(author, corpus, tmp_path / "set", judge=False, styles=["keyword"], count=20)
+    assert (author.judged, quality["answerable"]) == ([], None)
     splits = load_beir(tmp_path / "set").splits
     written_for = {row["_id"]: row["written_for"] for row in rows(tmp_path / "set")}
     assert sum("moon" in row["text"] for row in rows(tmp_path / "set")) == 1
@@ -168,50 +152,34 @@ class Repeats(Author):
 def test_a_question_of_two_splits_belongs_to_the_first_alone(tmp_path, corpus):
     write(Repeats(), corpus, tmp_path / "set", judge=False, styles=["question", "keyword"])
     splits = load_beir(tmp_path / "set").splits
-    repeated = [name for name, split in splits.items() if "What is the price?" in {q.text for q in split.questions}]
-    assert len(repeated) == 1
-    for split in splits.values():
-        assert set(split.qrels) == {question.id for question in split.questions}
+    assert sum("What is the price?" in {q.text for q in split.questions} for split in splits.values()) == 1
+    assert all(set(split.qrels) == {question.id for question in split.questions} for split in splits.values())
 
 
-def test_users_questions_are_the_test_and_their_documents_get_no_question(tmp_path, corpus):
-    folder, _ = corpus
-    passages = load_beir(folder).corpus
-    bike, canteen = passage_about("velocipede", corpus), passage_about("refectory", corpus)
-    questions = [Question("u1", "bike rent?"), Question("u2", "Is a canteen or another canteen cheap")]
-    judged = {"u1": {bike: 1}, "u2": {canteen: 1}}
-    save_beir(Dataset("users", passages, {"test": Split(questions, judged)}), tmp_path / "users")
-    author = Author()
-    training_set = write(author, corpus, tmp_path / "set", tmp_path / "users")
-    dataset = load_beir(tmp_path / "set")
-    assert [question.id for question in dataset.splits["test"].questions] == ["u1", "u2"]
-    assert training_set.questions["test"] == 2
-    document_of = documents_of_passages(folder)
-    assert documents_of_splits(tmp_path / "set", corpus)["train"].isdisjoint({document_of[bike], document_of[canteen]})
-    assert not any("velocipede" in things or "refectory" in things for things in author.written)
-    save_beir(
-        Dataset("other", (Document("x", "", "y"),), {"test": Split(questions[:1], {"u1": {"x": 1}})}), tmp_path / "o"
-    )
-    with refused(DataError, tmp_path / "o", "chapter-0.md#1"):
-        write(Author(), corpus, tmp_path / "other", tmp_path / "o")
-
-
-def test_a_synthetic_question_that_users_ask_in_the_test_is_left_out(tmp_path, corpus):
+def test_users_questions_are_the_test_and_neither_they_nor_their_documents_are_trained_on(tmp_path, corpus):
     passages, bike = load_beir(corpus[0]).corpus, passage_about("velocipede", corpus)
     write(Author(), corpus, tmp_path / "plain")
-    written_for = {row["text"]: row["written_for"][0] for row in rows(tmp_path / "plain")}
-    shared_text = next(
-        text for text, passage in written_for.items() if passage.partition("#")[0] != bike.partition("#")[0]
+    document_of = documents_of_passages(corpus[0])
+    asked = next(
+        row["text"] for row in rows(tmp_path / "plain") if document_of[row["written_for"][0]] != document_of[bike]
     )
-    users = Split([Question("u1", f"{shared_text}!!"), Question("u2", "bike")], {"u1": {bike: 1}, "u2": {bike: 1}})
+    users = Split([Question("u1", f"{asked}!!"), Question("u2", "bike rent?")], {"u1": {bike: 1}, "u2": {bike: 1}})
     save_beir(Dataset("users", passages, {"test": users}), tmp_path / "users")
-    training_set = write(Author(), corpus, tmp_path / "set", tmp_path / "users")
-    assert shared_text not in {row["text"] for row in rows(tmp_path / "set")}
-    assert [
-        (leak.question.text, leak.other.id) for leak in training_set.leaks if leak.question.text == shared_text
-    ] == [(shared_text, "u1")]
-    assert "leaks.jsonl" in "\n".join(training_set.lines())
-    assert read_jsonl(tmp_path / "set" / "leaks.jsonl")[0]["of"]["split"] == "test"
+    author = Author()
+    write(author, corpus, tmp_path / "set", tmp_path / "users")
+    dataset = load_beir(tmp_path / "set")
+    assert [question.id for question in dataset.splits["test"].questions] == ["u1", "u2"]
+    assert document_of[bike] not in documents_of_splits(tmp_path / "set", corpus)["train"]
+    assert not any("velocipede" in things for things in author.written)
+    assert asked not in {row["text"] for row in rows(tmp_path / "set")}
+    leaks = read_jsonl(tmp_path / "set" / "leaks.jsonl")
+    assert [leak["of"] for leak in leaks if leak["text"] == asked] == [
+        {"split": "test", "_id": "u1", "text": f"{asked}!!"}
+    ]
+    other = Dataset("other", (Document("x", "", "y"),), {"test": Split([Question("u", "z")], {"u": {"x": 1}})})
+    save_beir(other, tmp_path / "other")
+    with pytest.raises(DataError):
+        write(Author(), corpus, tmp_path / "new", tmp_path / "other")
 
 
 def words_of(number):
@@ -223,15 +191,14 @@ def test_a_plan_keeps_documents_apart_and_asks_nothing_twice(documents, passages
     styles = list(dict.fromkeys(styles))
     corpus = [words_of(number) for number in range(max(documents, passages))]
     document_of = {passage.id: f"d{number % documents}" for number, passage in enumerate(corpus)}
-    config = SyntheticConfig(count=count, styles=styles)
-    partition = divide(corpus, document_of, config)
-    assert set(partition.split_of.values()) == {"train", "validation", "test"}
-    assert sum(map(len, partition.passages.values())) == len(corpus)
-    following = neighbours(sorted(corpus, key=lambda item: document_of[item.id]), document_of)
-    planned = plan_questions(partition, config, lambda passage, split: following.get(passage.id))
+    split_of = split_documents(corpus, document_of)
+    assert set(split_of.values()) == {"train", "validation", "test"}
+    assert set(split_of) == set(document_of.values())
+    drawn = {name: [p for p in corpus if split_of[document_of[p.id]] == name] for name in split_of.values()}
+    planned = plan_questions(drawn, split_counts(drawn, count), styles, neighbours(corpus, document_of))
     assert len({(question.style, question.passages[0].id) for question in planned}) == len(planned) <= max(count, 3)
     for question in planned:
-        assert {partition.split_of[document_of[passage.id]] for passage in question.passages} == {question.split}
+        assert {split_of[document_of[passage.id]] for passage in question.passages} == {question.split}
         assert len({passage.id for passage in question.passages}) == (2 if question.style == "multi_hop" else 1)
 
 
@@ -250,17 +217,31 @@ def test_typos_change_longer_words_alone(text, seed):
 
 def test_what_a_question_copies():
     assert copied("When do members pay the fee?", "Members pay the fee at noon.") == (4 / 6, 4)
-    assert copied("fee", "no such word") == (0, 0)
-    assert copied("?!", "text") == (0, 0)
-    quality = quality_by_style(
+    assert copied("fee", "no such word") == copied("?!", "text") == (0, 0)
+
+
+def test_quality_counts_and_means_by_style():
+    passages = (Document("p", "", "it is"),)
+    vague, keyword, everything = quality_by_style(
         [
-            WrittenQuestion("vague", "what is it", "it is", True, 2),
-            WrittenQuestion("vague", "What is it?", "it is", True),
-            WrittenQuestion("keyword", "", "it is"),
-        ]
+            WrittenQuestion("train", "vague", passages, "x", "", "what is it", True, (), 2),
+            WrittenQuestion("train", "vague", passages, "x", "", "What is it?", True),
+            WrittenQuestion("train", "keyword", passages),
+        ],
+        100,
     )
-    vague, keyword, everything = quality
-    assert (vague.requested, vague.written, vague.repeated, vague.kept, vague.judgements) == (2, 2, 0.5, 1, 2)
-    assert (keyword.requested, keyword.written, keyword.answerable, keyword.copied_run) == (1, 0, None, None)
-    assert everything.requested == 3
-    assert quality_lines(quality)[3].startswith("| keyword | 1 | 0 | – |")
+    assert (vague["requested"], vague["written"], vague["repeated"], vague["kept"], vague["judgements"]) == (
+        2,
+        2,
+        0.5,
+        1,
+        2,
+    )
+    assert (keyword["requested"], keyword["written"], keyword["answerable"], keyword["copied_run"]) == (
+        1,
+        0,
+        None,
+        None,
+    )
+    assert everything["requested"] == 3
+    assert quality_lines([keyword])[2].startswith("| keyword | 1 | 0 | – |")

@@ -11,13 +11,11 @@ from querylect.data.beir import load_beir
 from querylect.envs.retrievers.question_index import open_question_index
 from querylect.errors import DataError
 from querylect.eval.tasks.items import read_items
-from querylect.questions.build import write_question_index
+from querylect.questions.index import write_question_index
 from querylect.questions.test_sets import write_test_set
 
 from ..question_models import QuestionModel, corpus, questions_config  # noqa: F401 (a fixture)
 from ..raising import refused
-
-pytestmark = pytest.mark.server
 
 HEAD = "What helps when my head hurts?"
 
@@ -53,26 +51,28 @@ def texts_of(folder):
     return {question.text: sorted(split.qrels[question.id]) for question in split.questions}
 
 
-def test_rephrased_questions_keep_their_contents_and_are_not_in_the_index(tmp_path, indexed):
+def test_rephrased_questions_keep_their_contents_and_are_not_in_the_index(tmp_path, indexed, capsys):
+    file = tmp_path / "qb.yaml"
+    file.write_text(yaml.safe_dump({"env": indexed.model_dump(mode="json")}))
     with questions_config(Rewords()) as config:
-        summary = write_test_set("rephrased", config, indexed, tmp_path / "rephrased")
-    contents = texts_of(tmp_path / "rephrased")
-    assert contents[f"In other words: {HEAD}"] == ["aspirin", "triptan"]
-    indexed_texts = {question.text for question in open_question_index(indexed.question_index.folder).questions()}
-    assert not indexed_texts & contents.keys()
-    assert (summary.questions, summary.repeated, summary.failed) == (len(indexed_texts) - 1, 1, 0), (
-        "one was repeated word for word"
-    )
-    assert len(load_beir(tmp_path / "rephrased").corpus) == 6, "all contents"
-    meta = json.loads((tmp_path / "rephrased" / "meta.json").read_text())
-    assert (meta["writer"], meta["prompt"]) == ({"model": "scripted"}, "qb-rag-rephrase-1")
-    with questions_config(Rewords()) as config:
+        with pytest.raises(SystemExit) as ended:
+            main(["index", "test-questions", str(file), "--kind", "rephrased", "--to", str(tmp_path / "set")])
+        assert ended.value.code in (0, None)
         some = write_test_set("rephrased", config, indexed, tmp_path / "some", limit=3)
-        assert some.questions + some.repeated == 3
+        assert some["questions"] + some["repeated"] == 3
         with refused(DataError, tmp_path / "some"):
             write_test_set("rephrased", config, indexed, tmp_path / "some", limit=3)
-    paper = load_paper("qb_rag", [f"tasks.rephrase.data={tmp_path / 'rephrased'}"])
-    assert len(read_items("rephrase", paper.tasks["rephrase"], None, 0).items) == summary.questions
+    assert "1 that stand in the index" in capsys.readouterr().out
+    contents = texts_of(tmp_path / "set")
+    assert contents[f"In other words: {HEAD}"] == ["aspirin", "triptan"]
+    texts = {question.text for question in open_question_index(indexed.question_index.folder).questions()}
+    assert not texts & contents.keys()
+    assert len(contents) == len(texts) - 1, "one was repeated word for word"
+    assert len(load_beir(tmp_path / "set").corpus) == 6, "all contents"
+    meta = json.loads((tmp_path / "set" / "meta.json").read_text())
+    assert meta["writer"] == {"model": "scripted"}
+    paper = load_paper("qb_rag", [f"tasks.rephrase.data={tmp_path / 'set'}"])
+    assert len(read_items("rephrase", paper.tasks["rephrase"], None, 0).items) == len(contents)
 
 
 def test_new_questions_are_others_that_the_content_answers(tmp_path, indexed):
@@ -84,23 +84,11 @@ def test_new_questions_are_others_that_the_content_answers(tmp_path, indexed):
     )
     model.wrong.add("Who found insulin?")
     with questions_config(model) as config:
-        summary = write_test_set("new", config, indexed, tmp_path / "new")
+        counts = write_test_set("new", config, indexed, tmp_path / "new")
     assert texts_of(tmp_path / "new") == {
         "Does aspirin upset the stomach?": ["aspirin"],
         "Is triptan for children?": ["triptan"],
     }
-    assert (summary.questions, summary.dropped, summary.repeated, summary.failed) == (2, 1, 1, 2)
+    assert counts == {"questions": 2, "dropped": 1, "repeated": 1, "failed": 2}
     assert model.listed["aspirin"].startswith(f"- {HEAD}\n- What is aspirin for?")
     assert model.listed["word"].startswith("(none)")
-
-
-def test_the_commands(tmp_path, indexed, capsys):
-    file = tmp_path / "qb.yaml"
-    file.write_text(yaml.safe_dump({"env": indexed.model_dump(mode="json")}))
-    with questions_config(Rewords()), pytest.raises(SystemExit) as ended:
-        main(["index", "test-questions", str(file), "--kind", "rephrased", "--to", str(tmp_path / "set")])
-    assert ended.value.code in (0, None)
-    assert "1 that stand in the index" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        main(["index", "test-questions", str(file), "--kind", "odd", "--to", str(tmp_path / "set")])
-    assert "'odd'" in capsys.readouterr().err
