@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ..command_options import Verbose
-from ..errors import ConfigError
+from ..errors import ConfigError, IncompleteError
 from ..logs import set_up_logging
 
 app = typer.Typer()
@@ -44,18 +44,13 @@ def sweep(
     set_up_logging(verbose)
     if not values:
         raise ConfigError("nothing is swept. Give values, as --set train.learning_rate=1e-5,1e-4.")
-    asked = {"at-once": at_once, "nodes": nodes, "gpus": gpus, "time": time, "partition": partition, "account": account}
-    for_slurm = [f"--{option}" for option, value in asked.items() if value is not None]
-    if for_slurm and not slurm:
-        raise ConfigError(f"{', '.join(for_slurm)} are for --slurm. Add it, or leave them out.")
-    from .runs import jobs_of_sweep, plan_sweep
-    from .values import swept_values
+    from .runs import plan_sweep
 
-    plan = plan_sweep(config, arguments or (), swept_values(values), name)
+    plan = plan_sweep(config, arguments or (), values, name)
     if slurm and not table:
         from ..slurm.launch import LaunchOptions, describe, submit
 
-        jobs = jobs_of_sweep(plan, evaluate, at_once)
+        jobs = plan.jobs(evaluate, at_once)
         chains = jobs.chains(LaunchOptions(nodes, gpus, time, partition, account))
         if dry_run:
             typer.echo(describe([job for chain in chains for job in chain]), nl=False)
@@ -64,16 +59,18 @@ def sweep(
         for number, job in submit(jobs.training, chains, "aftercorr"):
             typer.echo(f"{number} {job}")
         return
-    from .local import commands_of, refuse_failed, run_sweep
-    from .table import write_table
-
     if dry_run:
         for run in plan.runs:
-            commands = [shlex.join(["querylect", *command]) for command in commands_of(run, evaluate)]
+            commands = [shlex.join(["querylect", *command]) for command in run.commands(evaluate)]
             typer.echo(f"{run.name}: {' && '.join(commands) or 'finished'}")
         return
+    from .local import run_sweep
+    from .table import write_table
+
     failed = {} if table else run_sweep(plan, evaluate, lambda line: typer.echo(line, err=True))
-    path = write_table(plan, failed)
-    typer.echo(path.read_text(encoding="utf-8"), err=True, nl=False)
+    path, lines = write_table(plan, failed)
+    typer.echo("\n".join(lines), err=True)
     typer.echo(path)
-    refuse_failed(plan, failed)
+    if failed:
+        names = ", ".join(f"{run} (exit code {code})" for run, code in failed.items())
+        raise IncompleteError(f"{len(failed)} of {len(plan.runs)} runs failed: {names}. Rerun the command to go on.")

@@ -1,8 +1,8 @@
-"""The runs of a sweep: combinations of values and their names.
+"""The runs of a sweep: every combination of some values of settings, each a run of its own.
 
 OUTPUT/SWEEP/configs/RUN.yaml   the settings of each run
 OUTPUT/SWEEP/RUN                its run folder
-OUTPUT/SWEEP/sweep.md           the table of runs, also as sweep.csv
+OUTPUT/SWEEP/sweep.csv          the table of runs
 OUTPUT/SWEEP/logs               of jobs that were submitted to Slurm
 """
 
@@ -14,12 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..configs.load import dump_config, load_config
+from ruamel.yaml.error import YAMLError
+
+from ..configs.load import load_config
 from ..configs.schema import RunConfig
 from ..configs.section import as_name
+from ..configs.yaml12 import parse_yaml
 from ..errors import ConfigError
 from ..slurm.launch import SweepJobs
-from ..storage import data_sha256, write_text
+from ..storage import data_sha256
 from ..train.run_folder import changed_keys
 
 _LONGEST_NAME = 100
@@ -63,6 +66,12 @@ class SweepRun:
     def is_evaluated(self) -> bool:
         return all(path.is_file() for path in self.result_files.values())
 
+    def commands(self, evaluate: bool) -> list[list[str]]:
+        """What is left to do, as arguments of `querylect`."""
+        resume = ["--resume"] if self.is_started else []
+        train = [] if self.is_trained else [["train", str(self.config_file), *resume]]
+        return train + ([["eval", str(self.folder)]] if evaluate and not self.is_evaluated else [])
+
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
@@ -72,23 +81,32 @@ class SweepPlan:
     folder: Path
     runs: Sequence[SweepRun]
 
+    def jobs(self, evaluate: bool, at_once: int | None) -> SweepJobs:
+        """The runs that are not finished, for Slurm. Raises ConfigError if all of them are."""
+        training = {run.config_file: run.config for run in self.runs if not run.is_trained}
+        trained = [run.folder for run in self.runs if evaluate and run.is_trained and not run.is_evaluated]
+        if not (training or trained):
+            raise ConfigError(f"all {len(self.runs)} runs of {self.folder} are finished; --table writes their table.")
+        return SweepJobs(self.folder, training, trained, evaluate, at_once)
 
-def plan_sweep(
-    config: str, overrides: Sequence[str], swept: Mapping[str, Sequence[object]], name: str | None = None
-) -> SweepPlan:
-    """All runs of a sweep over `config` with fixed `overrides`: every combination of the `swept` values.
 
-    Raises ConfigError, before anything is written, if a run has invalid settings, or its folder holds a run of others.
+def plan_sweep(config: str, overrides: Sequence[str], swept: Sequence[str], name: str | None = None) -> SweepPlan:
+    """All runs of a sweep over `config` with fixed `overrides`: every combination of the `swept` values, each given as
+    KEY=A,B,C.
+
+    Raises ConfigError, before anything is written, for a text of another form, if a run has invalid settings, or if its
+    folder holds a run of others.
     """
+    values = dict(map(_values_of, swept))
     base = load_config(config, overrides)
     name = as_name(name) if name else f"{base.name}-sweep"
     output = f"{base.output.rstrip('/')}/{name}"
-    combinations = [dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())]
+    combinations = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
     runs = []
-    for values, run_name in zip(combinations, run_names(combinations), strict=True):
-        chosen = {"name": run_name, "output": output}
-        settings = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in (values | chosen).items()]
-        run = SweepRun(values, load_config(config, [*overrides, *settings]))
+    for combination, run_name in zip(combinations, run_names(combinations), strict=True):
+        chosen = combination | {"name": run_name, "output": output}
+        settings = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in chosen.items()]
+        run = SweepRun(combination, load_config(config, [*overrides, *settings]))
         if run.is_started and (changed := changed_keys(load_config(str(run.folder / "config.yaml")), run.config)):
             raise ConfigError(
                 f"{run.folder} was started with other settings: {'; '.join(changed[:5])}. Give the sweep another name "
@@ -98,18 +116,27 @@ def plan_sweep(
     return SweepPlan(name, Path(base.output).expanduser() / name, runs)
 
 
+def _values_of(text: str) -> tuple[str, list[object]]:
+    """A setting and its values. Raises ConfigError for a text that is no key with values, and for what a sweep sets."""
+    key, _, values = text.partition("=")
+    if key in ("name", "output"):
+        raise ConfigError(f"a sweep sets {key} itself. Leave it out, and name the sweep with --name.")
+    try:
+        parsed = parse_yaml(f"[{values}]")
+    except YAMLError:
+        parsed = []
+    if not (key and parsed):
+        raise ConfigError(f"--set {text!r} is no key with values. Write it as --set train.steps=20,40.")
+    return key, parsed
+
+
 def run_names(combinations: Sequence[Mapping[str, object]]) -> list[str]:
     """A name for each, of letters, digits, '.', '_' and '-': settings by their last parts, with their values.
 
     A name that would be too long, or be that of two combinations, ends in a hash of its own.
     """
-    keys = list(combinations[0]) if combinations else []
-    last_parts = Counter(key.rpartition(".")[2] for key in keys)
-    labels = {key: key if last_parts[key.rpartition(".")[2]] > 1 else key.rpartition(".")[2] for key in keys}
-    plain = [
-        as_name("-".join(f"{labels[key]}-{_as_words(value)}" for key, value in combination.items()))
-        for combination in combinations
-    ]
+    labelled = ([f"{key.rpartition('.')[2]}-{text_of(value)}" for key, value in row.items()] for row in combinations)
+    plain = [re.sub("-+", "-", as_name("-".join(words))).strip("-") for words in labelled]
     count = Counter(plain)
     return [
         f"{name[:_LONGEST_NAME]}-{data_sha256(combination)[:8]}"
@@ -119,27 +146,6 @@ def run_names(combinations: Sequence[Mapping[str, object]]) -> list[str]:
     ]
 
 
-def _as_words(value: object) -> str:
-    return re.sub(r"[^A-Za-z0-9._]+", "-", text_of(value)).strip("-")
-
-
 def text_of(value: object) -> str:
     """A value as it is typed: text as it stands, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def write_configs(runs: Sequence[SweepRun]) -> None:
-    """Write configs/RUN.yaml of each. Raises StorageError."""
-    for run in runs:
-        write_text(run.config_file, dump_config(run.config))
-
-
-def jobs_of_sweep(plan: SweepPlan, evaluate: bool, at_once: int | None) -> SweepJobs:
-    """The runs that are not finished, for Slurm. Raises ConfigError if all of them are."""
-    training = {run.config_file: run.config for run in plan.runs if not run.is_trained}
-    trained = [run.folder for run in plan.runs if evaluate and run.is_trained and not run.is_evaluated]
-    if not (training or trained):
-        raise ConfigError(
-            f"all {len(plan.runs)} runs of {plan.folder} are finished; --table instead of --slurm writes their table."
-        )
-    return SweepJobs(plan.folder, training, trained, evaluate, at_once)

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -20,9 +19,8 @@ from querylect.configs.section import Name
 from querylect.errors import ConfigError, StoppedError
 from querylect.slurm.launch import LaunchOptions, submit
 from querylect.sweep import local
-from querylect.sweep.local import commands_of, run_process
-from querylect.sweep.runs import jobs_of_sweep, plan_sweep, run_names
-from querylect.sweep.values import swept_values
+from querylect.sweep.local import run_process
+from querylect.sweep.runs import plan_sweep, run_names
 
 from ..command import end, programs
 from ..forked import Forked
@@ -35,7 +33,7 @@ GRID = ("train.learning_rate=1e-4,1e-3", "rollout.branching=[2,2],[4]")
 
 
 def plan(*values, overrides=()):
-    return plan_sweep("tiny", overrides, swept_values(values))
+    return plan_sweep("tiny", overrides, values)
 
 
 def command(*arguments):
@@ -95,11 +93,10 @@ def test_the_table_is_read_from_the_run_folders(capsys):
     (runs[1].folder / "results.json").write_text(json.dumps(results))
     started(runs[2])
     assert command("tiny", "--set", "seed=0,1,2", "--table") == 0
-    assert capsys.readouterr().out == "runs/tiny-sweep/sweep.md\n"
-    lines = Path("runs/tiny-sweep/sweep.md").read_text().splitlines()
-    assert lines[0] == "tiny-sweep: 2 of 3 runs are trained. Best validation: seed-1."
+    captured = capsys.readouterr()
+    assert captured.out == "runs/tiny-sweep/sweep.csv\n"
     steps = runs[2].config.train.steps
-    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[4:]]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in captured.err.splitlines()[2:]]
     assert cells == [
         ["seed-0", "0", "trained", "0.250", "2", "2.000", "–", "–", "–", "–"],
         ["**seed-1**", "1", "evaluated", "0.500", "2", "2.000", "0.300", "0.200", "0.900", "0.200"],
@@ -110,16 +107,11 @@ def test_the_table_is_read_from_the_run_folders(capsys):
     assert first["test ndcg@10"] == ""
 
 
-def test_settings_of_the_same_last_part_are_told_apart():
-    (name,) = run_names([{"a.limit": 1, "b.limit": -2, "seed": None}])
-    assert name == "a.limit-1-b.limit-2-seed-null"
-
-
 def test_a_finished_run_is_left_out_and_a_started_one_goes_on(workdir, capsys):
     runs = plan("seed=0,1,2").runs
     started(runs[0], final=True)
     started(runs[1])
-    assert [commands_of(run, evaluate=True) for run in runs] == [
+    assert [run.commands(evaluate=True) for run in runs] == [
         [["eval", "runs/tiny-sweep/seed-0"]],
         [["train", "runs/tiny-sweep/configs/seed-1.yaml", "--resume"], ["eval", "runs/tiny-sweep/seed-1"]],
         [["train", "runs/tiny-sweep/configs/seed-2.yaml"], ["eval", "runs/tiny-sweep/seed-2"]],
@@ -142,7 +134,7 @@ def started(run, final=False):
 def test_an_array_trains_one_run_per_task_and_evaluates_each_after_it(workdir):
     runs = plan(*GRID)
     started(runs.runs[1], final=True)
-    jobs = jobs_of_sweep(runs, evaluate=True, at_once=2)
+    jobs = runs.jobs(evaluate=True, at_once=2)
     (training, evaluation), (late,) = jobs.chains(LaunchOptions(time="2:00:00", partition="gpu"))
     assert [job.name for job in (training, evaluation, late)] == ["train", "eval", "eval-trained"]
     for job, tasks in ((training, "1-3%2"), (evaluation, "1-3%2"), (late, "1-1%2")):
@@ -168,7 +160,7 @@ def test_an_array_is_submitted_once_for_settings_that_stay(workdir, tmp_path, mo
     assert load_config("runs/tiny-sweep/configs/seed-1.yaml").seed == 1
 
     def submit_jobs(*grid, **more):
-        jobs = jobs_of_sweep(plan(*grid, **more), False, None)
+        jobs = plan(*grid, **more).jobs(False, None)
         submit(jobs.training, jobs.chains(LaunchOptions()))
 
     with refused(ConfigError, "runs/tiny-sweep/configs/seed-0.yaml"):
@@ -183,53 +175,30 @@ def test_an_array_is_submitted_once_for_settings_that_stay(workdir, tmp_path, mo
 
 RUN = """#!/usr/bin/env bash
 trap 'echo TERM >>told; exit 75' TERM
-trap 'echo INT >>told; exit 130' INT
 [ "$5" != fails ] || exit 7
 touch up
 while [ -p pipe ]; do read -t 0.1 <>pipe; done
 """
 
 
-@pytest.fixture
-def stand_in(workdir, monkeypatch):
-    """The folder with a stand-in of Python that notes the signals it gets."""
+def test_sigterm_is_handed_on_and_ends_the_sweep(workdir, monkeypatch):
     programs(workdir, python=RUN)
     os.mkfifo(workdir / "pipe")
     monkeypatch.setattr(sys, "executable", str(workdir / "python"))
-    return workdir
-
-
-@pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, StoppedError), (signal.SIGINT, KeyboardInterrupt)])
-def test_a_signal_is_handed_on_once_and_ends_the_sweep(stand_in, number, error):
     assert run_process(["train", "fails"], {}) == 7
 
     def stop_it():
-        until((stand_in / "up").exists)
-        os.kill(os.getpid(), number)
+        until((workdir / "up").exists)
+        os.kill(os.getpid(), signal.SIGTERM)
 
-    previous = signal.getsignal(number)
+    previous = signal.getsignal(signal.SIGTERM)
     stopper = threading.Thread(target=stop_it)
     stopper.start()
-    with pytest.raises(error):
-        run_process(["train", "endless"], {})
-    stopper.join()
-    assert (stand_in / "told").read_text() == f"{signal.Signals(number).name.removeprefix('SIG')}\n"
-    assert signal.getsignal(number) is previous
-
-
-def test_a_signal_that_comes_while_a_run_is_started_reaches_it(stand_in, monkeypatch):
-    start = subprocess.Popen
-
-    def interrupted(*arguments, **how):
-        process = start(*arguments, **how)
-        until((stand_in / "up").exists)
-        os.kill(os.getpid(), signal.SIGTERM)
-        return process
-
-    monkeypatch.setattr(subprocess, "Popen", interrupted)
     with pytest.raises(StoppedError):
         run_process(["train", "endless"], {})
-    assert (stand_in / "told").read_text() == "TERM\n"
+    stopper.join()
+    assert (workdir / "told").read_text() == "TERM\n"
+    assert signal.getsignal(signal.SIGTERM) is previous
 
 
 def test_a_run_that_fails_keeps_no_other_one_from_running(workdir, monkeypatch, capsys):
@@ -246,7 +215,7 @@ def test_a_run_that_fails_keeps_no_other_one_from_running(workdir, monkeypatch, 
         ("train", "seed-0"), ("eval", "seed-0"), ("train", "seed-1"), ("train", "seed-2"), ("eval", "seed-2"),
     ]  # fmt: skip
     captured = capsys.readouterr()
-    assert captured.out == "runs/tiny-sweep/sweep.md\n"
+    assert captured.out == "runs/tiny-sweep/sweep.csv\n"
     assert "1 of 3 runs failed: seed-1 (exit code 1)" in captured.err
     assert "failed (exit code 1)" in Path("runs/tiny-sweep/sweep.csv").read_text()
 
@@ -284,7 +253,7 @@ def test_runs_are_trained_evaluated_and_continued(sweep, tmp_path, capsys):
     """Slow, since five processes train or evaluate, each with its tracker, as in a user's sweep."""
     assert sweep("--eval") == [["train"], ["eval"]] * 2
     folder = tmp_path / "runs" / "seeds"
-    assert capsys.readouterr().out == f"{folder / 'sweep.md'}\n"
+    assert capsys.readouterr().out == f"{folder / 'sweep.csv'}\n"
     rows = list(csv.DictReader((folder / "sweep.csv").read_text().splitlines()))
     assert [(row["run"], row["seed"], row["state"]) for row in rows] == [
         ("seed-0", "0", "evaluated"), ("seed-1", "1", "evaluated"),
