@@ -56,8 +56,8 @@ class AnswersConfig(ReaderConfig):
 class AnswerRewardConfig(ReaderConfig):
     """The frozen reader whose answers are the reward (docs/answers_reward.md)."""
 
-    metric: Literal["accuracy", "f1", "em"] = "f1"
-    """Score of an answer, in [0, 1]; multiple choice has accuracy only."""
+    metric: Literal["cover_em", "f1", "em"] = "f1"
+    """Score of an answer, in [0, 1]; of multiple choice it is the accuracy."""
     gain: bool = True
     """Reward the gain over naive RAG: (1 + score − score with the raw question's documents) / 2. False: the score."""
     top: Annotated[int, Field(ge=1, le=1000)] = 5

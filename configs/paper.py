@@ -25,6 +25,9 @@ POOLED = "pooled"
 """Table column over the questions of all tasks together."""
 
 Style = Literal["reasoned", "short", "grounded"]
+MetricName = Literal[
+    "em", "cover_em", "precision", "recall", "f1", "rouge1", "rouge2", "rougeL", "bleu1", "bleu2", "bleu3", "bleu4"
+]
 JudgeName = Literal[
     "utility", "mimic", "relevancy", "declined", "faithfulness", "answer_relevancy", "guideline", "context_recall"
 ]
@@ -51,9 +54,9 @@ class TaskConfig(Section):
     content."""
     field: str = ""
     """Field of expertise in the reader's prompt, such as medical."""
-    metrics: list[str] | None = None
-    """open: em, accuracy, precision, recall, f1, rouge1, rouge2, rougeL, bleu1 to bleu4; None: em, accuracy and f1.
-    choice has only accuracy, content only exact_recovery."""
+    metrics: list[MetricName] | None = None
+    """open: metrics of the answer; None: em, cover_em (it contains a right answer) and f1. choice has only accuracy,
+    content only exact_recovery."""
     judges: list[JudgeName] = []
     """LLM judges of contexts and answers, in addition to the metrics (docs/papers.md)."""
 

@@ -177,7 +177,7 @@ class AnswerClient:
         for (index, result), reply in zip(present, self._ask(prompts), strict=True):
             if reply is not None:
                 gold, answer = self._gold.by_id[result.question_id], without_thinking(reply.texts[0].text).strip()
-                scores[index] = gold.score(answer, gold.option(answer), [self._metric])[self._metric]
+                scores[index] = gold.score(answer, [self._metric])[self._metric]
         return scores
 
     def _ask(self, prompts: Sequence[Prompt]) -> list[LlmResponse | None]:

@@ -36,7 +36,7 @@ from ..tasks.gold import Gold, GoldSet, gold_answers
 from ..tasks.reader import ANSWERS_VERSION, reader_prompt
 from ..tasks.records import keyed_records, open_journal, reader_name, refuse_silence
 from .sources import Contexts, Searches, known_questions, raw_searches, recorded_ndcg, recorded_searches
-from .table import SCORES, AnswerRecord, RowKey, markdown, tabulate_answers
+from .table import OPEN_METRICS, SCORES, AnswerRecord, RowKey, markdown, tabulate_answers
 
 PROMPTS_AT_ONCE = 256
 """Approximate number of prompts searched, asked and written together."""
@@ -236,7 +236,6 @@ def _record(case: AnswerCase, key: str, reply: LlmResponse | None) -> AnswerReco
     arm, top = case.row
     answer = reply.texts[0].text if reply is not None else None
     text = without_thinking(answer).strip() if answer is not None else None
-    option = case.gold.option(text) if text is not None else ""
     return AnswerRecord(
         system=arm.system,
         turn=arm.turn,
@@ -247,8 +246,8 @@ def _record(case: AnswerCase, key: str, reply: LlmResponse | None) -> AnswerReco
         answer=answer,
         missing="" if answer is not None else "no reply",
         cut=reply is not None and not reply.texts[0].finished,
-        chosen=option,
-        scores=case.gold.score(text, option, SCORES),
+        chosen=case.gold.letter(text or ""),
+        scores=dict.fromkeys(SCORES) | (case.gold.score(text, OPEN_METRICS) if text is not None else {}),
         ndcg=case.ndcg,
         prompt_tokens=reply.prompt_tokens if reply is not None else None,
         tokens=reply.tokens if reply is not None else None,

@@ -15,7 +15,8 @@ from ..tabulate import tabulate
 from ..tasks.metrics import TITLES
 from ..tasks.records import ReaderRecord, by_row
 
-SCORES = ("accuracy", "f1", "em")
+OPEN_METRICS = ("cover_em", "f1", "em")
+SCORES = ("accuracy", *OPEN_METRICS)
 FURTHER = ("ndcg", "documents", "prompt_tokens", "tokens")
 """What a row also has the mean of."""
 

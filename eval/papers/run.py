@@ -19,16 +19,15 @@ from ...rollouts.llms import open_llm
 from ...storage import only_command, write_text
 from ..placement import question_set, refuse_other
 from ..records import now, write_json
-from ..tasks.items import read_items
+from ..tasks.gold import read_items
 from ..tasks.judges import JUDGES
-from ..tasks.metrics import check_metrics
 from ..tasks.reader import GENERATOR_VERSION
 from ..tasks.records import open_journal, reader_name, refuse_silence
 from .knowledge_bases import check_systems, open_bases, rows_of
 from .records import PaperRecord
 from .results import PaperResults, tabulate_paper
 from .sweeps import draw_sweep, sweep_systems
-from .systems import PaperRun, SystemRun, answer_metrics
+from .systems import PaperRun, SystemRun
 from .tables import PaperPage
 
 
@@ -41,8 +40,6 @@ def run_paper(paper: PaperConfig, output: Path | None = None, overwrite: bool = 
     """
     systems = {**paper.systems, **sweep_systems(paper)}
     check_systems(paper, systems)
-    for task in paper.tasks.values():
-        check_metrics(answer_metrics(task))
     tasks = {}
     for name, task in paper.tasks.items():
         tasks[name] = read_items(name, task, paper.limit, paper.seed)

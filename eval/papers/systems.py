@@ -18,11 +18,9 @@ from ...methods.reading import SOURCES
 from ...methods.runner import MethodRun, Runner
 from ...storage import KeyedJournal, data_sha256
 from ...version import __version__
-from ..tasks.gold import Gold
-from ..tasks.items import Items
+from ..tasks.gold import Gold, Items
 from ..tasks.judges import JUDGES, Case, JudgeScore, Setting, judged
-from ..tasks.metrics import letter
-from ..tasks.reader import ReaderAnswer, generator_prompt, read_answer
+from ..tasks.reader import generator_prompt, read_answer
 from ..tasks.records import keyed_records
 from .knowledge_bases import KnowledgeBase, environment_of, naming, sources_of
 from .records import PaperRecord
@@ -33,7 +31,7 @@ _FORM = 5
 """Part of every key: to be raised where a record gets another meaning."""
 
 DEFAULT_STYLE: Mapping[str, Style] = {"choice": "reasoned", "open": "short", "content": "grounded"}
-OPEN_METRICS = ("em", "accuracy", "f1")
+OPEN_METRICS = ("em", "cover_em", "f1")
 
 
 def answer_metrics(task: TaskConfig) -> Sequence[str]:
@@ -110,7 +108,7 @@ class SystemRun:
         """The record of a question without verdicts, from the method's own answer or from the reader's reply."""
         outcome, spent = result.outcome, result.spent
         text, cut = None, False
-        answered: ReaderAnswer | None = None
+        answered: str | None = None
         if outcome.answer is not None and not outcome.failure:
             style: Style = "grounded" if self._style == "grounded" else "short"
             answered = read_answer(outcome.answer, item.question, style)
@@ -128,8 +126,8 @@ class SystemRun:
                 searched=bool(spent.searches),
                 failure=outcome.failure,
                 text=text,
-                answer=answered.answer if answered else None,
-                chosen=letter(answered.choice) if answered else "",
+                answer=answered,
+                chosen=item.letter(answered or ""),
                 cut=cut,
                 scores={},
                 judged={},
@@ -155,7 +153,9 @@ class SystemRun:
             ranked = record.searched and not record.failure
             recovered = float(bool(relevant & set(record.documents))) if ranked else None
             return replace(record, scores={"exact_recovery": recovered})
-        return replace(record, scores=item.score(record.answer, record.chosen, answer_metrics(self._config)))
+        metrics = answer_metrics(self._config)
+        scores = item.score(record.answer, metrics) if record.answer is not None else dict.fromkeys(metrics)
+        return replace(record, scores=scores)
 
     def _judge(
         self, items: Sequence[Gold], results: Sequence[MethodRun], records: Sequence[PaperRecord]

@@ -1,8 +1,9 @@
-"""Gold answers by question id, from JSON lines (docs/answers.md).
+"""Questions with their right answers, from JSON lines (docs/answers.md).
 
 A line has `_id` and either `answers`, a list of alternative right answers, or `answer`, a single one; both may also be
 in `metadata`, where BEIR puts them. Multiple choice also has `options`, a list of texts or an object from letter to
-text; `answer` is then the letter or the text of the right option.
+text; `answer` is then the letter or the text of the right option. For content questions, the qrels of a BEIR folder
+give the documents that answer each test question.
 """
 
 import string
@@ -12,17 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from ...configs.llm import ReaderConfig
+from ...configs.paper import TaskConfig
 from ...configs.schema import DatasetConfig, EnvironmentConfig
-from ...data.beir import beir_folder
+from ...data.beir import beir_folder, load_beir
 from ...data.history import parse_history
-from ...data.jsonl import identifier_of, plain_or_gzipped, read_records
+from ...data.jsonl import identifier_of, plain_or_gzipped, read_records, text_of
 from ...data.load import load_dataset
 from ...data.rows import refuse_list_text, strings_of
-from ...data.types import Document, Question
+from ...data.sampling import QuestionSample, draw, sampled
+from ...data.types import Document, Question, relevant
 from ...errors import ConfigError, DataError
 from ...storage import data_sha256
-from .choice import chosen
-from .metrics import letter, score_text
+from .metrics import normalise, score_text
+from .reader import chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +39,18 @@ class Gold:
     answers: tuple[str, ...] = ()
     """Open questions: alternative right answers."""
     contents: tuple[Document, ...] = ()
-    """Content questions of a paper: the documents that answer it."""
+    """Content questions: the documents that answer it."""
 
-    def option(self, answer: str) -> str:
-        """The letter of the option that an answer names; "" where it names none, and for open questions."""
-        return letter(chosen(answer, self.question.options)) if answer and self.right is not None else ""
+    def letter(self, answer: str) -> str:
+        """Multiple choice: the letter of the option that an answer names; "" where it names none."""
+        index = chosen(answer, self.question.options)
+        return "" if index is None else string.ascii_uppercase[index]
 
-    def score(self, answer: str | None, option: str, names: Sequence[str]) -> dict[str, float | None]:
-        """The metrics `names` of an answer that names the option with this letter, each in [0, 1].
-
-        None where the answer is missing, and for all but the accuracy of multiple choice. Raises as `score_text`.
-        """
-        if answer is None:
-            return dict.fromkeys(names)
+    def score(self, answer: str, names: Sequence[str]) -> dict[str, float]:
+        """The accuracy of an answer to multiple choice, else its metrics `names`; each in [0, 1]."""
         if self.right is not None:
-            return {name: float(option == letter(self.right)) if name == "accuracy" else None for name in names}
-        return dict(score_text(answer, self.answers, names))
+            return {"accuracy": float(self.letter(answer) == string.ascii_uppercase[self.right])}
+        return score_text(answer, self.answers, names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,26 +103,27 @@ def _defined_words(config: DatasetConfig) -> GoldSet:
     return GoldSet("the words that wordnet defines", by_id, 0)
 
 
-def read_gold(path: Path) -> GoldSet:
-    """Read a file of right answers. Lines without one, or with several parts of one answer, are counted and skipped.
+def read_gold(path: Path, options: Sequence[str] = ()) -> GoldSet:
+    """Read a file of right answers. `options` are those of every question of a file without them.
 
-    Raises DataError for a broken line, a duplicate id, an answer that is the text of a list, open questions mixed with
-    multiple choice, and a file without any right answer.
+    Lines without a right answer, or with several parts of one answer, are counted and skipped. Raises DataError for a
+    broken line, a duplicate id, an answer that is the text of a list, open questions mixed with multiple choice, and a
+    file without any right answer.
     """
     by_id: dict[str, Gold] = {}
     skipped = 0
     for number, row in read_records(path, "right answers, one question per line"):
+        line = f"{path}, line {number}"
         identifier = identifier_of(row, path, number)
         if identifier in by_id:
-            raise DataError(f"{path}, line {number}: the id {identifier!r} stands twice. Remove one of the two lines.")
-        gold = _gold(identifier, row, f"{path}, line {number}")
+            raise DataError(f"{line}: the id {identifier!r} stands twice. Remove one of the two lines.")
+        gold = _gold(identifier, row, path, number)
+        if gold is not None and gold.right is None and options:
+            gold = _with_options(gold, options)
         if gold is None:
             skipped += 1
-            continue
-        if "excluded_ids" in row:
-            excluded = tuple(strings_of(row, "excluded_ids", path, number))
-            gold = replace(gold, question=replace(gold.question, excluded=excluded))
-        by_id[identifier] = gold
+        else:
+            by_id[identifier] = gold
     if not by_id:
         raise DataError(
             f"{path} holds no right answer ({skipped} lines without one); expected a field 'answers' (a list of texts) "
@@ -134,14 +134,13 @@ def read_gold(path: Path) -> GoldSet:
     return GoldSet(str(path), by_id, skipped)
 
 
-def _gold(identifier: str, row: Mapping[str, Any], line: str) -> Gold | None:
-    metadata = row.get("metadata")
+def _gold(identifier: str, row: Mapping[str, Any], path: Path, number: int) -> Gold | None:
+    line, metadata = f"{path}, line {number}", row.get("metadata")
     row = {**metadata, **row} if isinstance(metadata, dict) else row
-    text = row.get("text", row.get("question", ""))
-    if not isinstance(text, str):
-        raise DataError(f"{line}: the question is {text!r}; expected a string. Correct it.")
+    text = text_of(row, "text" if "text" in row else "question", path, number, "")
+    excluded = tuple(strings_of(row, "excluded_ids", path, number)) if "excluded_ids" in row else ()
     try:
-        question = Question(identifier, text, history=parse_history(row.get("history")))
+        question = Question(identifier, text, history=parse_history(row.get("history")), excluded=excluded)
     except ValueError as error:
         raise DataError(f"{line}: {error}. Correct the line.") from error
     if row.get("options"):
@@ -156,17 +155,65 @@ def _gold(identifier: str, row: Mapping[str, Any], line: str) -> Gold | None:
 
 
 def _choice(question: Question, row: Mapping[str, Any], line: str) -> Gold:
-    options = row["options"]
-    letters = list(options) if isinstance(options, dict) else list(string.ascii_uppercase[: len(options)])
-    texts = list(options.values()) if isinstance(options, dict) else list(options)
-    if not 2 <= len(texts) <= 26 or not all(isinstance(value, str) for value in texts):
-        raise DataError(f"{line}: 'options' is {options!r}; expected 2 to 26 texts, or an object from letter to text.")
-    answer = row.get("answer")
-    matches = [index for index, option_letter in enumerate(letters) if option_letter == answer]
-    matches = matches or [index for index, option in enumerate(texts) if option == answer]
-    if len(matches) != 1:
+    options, answer = row["options"], row.get("answer")
+    if not isinstance(options, dict):
+        options = dict(zip(string.ascii_uppercase, options, strict=False))
+    named = [index for index, letter in enumerate(options) if letter == answer]
+    named = named or [index for index, text in enumerate(options.values()) if text == answer]
+    if len(named) != 1 or len(options) < 2:
         raise DataError(
-            f"{line}: 'answer' is {answer!r}; expected the letter ({', '.join(map(str, letters))}) or the text of one "
-            "option. Correct the line."
+            f"{line}: 'answer' is {answer!r}; expected the letter or the text of one of 2 to 26 options, which are "
+            f"{row['options']!r}."
         )
-    return Gold(replace(question, options=tuple(texts)), right=matches[0])
+    return Gold(replace(question, options=tuple(options.values())), right=named[0])
+
+
+def _with_options(gold: Gold, options: Sequence[str]) -> Gold | None:
+    """The question with common options; None where the answer is not exactly one of them."""
+    answers = {normalise(answer) for answer in gold.answers}
+    named = [index for index, option in enumerate(options) if normalise(option) in answers]
+    return Gold(replace(gold.question, options=tuple(options)), named[0]) if len(named) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """The questions of a task, and the number skipped for lack of a text or of a right answer."""
+
+    items: Sequence[Gold]
+    skipped: int
+    sample: QuestionSample | None = None
+    """Set where only a sample of them is asked."""
+
+
+def read_items(name: str, task: TaskConfig, limit: int | None, seed: int) -> Items:
+    """The usable questions of a paper's task, or a sample of `limit` of them drawn with `seed`.
+
+    Raises DataError where the data is missing (the message has its origin), of another kind, or without questions.
+    """
+    path = Path(task.data).expanduser()
+    if not path.exists():
+        raise DataError(f"{path}, the data of the task {name!r}, does not exist (tasks.{name}.data). {task.about}")
+    skipped = 0
+    if task.kind == "content":
+        items = _contents(path)
+    else:
+        gold = read_gold(path, task.options)
+        if gold.choice != (task.kind == "choice"):
+            found = "multiple choice" if gold.choice else "open questions"
+            raise DataError(f"{path} holds {found}, and tasks.{name}.kind is {task.kind!r}; see also .options.")
+        items = [entry for entry in gold.by_id.values() if entry.question.text.strip()]
+        skipped = gold.skipped + len(gold.by_id) - len(items)
+    if not items:
+        raise DataError(f"{path} holds no question that can be asked ({skipped} were passed over).")
+    selected = draw(items, limit, seed, id_of=lambda item: item.question.id)
+    return Items(selected, skipped, sampled(len(selected), len(items), limit, seed))
+
+
+def _contents(path: Path) -> list[Gold]:
+    dataset = load_beir(path, ["test"])
+    documents = {document.id: document for document in dataset.corpus}
+    split = dataset.splits["test"]
+    return [
+        Gold(question, contents=tuple(documents[name] for name in relevant(split.qrels[question.id])))
+        for question in split.questions
+    ]

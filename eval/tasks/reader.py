@@ -4,19 +4,19 @@
 choice: step by step and then a letter, as one JSON object (the MIRAGE template of the HCQR paper, figures 3 and 12; the
 CHR paper, section 3.3). Open questions: a short answer, or one after some thinking (the Misknow-RAG paper, section
 3.2). Content questions: a few sentences from the documents alone, or a refusal (the QB-RAG paper, appendix H.3). The
-wording is this project's own.
-Without documents the prompts do not mention any.
+wording is this project's own. Without documents the prompts do not mention any.
 """
 
+import re
+import string
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ...configs.paper import Style
 from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
-from ...llms.prose import behind_marks, marked_answers, without_end_of_turn, without_thinking
+from ...llms.prose import boxed, without_end_of_turn, without_thinking
 from ...rewriters.case import case_text, one_line
-from .choice import choice_fields, chosen
+from .metrics import normalise
 
 ANSWERS_VERSION, GENERATOR_VERSION = "answers-1", "generator-1"
 """Of the two prompts. Increase with every change of the wording: every result records it."""
@@ -50,49 +50,66 @@ _GROUNDED = (
 )
 _NONE_FOUND = "(no document was found)"
 
-
-@dataclass(frozen=True, slots=True)
-class ReaderAnswer:
-    """The parsed answer of the reader."""
-
-    answer: str
-    """The answer alone, or the full text where no marker is found."""
-    choice: int | None = None
-    """Multiple choice: the index of the named option; None where none is named, which counts as wrong."""
+_STATED = re.compile(
+    r"(?:^[\W_]*(?:(?:so|thus|the|my|final|correct),? )*answer|answer_choice)\b[\"'*_ ]*(?:[:：]|is\b ?[:：]?)"
+    r"[\"'*_ ]*\n?[\"'*_ ]*(?=(.*))",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""What follows "Answer:" or "The answer is" at the beginning of a line, or the JSON field of the prompt."""
+_LETTER = re.compile(r"\W*(?:option )?([A-Z])(?=\s*(?:$|[).:,;\]\"'}]))", re.IGNORECASE | re.MULTILINE)
 
 
 def reader_prompt(question: Question, documents: Sequence[Document], words: int) -> Prompt:
     """One user message, for chat templates without a system role; each document is cut to `words` words."""
-    passages = numbered(documents, words)
-    parts = [_DOCUMENTS if documents else _ALONE]
-    parts += [*passages, case_text(question), _CHOICE if question.options else _SHORT]
-    return Prompt((Message(role="user", content="\n\n".join(parts)),), ANSWERS_VERSION)
+    parts = [_DOCUMENTS if documents else _ALONE, *numbered(documents, words), case_text(question)]
+    return _prompt([*parts, _CHOICE if question.options else _SHORT], ANSWERS_VERSION)
 
 
 def generator_prompt(
     question: Question, documents: Sequence[Document], style: Style, words: int, field: str = ""
 ) -> Prompt:
     """One user message; each document is cut to `words` words, `field` is the expert's field."""
-    passages = numbered(documents, words)
-    if style == "grounded" and not passages:
-        passages = [_NONE_FOUND]
+    passages = numbered(documents, words) or ([_NONE_FOUND] if style == "grounded" else [])
+    if style == "grounded":
+        instruction = _GROUNDED
+    elif question.options:
+        instruction = _THINK_CHOICE if style == "reasoned" else _CHOICE
+    else:
+        instruction = _THINK_SHORT if style == "reasoned" else _SHORT
     parts = [
         (_EXPERT.format(field=field) if field else "") + (_TASK_WITH_DOCUMENTS if passages else _TASK),
         *(["Documents:\n" + "\n\n".join(passages)] if passages else []),
         case_text(question),
-        _instruction(bool(question.options), style),
+        instruction,
     ]
-    return Prompt((Message(role="user", content="\n\n".join(parts)),), f"{GENERATOR_VERSION}/{style}")
+    return _prompt(parts, f"{GENERATOR_VERSION}/{style}")
 
 
-def read_answer(text: str, question: Question, style: Style) -> ReaderAnswer:
-    """Parse the reader's text for a question, after removing thinking in <think> tags."""
+def read_answer(text: str, question: Question, style: Style = "grounded") -> str:
+    """The answer in a reader's text: without thinking; of an open question behind "Answer:", which begins a short
+    answer and ends a reasoned one."""
     reply = without_end_of_turn(without_thinking(text))
-    if question.options:
-        return ReaderAnswer((choice_fields(reply) or [reply])[-1], chosen(reply, question.options))
+    if question.options or style == "grounded":
+        return reply
     if style == "short":  # small models go on after it, with questions and answers of their own
-        return ReaderAnswer(behind_marks(reply))
-    return ReaderAnswer([reply, *(marked_answers(reply) if style == "reasoned" else [])][-1])
+        while stated := _STATED.match(reply):
+            reply = stated[1].strip(" *_\"'")
+        return reply
+    stated_answers = [said.strip(" *_\"'") for said in _STATED.findall(reply)]
+    return next((said for said in reversed([*boxed(reply), *stated_answers]) if said), reply)
+
+
+def chosen(answer: str, options: Sequence[str]) -> int | None:
+    """The index of the option that an answer names, by its letter or its words: in the last box, else behind the last
+    "Answer:", else at the beginning. None where it names none, which counts as wrong."""
+    answer = re.sub(r"[*`$]", "", answer)
+    said = (boxed(answer) or _STATED.findall(answer) or [answer])[-1]
+    words = [normalise(option) for option in options]
+    if words.count(normalise(said)) == 1:
+        return words.index(normalise(said))
+    letter = _LETTER.match(said)
+    index = string.ascii_uppercase.find(letter[1].upper()) if letter else -1
+    return index if 0 <= index < len(options) else None
 
 
 def numbered(documents: Sequence[Document], words: int) -> list[str]:
@@ -106,9 +123,5 @@ def shortened(document: Document, words: int) -> str:
     return " ".join(tokens[:words]) + ("…" if len(tokens) > words else "")
 
 
-def _instruction(choice: bool, style: Style) -> str:
-    if style == "grounded":
-        return _GROUNDED
-    if style == "reasoned":
-        return _THINK_CHOICE if choice else _THINK_SHORT
-    return _CHOICE if choice else _SHORT
+def _prompt(parts: Sequence[str], version: str) -> Prompt:
+    return Prompt((Message(role="user", content="\n\n".join(parts)),), version)

@@ -116,14 +116,14 @@ def test_every_system_reads_what_it_found(config, records, server):
     assert len(answers) == 5 * 3
     best = answers["trained", 2, 2, "q-head"]
     assert best["documents"][0] == "triptan"
-    assert (best["answer"], best["scores"]) == ("Triptan.", {"accuracy": 1.0, "f1": 1.0, "em": 1.0})
+    assert (best["answer"], best["scores"]) == ("Triptan.", {"accuracy": None, "cover_em": 1.0, "f1": 1.0, "em": 1.0})
     assert answers[NO_RAG, 0, 0, "q-head"]["answer"] == "a pill"
     assert answers["trained", 2, 1, "q-hidden"]["documents"] == [], "a wrong format reads no document"
     assert all(len(entry["documents"]) <= entry["top"] for entry in answers.values())
     results = json.loads((page.parent / "answers.json").read_text())
     rows = {(entry["system"], entry["top"]): entry for entry in results["systems"]}
-    assert rows["trained", 1]["scores"]["accuracy"] == pytest.approx(2 / 3)
-    assert rows[NO_RAG, 0]["scores"]["accuracy"] == 0
+    assert rows["trained", 1]["scores"]["cover_em"] == pytest.approx(2 / 3)
+    assert rows[NO_RAG, 0]["scores"]["cover_em"] == 0
     assert results["reader"] == {"endpoint": server.url, "model": "org/m", "extra": {}}
     assert results["notes"] == [
         "3 of 3 questions were asked; 0 lines of right answers are unusable.",
@@ -148,7 +148,7 @@ def test_missing_answers_are_left_out_and_asked_again(config, records, server):
     results = json.loads((page.parent / "answers.json").read_text())
     rows = {(entry["system"], entry["top"]): entry for entry in results["systems"]}
     assert (rows["trained", 1]["n"], rows["trained", 1]["missing"]) == (2, {"no reply": 1})
-    assert rows["trained", 1]["scores"]["accuracy"] == 0.5
+    assert rows["trained", 1]["scores"]["cover_em"] == 0.5
     server.always, request_count = None, len(server.bodies)
     answer_questions(config(), records)
     assert all(entry["answer"] is not None for entry in read_answers(page))

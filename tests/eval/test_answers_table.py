@@ -12,7 +12,7 @@ def record(system, top, question, value, **changes):
     values = {
         "system": system, "turn": 0 if system in (NO_RAG, "raw") else 2, "top": top, "question_id": question,
         "question": "?", "documents": ("d",) * top, "answer": None if missing else "x", "chosen": "", "cut": False,
-        "missing": "no reply" if missing else "", "scores": dict.fromkeys(("accuracy", "f1", "em"), value),
+        "missing": "no reply" if missing else "", "scores": dict.fromkeys(("accuracy", "cover_em", "f1", "em"), value),
         "ndcg": None if system == NO_RAG else 0.5, "prompt_tokens": 10, "tokens": 2, "key": f"{system}{top}{question}",
     }  # fmt: skip
     return AnswerRecord(**{**values, **changes})
@@ -68,20 +68,25 @@ def test_raw_is_compared_with_nothing_and_systems_with_raw_at_the_same_depth(rec
 
 
 def test_counts_of_cut_empty_and_undecided_answers():
-    scores = {"accuracy": 1.0, "f1": None, "em": None}
+    scores = {"accuracy": 1.0, "cover_em": None, "f1": None, "em": None}
     rows = [
         record("raw", 5, "a", 1.0, scores=scores, chosen="B", cut=True),
         record("raw", 5, "b", 1.0, scores={**scores, "accuracy": 0.0}, answer=" "),
     ]
     (row,) = tabulated(rows, "accuracy").rows
-    assert (row.cut, row.empty, row.no_choice, row.scores) == (1, 1, 1, {"accuracy": 0.5, "f1": None, "em": None})
+    assert (row.cut, row.empty, row.no_choice, row.scores) == (
+        1,
+        1,
+        1,
+        {"accuracy": 0.5, "cover_em": None, "f1": None, "em": None},
+    )
     (open_row,) = tabulated([record("raw", 5, "a", 1.0)]).rows
     assert open_row.no_choice == 0
 
 
 def test_the_page_says_it_all(records):
     page = markdown(tabulated(records), ["a note"], {"reader": "m"})
-    assert "| – | No retrieval |  | 37.5 | 37.5 | 37.5 |" in page
+    assert "| – | No retrieval |  | 37.5 | 37.5 | 37.5 | 37.5 |" in page
     assert "| top 5 | Raw question | 0.500 | 83.3 | 83.3 | 83.3 |" in page
     assert "| top 5 | Trained, turn 2 | raw question | +16.7 |" in page
     assert "- a note\n- reader: m\n" in page

@@ -114,9 +114,9 @@ def test_a_whole_paper(values, server, tmp_path):
     assert (hyde["means"]["calls"]["value"], hyde["means"]["searches"]["value"]) == (2, 1), "each sample is a call"
     assert [prompt.partition("-")[0] for prompt in hyde["prompts"]] == ["hyde"]
     open_row = row(results, "open", "rag")
-    assert {name: open_row["means"][name]["value"] for name in ("em", "accuracy", "f1")} == {
+    assert {name: open_row["means"][name]["value"] for name in ("em", "cover_em", "f1")} == {
         "em": 1,
-        "accuracy": 1,
+        "cover_em": 1,
         "f1": 1,
     }
     assert row(results, "open", "alone")["means"]["em"]["value"] == 0
@@ -340,7 +340,7 @@ def test_content_questions(values, server, small_environment, tmp_path):
 
 def test_what_is_missing_or_unknown_is_told_before_anything_is_asked(values, server, tmp_path):
     tasks = {**values["tasks"], "mcq": {"kind": "choice", "data": "nowhere.jsonl", "about": "From there."}}
-    with refused(DataError, "'mcq'", "From there.", "tasks.mcq.data=FILE"):
+    with refused(DataError, "'mcq'", "From there.", "tasks.mcq.data"):
         run(values, tmp_path / "out", tasks=tasks)
     for wrong, facts in (
         ({"method": "hydra"}, ["'hydra'", "'hyde'"]),

