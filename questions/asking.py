@@ -60,8 +60,8 @@ class QuestionModels:
         answers: dict[tuple[str, str], Structured[Form]] = {}
         for batch in in_batches(distinct, _BATCH):
             replies = ask_structured(llm, batch, form, SamplingParams(max_tokens=max_tokens), self._config.form)
-            for asked, answer in zip(batch, replies, strict=True):
-                answers[asked.task, asked.case] = answer
+            for request, answer in zip(batch, replies, strict=True):
+                answers[request.task, request.case] = answer
                 self._replies += answer.replies
             if self._progress is not None:
                 self._progress(len(answers), len(distinct))

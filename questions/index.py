@@ -38,14 +38,14 @@ from ..errors import DataError, IncompleteError
 from ..logs import Progress
 from ..storage import atomic_folder, data_sha256, logged_objects, only_command, restore_folder, write_lines
 from .asking import QuestionModels, open_models
-from .prompts import Written, prompt, shown, versions
+from .prompts import Written, excerpt, prompt, versions
 
-ASKED = "asked.jsonl"
+REPLIES = "replies.jsonl"
 """What writer and judge answered about each content, including what was dropped."""
 _MAX_FAILURE_CHARS = 2000
 
 Row = Mapping[str, Any]
-"""A line of asked.jsonl."""
+"""A line of replies.jsonl."""
 
 
 def write_question_index(
@@ -74,11 +74,11 @@ def write_question_index(
         vetted = _vetted(existing, hashes)
         if add is not None:
             rows, vetted = _still_valid(existing, hashes), [*vetted, *_vetted_in(add, hashes)]
-            asked, costs = (existing.description.asked, existing.description.costs) if existing else ({}, {})
+            models_info, costs = (existing.description.asked, existing.description.costs) if existing else ({}, {})
         else:
             with open_models(config, progress) as models:
                 rows = _ask(config, models, documents)
-                asked, costs = {**models.identity, "prompts": versions(["writer", "judge"])}, models.costs()
+                models_info, costs = {**models.identity, "prompts": versions(["writer", "judge"])}, models.costs()
         questions, answers = _matrix(rows, config.mean, len(documents), vetted)
         counts = _counts(rows, questions, answers, len(documents))
         if not questions:
@@ -91,14 +91,14 @@ def write_question_index(
         contents, rounds = _contents(existing, hashes)
         with atomic_folder(target) as folder:
             questions_hash = write_rows(folder, questions, answers, contents)
-            write_lines(folder / ASKED, map(json.dumps, rows))
+            write_lines(folder / REPLIES, map(json.dumps, rows))
             description = Description(
                 dataset=dataset.name,
                 licence=dataset.licence,
                 corpus_hash=corpus_hash(documents),
                 questions_hash=questions_hash,
                 questions=len(questions),
-                asked=asked,
+                asked=models_info,
                 settings=config.model_dump(mode="json", exclude={"writer", "judge"}),
                 counts=counts,
                 costs=costs,
@@ -116,7 +116,7 @@ def write_question_index(
 
 def _ask(config: QuestionsConfig, models: QuestionModels, documents: Sequence[Document]) -> list[Row]:
     """What writer and judge answer about each content; nothing about one with a missing reply."""
-    texts = [shown([document], config.words) for document in documents]
+    texts = [excerpt([document], config.words) for document in documents]
     prompts = [prompt("writer", Written, count=config.per_content, about=config.about, text=text) for text in texts]
     answers = models.generate(prompts, Written)
     proposed = [distinct(answer.value.questions) if answer.value else [] for answer in answers]
@@ -149,7 +149,7 @@ def _ask(config: QuestionsConfig, models: QuestionModels, documents: Sequence[Do
 
 def _still_valid(existing: QuestionIndex | None, hashes: Mapping[str, str]) -> list[Row]:
     """The rows of an existing index. Raises DataError if a content has changed since."""
-    rows = logged_objects(existing.path / ASKED) if existing is not None else []
+    rows = logged_objects(existing.path / REPLIES) if existing is not None else []
     for row in rows:
         if hashes.get(row["content"]) != row["hash"]:
             raise DataError(

@@ -84,16 +84,16 @@ def plan_questions(
     `partners` has second passages for questions about two; a passage without one gets a question of the next style.
     """
     planned: list[WrittenQuestion] = []
-    asked: set[tuple[str, Style]] = set()
+    used: set[tuple[str, Style]] = set()
     for split, passages in drawn.items():
         for number in range(min(counts[split], len(passages) * len(styles))):
             turn, index = divmod(number, len(passages))
             passage = passages[index]
             rotated = (styles[(index + turn + offset) % len(styles)] for offset in range(len(styles)))
             possible = (style for style in rotated if style != "multi_hop" or passage.id in partners)
-            style = next((style for style in possible if (passage.id, style) not in asked), None)
+            style = next((style for style in possible if (passage.id, style) not in used), None)
             if style is not None:
-                asked.add((passage.id, style))
+                used.add((passage.id, style))
                 second = (partners[passage.id],) if style == "multi_hop" else ()
                 planned.append(WrittenQuestion(split, style, (passage, *second)))
     return planned

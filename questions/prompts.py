@@ -80,7 +80,7 @@ def example_questions() -> frozenset[str]:
     )
 
 
-def shown(passages: Sequence[Document], limit: int) -> str:
+def excerpt(passages: Sequence[Document], limit: int) -> str:
     """Titles and texts of at most `limit` words together, an equal share of each passage."""
     share = max(1, limit // len(passages))
     return "\n\n".join(" ".join(passage.contents.split()[:share]) for passage in passages)

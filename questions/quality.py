@@ -11,7 +11,7 @@ from statistics import fmean
 from ..data.leakage import words
 from ..markdown_tables import markdown_table
 from .plan import WrittenQuestion
-from .prompts import shown
+from .prompts import excerpt
 
 QUALITY = "quality.json"
 _SHARES = {"answerable": "answerable", "repeated": "repeated", "copied_words": "in the passage"}
@@ -20,9 +20,9 @@ _LENGTHS = {"words": "words", "copied_run": "longest copy", "judgements": "relev
 Quality = dict[str, str | int | float | None]
 
 
-def quality_by_style(questions: Iterable[WrittenQuestion], words_shown: int) -> list[Quality]:
+def quality_by_style(questions: Iterable[WrittenQuestion], limit: int) -> list[Quality]:
     """A row for each style, in order of first appearance, and one for all ("all"); None where there is nothing to take
-    a mean of. `words_shown` is how many words of its passages the writer saw.
+    a mean of. `limit` is how many words of its passages the writer saw.
 
     `requested`, `written` (answers of the required form) and `kept` are counts. Shares of the written questions:
     `answerable` (None without a judge), `repeated` (the words of an earlier one), `copied_words` (mean share of a
@@ -36,7 +36,7 @@ def quality_by_style(questions: Iterable[WrittenQuestion], words_shown: int) -> 
         measured: dict[str, float] = {}
         if question.draft:
             text = words(question.text)
-            share, run = copied(question.text, shown(question.passages, words_shown))
+            share, run = copied(question.text, excerpt(question.passages, limit))
             measured = {"repeated": text in earlier, "words": len(question.text.split())}
             measured |= {"copied_words": share, "copied_run": run}
             measured |= {"answerable": question.answerable} if question.answerable is not None else {}

@@ -24,10 +24,10 @@ from ..llms.structured import FormPrompt
 from ..logs import Progress
 from ..storage import write_lines
 from .asking import QuestionModels, open_models, refuse_missing
-from .prompts import OneQuestion, prompt, shown, versions
+from .prompts import OneQuestion, excerpt, prompt, versions
 
 Kind = Literal["rephrased", "new"]
-_MAX_SHOWN = 50
+_MAX_LISTED = 50
 """Questions of a content that the prompt for a new one lists at most."""
 Drafts = tuple[list[tuple[str, Sequence[str]]], int]
 """A text and its relevant contents for each prompt, "" for a reply of another form; and how many new questions their
@@ -100,19 +100,19 @@ def _new(models: QuestionModels, words: int, index: QuestionIndex, chosen: Seque
     existing: dict[str, list[str]] = {}
     for answer in index.answers():
         existing.setdefault(answer.content, []).append(f"- {texts[answer.question]}")
-    shown_texts = [shown([content], words) for content in chosen]
-    listed = ["\n".join(existing.get(content.id, ["(none)"])[:_MAX_SHOWN]) for content in chosen]
+    excerpts = [excerpt([content], words) for content in chosen]
+    listed = ["\n".join(existing.get(content.id, ["(none)"])[:_MAX_LISTED]) for content in chosen]
     prompts = [
         prompt("new", OneQuestion, text=text, questions=questions)
-        for text, questions in zip(shown_texts, listed, strict=True)
+        for text, questions in zip(excerpts, listed, strict=True)
     ]
     drafts = _texts(models, prompts)
-    verdicts = models.judge([(draft, text) for draft, text in zip(drafts, shown_texts, strict=True) if draft])
+    verdicts = models.judge([(draft, text) for draft, text in zip(drafts, excerpts, strict=True) if draft])
     refuse_missing(verdicts)
     answerable = iter(verdict.value is not None and verdict.value.answerable for verdict in verdicts)
-    kept = [draft if draft and next(answerable) else "" for draft in drafts]
-    dropped = sum(bool(draft) for draft in drafts) - sum(map(bool, kept))
-    return [(draft, [content.id]) for draft, content in zip(kept, chosen, strict=True)], dropped
+    answered = [draft if draft and next(answerable) else "" for draft in drafts]
+    dropped = sum(bool(draft) for draft in drafts) - sum(map(bool, answered))
+    return [(draft, [content.id]) for draft, content in zip(answered, chosen, strict=True)], dropped
 
 
 def _texts(models: QuestionModels, prompts: Sequence[FormPrompt]) -> list[str]:

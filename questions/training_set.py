@@ -37,7 +37,7 @@ from ..logs import Progress
 from ..storage import write_lines
 from .asking import QuestionModels, open_models, refuse_missing
 from .plan import WrittenQuestion, neighbours, plan_questions, split_counts, split_documents
-from .prompts import STYLE_PROMPTS, OneQuestion, example_questions, prompt, shown, versions
+from .prompts import STYLE_PROMPTS, OneQuestion, example_questions, excerpt, prompt, versions
 from .quality import QUALITY, quality_by_style, quality_lines
 from .typos import with_typos
 
@@ -101,9 +101,9 @@ def write_training_set(
         if synthetic.judge:
             _judge(questions, models, config.words)
             _widen(questions, models, config.words, passages)
-    kept = [question for question in questions if question.text and (question.answerable or not synthetic.judge)]
-    taken = {question.id for question in users.splits["test"].questions} if users is not None else set[str]()
-    splits, by_question = _splits(kept, users.relevance_level if users is not None else 1, taken)
+    retained = [question for question in questions if question.text and (question.answerable or not synthetic.judge)]
+    reserved = {question.id for question in users.splits["test"].questions} if users is not None else set[str]()
+    splits, by_question = _splits(retained, users.relevance_level if users is not None else 1, reserved)
     if users is not None:
         splits["test"] = users.splits["test"]
     leaks = [*exact_leaks(splits), *near_leaks(splits)]
@@ -161,11 +161,11 @@ def _divided(
     """The corpus, divided by document, and its passages that can get a question."""
     document_of = documents_of_passages(corpus)
     judged = users.splits["test"].qrels.values() if users is not None else ()
-    taken = {document_of[name] for grades in judged for name in relevant(grades)}
+    reserved = {document_of[name] for grades in judged for name in relevant(grades)}
     usable = [
         passage
         for passage in by_id.values()
-        if document_of[passage.id] not in taken and word_count(passage.text) >= synthetic.min_words
+        if document_of[passage.id] not in reserved and word_count(passage.text) >= synthetic.min_words
     ]
     split_of = split_documents(usable, document_of, with_test=users is None)
     return Passages(by_id, document_of, split_of, environment), usable
@@ -185,7 +185,7 @@ def _planned(passages: Passages, usable: Sequence[Document], synthetic: Syntheti
         eligible = {passage.id for passage in usable}
         alone = [passage for of_split in drawn.values() for passage in of_split if passage.id not in partners]
         for passage, names in zip(
-            alone, passages.similar([shown([p], 32) for p in alone]) if alone else (), strict=True
+            alone, passages.similar([excerpt([p], 32) for p in alone]) if alone else (), strict=True
         ):
             split = passages.split(passage.id)
             others = (name for name in names if name != passage.id and name in eligible)
@@ -201,7 +201,7 @@ def _write_texts(questions: Sequence[WrittenQuestion], models: QuestionModels, c
             "question" if question.style == "typo" else question.style,
             OneQuestion,
             about=config.about,
-            text=shown(question.passages, config.words),
+            text=excerpt(question.passages, config.words),
         )
         for question in questions
     ]
@@ -219,16 +219,16 @@ def _write_texts(questions: Sequence[WrittenQuestion], models: QuestionModels, c
             question.text = with_typos(text, f"0 {text}") if question.style == "typo" else text
 
 
-def _judge(questions: Sequence[WrittenQuestion], models: QuestionModels, words_shown: int) -> None:
+def _judge(questions: Sequence[WrittenQuestion], models: QuestionModels, limit: int) -> None:
     """Ask the judge whether their passages answer the questions. Raises IncompleteError."""
     written = [question for question in questions if question.draft]
-    verdicts = models.judge([(question.draft, shown(question.passages, words_shown)) for question in written])
+    verdicts = models.judge([(question.draft, excerpt(question.passages, limit)) for question in written])
     refuse_missing(verdicts)
     for question, verdict in zip(written, verdicts, strict=True):
         question.answerable = verdict.value.answerable if verdict.value else None
 
 
-def _widen(questions: Sequence[WrittenQuestion], models: QuestionModels, words_shown: int, passages: Passages) -> None:
+def _widen(questions: Sequence[WrittenQuestion], models: QuestionModels, limit: int, passages: Passages) -> None:
     """Ask the judge about similar passages of the same split. Raises IncompleteError, and as `Passages.similar`."""
     answerable = [question for question in questions if question.answerable]
     if not answerable:
@@ -243,9 +243,7 @@ def _widen(questions: Sequence[WrittenQuestion], models: QuestionModels, words_s
             if passages.split(name) == question.split and passages.by_id[name] not in question.passages
         ][:WIDEN]
     ]
-    verdicts = models.judge(
-        [(question.draft, shown([passages.by_id[name]], words_shown)) for question, name in similar]
-    )
+    verdicts = models.judge([(question.draft, excerpt([passages.by_id[name]], limit)) for question, name in similar])
     refuse_missing(verdicts)
     for (question, name), verdict in zip(similar, verdicts, strict=True):
         if verdict.value and verdict.value.answerable:
@@ -253,9 +251,9 @@ def _widen(questions: Sequence[WrittenQuestion], models: QuestionModels, words_s
 
 
 def _splits(
-    questions: Sequence[WrittenQuestion], grade: int, taken: Container[str]
+    questions: Sequence[WrittenQuestion], grade: int, reserved: Container[str]
 ) -> tuple[dict[str, Split], dict[str, WrittenQuestion]]:
-    """The splits, and the question behind each id; `grade` is that of every judgement, `taken` are ids in use.
+    """The splits, and the question behind each id; `grade` is that of every judgement, `reserved` are ids in use.
 
     Questions of one split with the same words are one question, relevant to the passages of all; of two splits the
     first one keeps it.
@@ -268,7 +266,7 @@ def _splits(
         text = words(question.text)
         if text not in ids:
             number += 1
-            while f"{question.style}-{number}" in taken:
+            while f"{question.style}-{number}" in reserved:
                 number += 1
             ids[text] = f"{question.style}-{number}"
             by_id[ids[text]] = question

@@ -1,23 +1,16 @@
 """`querylect adapt`: from a folder of documents to an export, with a served writer and a tiny policy, and resumed."""
 
 import json
-from pathlib import Path
 
 import pytest
-from querylect.adapt.adapt import adapt
-from querylect.adapt.stages import AdaptOptions, config_in, stages_of
 from querylect.cli import main
-from querylect.configs.load import dump_config, load_config
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.errors import ConfigError, DataError
 from querylect.inference.rewriter import Rewriter
-from querylect.logs import progress_bar
 
 from ..chat_server import ChatServer, last_user, serving
 from ..forked import Forked
 from ..handbook import Author, save_handbook, short_run
-from ..raising import refused
 from ..waiting import until
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.usefixtures("service_in_thread")]
@@ -84,53 +77,34 @@ def test_a_second_call_does_nothing_and_prints_the_same_paths(adapted, arguments
     assert (adapted / "runs" / "handbook" / "metrics.jsonl").read_bytes() == metrics
 
 
-def test_a_finished_stage_is_not_taken_for_one_with_other_settings(adapted, arguments, tmp_path):
-    def call(*changes, **options):
-        source, settings = arguments[0], [argument for argument in arguments if "=" in argument]
-        values = {"words": 60, "overlap": 0, "source": Path(source), "folder": adapted, **options}
-        chosen = AdaptOptions(**values)
-        overrides = ["synthetic.count=60", "questions.writer.model=author", *settings, *changes]
-        adapt(config_in(load_config("adapt", overrides), chosen), chosen, progress_bar, lambda line: None)
+def test_a_finished_stage_is_not_taken_for_one_with_other_settings(adapted, arguments, tmp_path, capsys):
+    def refused_for(changed, folder=adapted):
+        with pytest.raises(SystemExit) as ended:
+            main(command(changed, folder))
+        assert ended.value.code == 2
+        return capsys.readouterr().err
 
-    with refused(ConfigError, "documents", "words"):
-        call(words=100)
-    with refused(ConfigError, "questions", "synthetic.count"):
-        call("synthetic.count=90")
-    handbook = save_handbook(tmp_path / "docs")
-    with refused(ConfigError, "documents", "source"):
-        call(source=handbook)
+    users = tmp_path / "users"
+    test = Split([Question("u", "?")], {"u": {"d": 1}})
+    save_beir(Dataset("users", (Document("d", "", "x"),), {"test": test}), users)
+    handbook = str(save_handbook(tmp_path / "docs"))
+    for changed, stage, name in (
+        ([*arguments, "--words", "100"], "documents", "words"),
+        ([handbook, *arguments[1:]], "documents", "source"),
+        ([*arguments, "synthetic.count=90"], "questions", "synthetic.count"),
+        ([*arguments, "--test", str(users)], "questions", "test"),
+        ([*arguments, "train.steps=60"], "training", "train.steps"),
+    ):
+        stderr = refused_for(changed)
+        assert repr(stage) in stderr
+        assert name in stderr
     (tmp_path / "made" / "corpus").mkdir(parents=True)
-    with refused(ConfigError, tmp_path / "made" / "corpus"):
-        call(folder=tmp_path / "made")
+    assert str(tmp_path / "made" / "corpus") in refused_for(arguments, tmp_path / "made")
+    assert "would be read as documents" in refused_for(arguments, f"{arguments[0]}/adapted")
+    assert "reward.kind=metric" in refused_for([*arguments, "reward.kind=answer"], tmp_path / "new")
 
 
-def settings_of(stage, arguments, tmp_path, *changes, test=None):
-    options = AdaptOptions(Path(arguments[0]), tmp_path / "handbook", test)
-    stages = {stage.name: stage for stage in stages_of(config_in(load_config("adapt", changes), options), options)}
-    return stages[stage].settings
-
-
-def test_a_finished_training_depends_on_what_it_learned_from_alone(arguments, tmp_path):
-    learned = settings_of("training", arguments, tmp_path)
-    same = ["rollout.micro_batch=1", "client.deadline=70", "optimize.searches=5", "env.port=9000", "train.save_steps=2"]
-    assert settings_of("training", arguments, tmp_path, *same) == learned
-    assert settings_of("training", arguments, tmp_path, "train.steps=60") != learned
-    assert settings_of("training", arguments, tmp_path, "rollout.temperature=0.9") != learned
-
-
-def test_users_questions_are_read_before_the_first_stage_and_noticed_if_they_change(arguments, tmp_path):
-    with refused(DataError, tmp_path / "users"):
-        settings_of("documents", arguments, tmp_path, test=tmp_path / "users")
-    for folder, text in (("users", "bike rent?"), ("others", "rent of bikes?")):
-        split = Split([Question("u1", text)], {"u1": {"d": 1}})
-        save_beir(Dataset("users", (Document("d", "", "x"),), {"test": split}), tmp_path / folder)
-    original = settings_of("questions", arguments, tmp_path, test=tmp_path / "users")
-    assert settings_of("questions", arguments, tmp_path, test=tmp_path / "users") == original
-    (tmp_path / "others" / "queries.jsonl").replace(tmp_path / "users" / "queries.jsonl")
-    assert settings_of("questions", arguments, tmp_path, test=tmp_path / "users") != original
-
-
-def test_a_dry_run_prints_stages_whose_commands_exist(arguments, tmp_path, capsys):
+def test_a_dry_run_prints_the_stages_and_the_config(arguments, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main([*command(arguments, tmp_path / "new"), "--dry-run"])
     stdout = capsys.readouterr().out
@@ -138,35 +112,6 @@ def test_a_dry_run_prints_stages_whose_commands_exist(arguments, tmp_path, capsy
     assert f"path: {tmp_path / 'new' / 'dataset'}" in stdout
     assert "count: 60" in stdout
     assert not (tmp_path / "new").exists()
-
-
-def test_the_stages_are_the_same_one_by_one(adapted, arguments, tmp_path):
-    """The commands of the single stages write the same corpus and questions."""
-    folder = tmp_path / "handbook"
-    source, settings = arguments[0], [argument for argument in arguments if "=" in argument]
-    options = AdaptOptions(Path(source), folder, words=60, overlap=0)
-    overrides = [*settings, "synthetic.count=60", "questions.writer.model=author"]
-    url = arguments[arguments.index("--endpoint") + 1]
-    config = config_in(load_config("adapt", [*overrides, f"questions.writer.base_url={url}"]), options)
-    folder.mkdir()
-    options.config_file.write_text(dump_config(config))
-    for stage in stages_of(config, options)[:3]:
-        with pytest.raises(SystemExit) as ended:
-            main(stage.command.split()[1:])
-        assert ended.value.code in (0, None)
-    for name in ("corpus/corpus.jsonl", "dataset/queries.jsonl", "dataset/qrels/train.tsv", "dataset/quality.json"):
-        assert (folder / name).read_bytes() == (adapted / name).read_bytes()
-
-
-def test_a_target_inside_the_documents_and_rewards_by_answers_are_refused(arguments, tmp_path, capsys):
-    for changed, target, fact in (
-        (arguments, f"{arguments[0]}/adapted", "would be read as documents"),
-        ([*arguments, "reward.kind=answer"], tmp_path / "adapted", "reward.kind=metric"),
-    ):
-        with pytest.raises(SystemExit) as ended:
-            main(command(changed, target))
-        assert ended.value.code == 2
-        assert fact in capsys.readouterr().err
 
 
 def test_a_call_killed_while_asking_and_while_training_goes_on(adapted, arguments, author, tmp_path):

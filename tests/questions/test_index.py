@@ -65,7 +65,7 @@ def test_an_answer_of_another_form_is_sent_back_once_and_then_a_failure_on_recor
     assert (description.counts["contents_failed"], description.counts["questions_unjudged"]) == (2, 1)
     assert model.contents.count("citrus") == model.judged.count(("aspirin", "What is aspirin for?")) == 2
     folder = open_question_index(corpus.question_index.folder).path
-    rows = {row["content"]: row for row in read_jsonl(folder / "asked.jsonl")}
+    rows = {row["content"]: row for row in read_jsonl(folder / "replies.jsonl")}
     assert rows["citrus"]["text"] == "Here are questions!"
     assert rows["word"]["failure"]
     assert rows["aspirin"]["judged"][1]["answerable"] is None

@@ -156,7 +156,7 @@ def test_a_question_of_two_splits_belongs_to_the_first_alone(tmp_path, corpus):
     assert all(set(split.qrels) == {question.id for question in split.questions} for split in splits.values())
 
 
-def test_users_questions_are_the_test_and_neither_they_nor_their_documents_are_trained_on(tmp_path, corpus):
+def test_users_questions_are_the_test_and_are_not_trained_on(tmp_path, corpus):
     passages, bike = load_beir(corpus[0]).corpus, passage_about("velocipede", corpus)
     write(Author(), corpus, tmp_path / "plain")
     document_of = documents_of_passages(corpus[0])
