@@ -9,10 +9,11 @@ from querylect.data.types import Question
 from querylect.envs.client.base import EnvironmentApi
 from querylect.eval.answering import Asking, answers, batches
 from querylect.eval.records import METRICS
+from querylect.rewriters.first_stage import FirstStages, answered
 from querylect.rollouts.build import rewriter_for
 from querylect.rollouts.checkpoints import with_prompt
 from querylect.rollouts.engines.open import load_engine
-from querylect.rollouts.first_stage import ask_first_stage
+from querylect.rollouts.llms import policy_llm
 from querylect.rollouts.tree import Tree
 from querylect.rollouts.tree_sampler import ANSWERED_AT_ONCE
 
@@ -23,11 +24,12 @@ def greedy_trees(
     """One greedy path of `eval.turns` turns per question, by the policy of a run (`checkpoint` None: untrained).
 
     A question whose first stage gave nothing has no tree. Raises ModelError or CheckpointError for an unusable policy,
-    and as `ask_first_stage`.
+    and ConfigError where none is left.
     """
     prompted = with_prompt(config, checkpoint)
     rewriter = rewriter_for(prompted.rewriter, prompted.mix, client, prompted.search_depth)
-    first_stage = ask_first_stage(rewriter, questions, config.policy, history_words=config.rollout.history_tokens)
+    with FirstStages(rewriter, policy_llm(config.policy), config.rollout.history_tokens) as stages:
+        first_stage = answered(stages.ask(questions))
     engine = load_engine(config.policy, config.rollout, config.seed, checkpoint)
     asking = Asking(config.eval.turns, METRICS)
     parts = batches(first_stage, ANSWERED_AT_ONCE)

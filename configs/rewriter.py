@@ -39,9 +39,9 @@ class ChrConfig(Section):
 class RewriterConfig(Section):
     """The policy's prompt, and how its answer becomes a search plan."""
 
-    name: str = "small"
-    """`general`, `explore` or `direct` (prompt levels of Yuan et al.), `small` (few-shot, for small models), `hyde` or
-    `query2doc` (the whole answer is a passage to search with), `multi_query`, `hcqr`, `chr` (docs/methods.md) or
+    name: str = "few_shot"
+    """`general`, `explore` or `direct` (prompt levels of Yuan et al.), `few_shot` (examples, for small models), `hyde`
+    or `query2doc` (the whole answer is a passage to search with), `multi_query`, `hcqr`, `chr` (docs/methods.md) or
     `misknow` (two turns, docs/methods_context.md)."""
     keep_question_weight: PositiveWeight | None = None
     """Weight of the question in every probe; 0: search with the rewrite alone. None: the rewriter's default, which is 1
@@ -49,7 +49,7 @@ class RewriterConfig(Section):
     rewrite_weight: Weight = 1.0
     """Weight of a rewrite in its probe."""
     prompt: str = "hpo"
-    """`small` only: the few-shot prompt, a packaged name or the path of a YAML file."""
+    """`few_shot` only: the few-shot prompt, a packaged name or the path of a YAML file."""
     options: bool = False
     """`multi_query` only: show the question's answer options, if it has any."""
     stop: bool | Literal["answer"] = False

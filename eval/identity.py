@@ -16,7 +16,7 @@ from ..data.history import lines_of
 from ..data.types import Qrels, Question
 from ..errors import ModelError
 from ..provenance import installed_versions
-from ..rewriters.small import PROMPTS, prompt_path
+from ..rewriters.few_shot import PROMPTS, prompt_path
 from ..rollouts.llms import resolved_dtype
 from ..sources import resolve_model
 from ..version import __version__
@@ -119,8 +119,9 @@ def system_identity(
 
 
 def prompts_identity(rewriter: RewriterConfig, code: Path = PROMPTS.parent) -> str:
-    """A hash of the folder with the code of all rewriters, which share prompts, and of the prompt file of `small`."""
-    files = [*sorted(code.glob("*.py")), *([prompt_path(rewriter.prompt)] if rewriter.name == "small" else [])]
+    """A hash of the folder with the code of all rewriters, which share prompts, and of the prompt file of few-shot
+    prompts."""
+    files = [*sorted(code.glob("*.py")), *([prompt_path(rewriter.prompt)] if rewriter.name == "few_shot" else [])]
     return digest([file.read_text(encoding="utf-8") for file in files])
 
 

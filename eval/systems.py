@@ -20,13 +20,12 @@ from ..envs.client.base import EnvironmentApi
 from ..errors import ConfigError, DataError
 from ..llms.access import Llm
 from ..llms.base import LlmResponse
-from ..rewriters.base import RewritingStrategy
-from ..rewriters.frozen import joins
+from ..rewriters.base import RewritingStrategy, StagedQuestion
+from ..rewriters.first_stage import FirstStages
 from ..rewriters.registry import make_rewriter
 from ..rollouts.checkpoints import find_checkpoint, task_model, with_prompt
 from ..rollouts.engines.base import Engine
-from ..rollouts.first_stage import ask_first_stage
-from ..rollouts.llms import open_llm
+from ..rollouts.llms import open_llm, policy_llm
 from ..storage import parse_json
 from .answering import Answered, Asking, batches, run_raw
 from .environments import EvalEnvironment
@@ -210,7 +209,7 @@ class RewritingSystem(System):
         """The rewriter for an environment. Raises ConfigError if it does not fit the system's settings."""
         documents = max(self.depth, self.config.rollout.documents)
         rewriter = make_rewriter(self.rewriter_settings(environment.name), environment.retriever, documents)
-        if self.settings.passages > 1 and not joins(rewriter):
+        if self.settings.passages > 1 and not rewriter.joins:
             raise ConfigError(
                 f"systems.{self.name}.passages is {self.settings.passages}, and {rewriter.name} searches with one "
                 "answer. Take rewriter.name=hyde without rewriter.stop, or leave passages out."
@@ -237,25 +236,22 @@ class RewritingSystem(System):
         return load_engine(self.config.policy, self.config.rollout, self.config.seed, self.checkpoint)
 
     def answer(self, pending: Pending, engine: Engine | Llm | None) -> Iterator[Answered]:
-        """As System.answer. Raises as `ask_first_stage`, the model and the client."""
+        """As System.answer. Raises as the model and the client."""
         assert engine is not None, "a rewriter is asked with its model loaded"
         asking, rollout, client = self.asking, self.config.rollout, pending.client
         rewriter = self.rewriter(pending.environment)
         missing: dict[AnswerKey, str] = {}
         spent: dict[str, Sequence[LlmResponse]] = {}
-
-        def mark_missing(question: Question, reason: str) -> None:
-            missing.update({(question.id, 1, sample): reason for sample in range(asking.paths)})
-
-        base = self.settings.llm or self.config.policy
-        remaining = ask_first_stage(
-            rewriter,
-            pending.questions,
-            base,
-            lost=mark_missing,
-            history_words=rollout.history_tokens,
-            spent=lambda question, replies: spent.update({question.id: replies}),
-        )
+        remaining: list[Question] = []
+        base = self.settings.llm or policy_llm(self.config.policy)
+        with FirstStages(rewriter, base, rollout.history_tokens) as stages:
+            outcomes = stages.ask(pending.questions)
+        for question, outcome in zip(pending.questions, outcomes, strict=True):
+            if isinstance(outcome, str):
+                missing |= {(question.id, 1, sample): outcome for sample in range(asking.paths)}
+            else:
+                remaining.append(outcome)
+                spent[question.id] = outcome.replies if isinstance(outcome, StagedQuestion) else ()
         yield Answered(len(pending.questions) - len(remaining), [], missing)
         parts = batches(remaining, pending.batch)
         for batch in model_answers(parts, self.name, asking, self.settings, engine, client, rewriter, rollout):

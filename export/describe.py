@@ -12,10 +12,10 @@ from ..configs.schema import RunConfig
 from ..data.history import records_of
 from ..data.types import Question
 from ..llms.base import Message
-from ..rewriters.base import Staged
+from ..rewriters.base import StagedQuestion
+from ..rewriters.few_shot import prompt_path
 from ..rewriters.registry import make_rewriter
 from ..rewriters.retriever_info import RetrieverInfo
-from ..rewriters.small import prompt_path
 from ..rollouts.checkpoints import base_fingerprint, optimized_prompt, with_prompt
 from ..rollouts.engines.base import Engine
 from ..rollouts.tree_sampler import Conversation
@@ -120,7 +120,7 @@ def training(config: RunConfig, base: BaseModelSource, optimized: bool = False) 
 def _published_rewriter(rewriter: RewriterConfig, name: str, folder: Path) -> RewriterConfig:
     """The rewriter's settings, changed to refer only to models and to files inside the export."""
     changes: dict[str, object] = {}
-    if rewriter.name == "small":
+    if rewriter.name == "few_shot":
         changes["prompt"] = f"prompt-{name}.yaml" if name else "prompt.yaml"
         shutil.copyfile(prompt_path(rewriter.prompt), folder / str(changes["prompt"]))
     if rewriter.llm is not None:
@@ -150,15 +150,14 @@ def _chat(settings: RunConfig, retriever: RetrieverInfo, engine: Engine, example
     rewriter = make_rewriter(settings.rewriter, retriever, settings.search_depth)
     conversation = Conversation(engine, rewriter, settings.rollout)
     question = conversation.with_cut_history(example)
-    staged = isinstance(rewriter, Staged) and rewriter.stage(question) is not None
-    answer = None
-    if isinstance(rewriter, Staged) and staged:
-        rewriter.learn_example(question)
+    stage, answer = rewriter.first_stage(question), None
+    if stage is not None:
+        question = StagedQuestion.of(question, stage.placeholder)
     else:
         branch = conversation.begin(question)
         ((_, node),) = conversation.generate([branch], 1, 1, greedy=True)
         answer = node.text
-    is_template = not staged and not question.history
+    is_template = stage is None and not question.history
     return ExportedChat(
         question=question.text,
         history=records_of(question.history),

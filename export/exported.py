@@ -127,7 +127,7 @@ def rewriter_of(member: ExportedMember, folder: Path) -> RewriterConfig:
     """
     rewriter = member.rewriter
     changes: dict[str, object] = {}
-    if rewriter.name == "small":
+    if rewriter.name == "few_shot":
         changes["prompt"] = str(folder / Path(rewriter.prompt).name)
     if rewriter.llm is not None:
         changes["llm"] = LlmConfig(**rewriter.llm.model_dump(include=set(LLM)))

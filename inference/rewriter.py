@@ -28,6 +28,7 @@ from ..errors import ConfigError, RequestError
 from ..rewriters.registry import make_rewriter
 from ..rewriters.retriever_info import RetrieverInfo
 from ..rollouts.engines.base import Engine
+from ..rollouts.llms import policy_llm
 from ..sources import optional_packages
 from .conversations import EndpointModel, PolicyConversation
 from .load import Trained, open_trained, with_retrievers
@@ -207,7 +208,7 @@ class Rewriter:
             turns,
             client.search if client is not None else None,
             lock=self._answering if is_local else nullcontext(),
-            base=self._engine.config if isinstance(self._engine, EndpointModel) else self._trained.base,
+            base=self._engine.config if isinstance(self._engine, EndpointModel) else policy_llm(self._trained.base),
             depth=self._trained.k,
             k=k,
             search_last=search_last,

@@ -6,24 +6,18 @@ question whose answer stopped keeps the ranking that it has, if any, and is not 
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
-from itertools import count
+from dataclasses import dataclass, field
 
 from ..configs.llm import LlmConfig
-from ..configs.schema import PolicyConfig
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from ..envs.schemas import HitBody, PlanResult
 from ..rewriters.base import Rewrite
-from ..rollouts.first_stage import StageModels, learn_first_stage
+from ..rewriters.first_stage import FirstStages, Outcome
 from .conversations import Answer, EndpointConversation, PolicyConversation
 from .results import RewriteResult, SearchResult, TurnOutcome
 
 Model = PolicyConversation | EndpointConversation
-
-_MAX_IDS = 2**16
-"""Question ids wrap around, which bounds per-question caches; ids of concurrent questions still differ."""
-_ids = count()
 
 
 @dataclass(slots=True)
@@ -31,8 +25,6 @@ class _Dialogue:
     """The turns of one question so far."""
 
     question: Question
-    id: str = field(default_factory=lambda: str(next(_ids) % _MAX_IDS))
-    """Unique among concurrent questions: first stages are reused by it."""
     turns: list[TurnOutcome] = field(default_factory=list)
 
     @property
@@ -48,7 +40,7 @@ def run_turns(
     search: Callable[[Sequence[SearchPlan]], Sequence[PlanResult]] | None,
     *,
     lock: AbstractContextManager[object],
-    base: PolicyConfig | LlmConfig,
+    base: LlmConfig,
     depth: int,
     k: int | None = None,
     search_last: bool = True,
@@ -87,18 +79,19 @@ def run_turns(
     return [SearchResult(dialogue.question, tuple(dialogue.turns)) for dialogue in dialogues]
 
 
-def _answers(model: Model, dialogues: Sequence[_Dialogue], turn: int, base: PolicyConfig | LlmConfig) -> list[Answer]:
+def _answers(model: Model, dialogues: Sequence[_Dialogue], turn: int, base: LlmConfig) -> list[Answer]:
     """The answers of a turn; none of a question whose first stage failed, or whose turn before has no answer."""
-    questions = [replace(dialogue.question, id=dialogue.id) for dialogue in dialogues]
+    outcomes: Sequence[Outcome]
     if turn == 1:
-        with StageModels(base) as models:
-            reasons = learn_first_stage(model.rewriter, questions, models, history_words=model.rollout.history_tokens)
-        lost = [reason and f"first stage: {reason}" for reason in reasons]
+        with FirstStages(model.rewriter, base, model.rollout.history_tokens) as stages:
+            outcomes = stages.ask([dialogue.question for dialogue in dialogues])
+        lost = [f"first stage: {outcome}" if isinstance(outcome, str) else "" for outcome in outcomes]
     else:
+        outcomes = [dialogue.question for dialogue in dialogues]
         lost = ["" if dialogue.turns[-1].rewrite.continuation else "no turn to go on from" for dialogue in dialogues]
     pending, conversations = [], []
-    for dialogue, question, reason in zip(dialogues, questions, lost, strict=True):
-        if reason:
+    for dialogue, question, reason in zip(dialogues, outcomes, lost, strict=True):
+        if reason or isinstance(question, str):
             continue
         pending.append(question)
         if turn == 1:

@@ -13,10 +13,11 @@ from ..configs.rewriter import ChrConfig
 from ..data.types import Question
 from ..llms.structured import AskForm, FormPrompt, Structured, WorkedExample
 from ..rewriters.case import case_text
-from ..rewriters.chr import VERSION, contrast, role_of
+from ..rewriters.chr import contrast, role_of
 from .method import Steps, draw_of
 from .rewritten import failed, searched
 
+VERSION = "chr-1"
 Hypothesis = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 

@@ -8,15 +8,15 @@ other step. HyDE samples several passages for one plan.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pydantic import BaseModel
 
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from ..llms.base import LlmResponse, Prompt, SamplingParams
-from ..llms.structured import Structured, version_in
-from ..rewriters.base import Exemplified, RewritingStrategy, Staged
+from ..llms.structured import Structured
+from ..rewriters.base import RewritingStrategy, StagedQuestion
 from ..rewriters.frozen import read_reply, repair
 from .method import GARBLED, MISSING, NO_RANKING, Outcome, PromptStep, SearchResults, SearchStep, Steps
 
@@ -34,30 +34,25 @@ class Rewritten:
     @property
     def versions(self) -> tuple[str, ...]:
         """The versions of the prompts."""
-        first = getattr(self.rewriter, "versions", ())
-        return first or (self.version,)
+        return (self.version,)
 
     def steps(self, question: Question) -> Steps:
         """Ask the first stage where there is one, ask the rewriter, search its plan."""
         notes: dict[str, object] = {}
-        if isinstance(self.rewriter, Staged) and (stage := self.rewriter.stage(question)) is not None:
+        if (stage := self.rewriter.first_stage(question)) is not None:
             answer: Structured[BaseModel] = yield stage.ask
             if answer.value is None:
                 return failed(answer)
-            self.rewriter.learn(question, answer.value)
+            question = StagedQuestion.of(question, answer.value)
             notes["first_stage"] = answer.value.model_dump(mode="json")
         prompt = Prompt(tuple(self.rewriter.first(question)), self.version, self.rewriter.opening)
-        small = None
-        if isinstance(self.rewriter, Exemplified):
-            small = replace(prompt, messages=tuple(self.rewriter.first_with_example(question)))
-            small = replace(small, version=version_in(self.version, "lines"))
-        reply: LlmResponse | None = yield PromptStep(prompt, self.draw, small=small)
+        reply: LlmResponse | None = yield PromptStep(prompt, self.draw)
         if reply is None:
             return Outcome(failure=MISSING, notes=notes)
         rewrite = read_reply(self.rewriter, question, reply)
         if rewrite.plan is None:
             more = repair(reply.texts[0].text, rewrite.failure)
-            again: LlmResponse | None = yield PromptStep(prompt, self.draw, small=small, more=more)
+            again: LlmResponse | None = yield PromptStep(prompt, self.draw, more=more)
             notes["repaired"] = again is not None
             if again is not None:
                 reply, rewrite = again, read_reply(self.rewriter, question, again)
@@ -83,9 +78,9 @@ def failed(answer: Structured[BaseModel]) -> Outcome:
 
 
 def version_of(rewriter: RewritingStrategy) -> str:
-    """The version of a rewriter's prompt: its own, or a hash of the prompt that changes with the wording."""
-    version = getattr(rewriter, "version", None) or (getattr(rewriter, "versions", None) or [None])[-1]
-    if version is not None:
-        return str(version)
-    messages = repr(rewriter.first(Question("", "{question}")))
+    """A hash of a rewriter's prompt that changes with the wording."""
+    question = Question("", "{question}")
+    if (stage := rewriter.first_stage(question)) is not None:
+        question = StagedQuestion.of(question, stage.placeholder)
+    messages = repr(rewriter.first(question))
     return f"{rewriter.name}-{hashlib.sha256(messages.encode()).hexdigest()[:8]}"

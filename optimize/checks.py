@@ -16,8 +16,8 @@ def refuse_unsupported(rewriter: RewriterConfig, reward: RewardConfig) -> None:
             "rewriter.stop is true, and the prompt that `querylect optimize` changes does not hold the offer to "
             "stop. Set rewriter.stop=false."
         )
-    if rewriter.name != "small":
+    if rewriter.name != "few_shot":
         raise ConfigError(
             f"rewriter.name is {rewriter.name!r}, whose prompt is part of the code. `querylect optimize` "
-            "changes the prompt file of rewriter.name=small: name one with rewriter.prompt=FILE.yaml."
+            "changes the prompt file of rewriter.name=few_shot: name one with rewriter.prompt=FILE.yaml."
         )

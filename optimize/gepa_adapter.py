@@ -14,7 +14,7 @@ from gepa.core.adapter import EvaluationBatch
 from ..data.types import Question
 from ..errors import ConfigError
 from ..logs import Progress
-from ..rewriters.small import FewShotPrompt
+from ..rewriters.few_shot import FewShotPrompt
 from ..rollouts.checkpoints import PROMPT_FILE, winning_turn
 from ..storage import KeyedJournal, atomic_folder, json_object
 from ..train.run_folder import RunFolder

@@ -6,7 +6,7 @@ from ruamel.yaml.error import YAMLError
 
 from ..configs.yaml12 import parse_yaml, write_yaml
 from ..errors import ConfigError
-from ..rewriters.small import FewShotPrompt
+from ..rewriters.few_shot import FewShotPrompt
 
 COMPONENT = "system"
 """GEPA's name of the text that it changes."""

@@ -29,8 +29,7 @@ from ..envs.client.connect import open_environments
 from ..errors import CheckpointError, ConfigError
 from ..logs import Progress
 from ..provenance import this_start
-from ..rollouts.first_stage import policy_llm
-from ..rollouts.llms import open_llm
+from ..rollouts.llms import open_llm, policy_llm
 from ..sources import optional_packages
 from ..storage import only_command
 from ..train.questions import worth_training

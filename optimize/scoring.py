@@ -18,7 +18,7 @@ from ..eval.prompted import model_answers
 from ..eval.records import EvalRecord
 from ..llms.access import Llm
 from ..rewards.reward import node_reward, trajectory_value
-from ..rewriters.small import FewShotPrompt, SmallRewriter
+from ..rewriters.few_shot import FewShotPrompt, FewShotRewriter
 from ..rollouts.build import rewriter_for
 from ..rollouts.chat import Chat
 from ..rollouts.checkpoints import metric_key
@@ -71,9 +71,9 @@ class Scorer:
     """Answers questions with a prompt. The model is loaded when it is first needed."""
 
     def __init__(self, config: RunConfig, client: EnvironmentApi, models: ExitStack) -> None:
-        """`models` closes the model of `optimize.task`; the rewriter is `small` (`refuse_unsupported`)."""
+        """`models` closes the model of `optimize.task`; the rewriter is `few_shot` (`refuse_unsupported`)."""
         rewriter = rewriter_for(config.rewriter, config.mix, client, config.search_depth)
-        assert isinstance(rewriter, SmallRewriter), "refuse_unsupported"
+        assert isinstance(rewriter, FewShotRewriter), "refuse_unsupported"
         self._config, self._client, self._models, self._rewriter = config, client, models, rewriter
         self.turns, self.metric = len(config.rollout.branching), config.reward.metric
 
@@ -156,7 +156,7 @@ class Scorer:
         return evaluations
 
     def _answers(
-        self, part: Sequence[Question], asking: Asking, rewriter: SmallRewriter, client: StepClient
+        self, part: Sequence[Question], asking: Asking, rewriter: FewShotRewriter, client: StepClient
     ) -> list[EvalRecord]:
         settings, rollout = SystemConfig(llm=self._config.optimize.task, turns=self.turns), self._config.rollout
         (answered,) = model_answers([part], "task", asking, settings, self._model, client, rewriter, rollout)

@@ -1,19 +1,20 @@
-"""The contract of a rewriter: a prompt plus a parser that turns sampled text into a search plan.
+"""A rewriter is a prompt, and a parser that turns an answer into a search plan.
 
-A rewriter sees questions and documents as text and never a token id, a model or a retriever, so the same object serves
-a frozen LLM and the policy under training. `parse` gets only the text sampled in its own turn: tags in the prompt can
-never be rewarded.
+It sees questions and documents as text and never a token id, a model or a retriever, so the same object serves a
+prompted model and the policy under training. It keeps nothing of the questions that it has seen.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, field, fields
+from typing import Self
 
 from pydantic import BaseModel
 
 from ..configs.llm import AnswerForm, LlmConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
+from ..llms.base import LlmResponse
 from ..llms.base import Message as Message
 from ..llms.structured import AskForm
 
@@ -42,66 +43,92 @@ class Rewrite:
         return self.plan is None and self.stop
 
 
-class RewritingStrategy(Protocol):
+@dataclass(frozen=True, slots=True)
+class FirstStage:
+    """What a frozen model is asked about a question before the policy."""
+
+    ask: AskForm
+    llm: LlmConfig | None
+    """The model; None is the policy's own base model."""
+    form: AnswerForm
+    placeholder: BaseModel
+    """An answer whose values are names of its fields, for prompts that are only displayed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedQuestion(Question):
+    """A question with the answer of its first stage, which the rewriter's prompt shows."""
+
+    first_stage: BaseModel = field(kw_only=True)
+    replies: tuple[LlmResponse, ...] = field(default=(), kw_only=True, compare=False)
+    """What the frozen model wrote, for the costs."""
+
+    @classmethod
+    def of(cls, question: Question, answer: BaseModel, replies: tuple[LlmResponse, ...] = ()) -> Self:
+        """The question with this answer."""
+        values = {entry.name: getattr(question, entry.name) for entry in fields(Question)}
+        return cls(**values, first_stage=answer, replies=replies)
+
+
+class RewritingStrategy(ABC):
     """One strategy of querying a retriever, over any number of turns."""
 
-    @property
-    def name(self) -> str:
-        """The name under which a configuration asks for it."""
+    name: str
+    joins: bool = False
+    """Whether several answers to one prompt make one plan (`join`)."""
 
     @property
     def opening(self) -> str:
         """The text that every answer begins with. It is prefilled in the model's turn, and `parse` puts it in front
         again: a small model then spends no token on constant text. "" leaves the whole answer to the model."""
+        return ""
 
+    def first_stage(self, question: Question) -> FirstStage | None:
+        """What a frozen model is asked first; `first` then takes a StagedQuestion with its answer."""
+        return None
+
+    @abstractmethod
     def first(self, question: Question) -> list[Message]:
         """The chat that the first turn answers."""
 
+    @abstractmethod
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         """The user message that opens turn `turn` (2, 3, …) and shows the ranking of the previous turn.
 
         `documents` is empty if the previous turn failed its format and nothing was searched.
         """
 
+    @abstractmethod
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         """Read the text that a policy sampled in turn `turn` (1, 2, …), strictly: what breaks the form fails."""
 
+    @abstractmethod
     def read(self, question: Question, text: str, turn: int) -> Rewrite:
-        """Read the whole answer of a prompted model to turn `turn`, whatever it writes around it (`prompted.py`)."""
+        """Read the answer of a prompted model to turn `turn`, without what it writes around the form."""
+
+    def join(self, question: Question, rewrites: Sequence[Rewrite]) -> Rewrite:
+        """One rewrite of several answers to the same prompt; those that failed are left out."""
+        raise NotImplementedError(f"{self.name} makes a plan of one answer")
 
 
-@dataclass(frozen=True, slots=True)
-class FirstStage:
-    """The prompt for a frozen model, asked before the policy."""
+class DelegatingRewriter(RewritingStrategy):
+    """Leaves each question to a rewriter of its own."""
 
-    ask: AskForm
-    llm: LlmConfig | None
-    """The model; None is the policy's own base model."""
-    form: AnswerForm = "json"
-    """How the answer is written if the stage is asked by itself; in a method, the runner decides for all steps."""
+    @abstractmethod
+    def member(self, question: Question) -> RewritingStrategy:
+        """The rewriter of a question."""
 
+    def first_stage(self, question: Question) -> FirstStage | None:
+        return self.member(question).first_stage(question)
 
-@runtime_checkable
-class Exemplified(Protocol):
-    """A rewriter that can show an example, which a small model needs if it is not trained."""
+    def first(self, question: Question) -> list[Message]:
+        return self.member(question).first(question)
 
-    def first_with_example(self, question: Question) -> list[Message]:
-        """`first`, after an example and its answer; `first` alone without an example."""
+    def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
+        return self.member(question).follow_up(question, documents, turn)
 
+    def parse(self, question: Question, text: str, turn: int) -> Rewrite:
+        return self.member(question).parse(question, text, turn)
 
-@runtime_checkable
-class Staged(Protocol):
-    """A rewriter of two stages; the policy is the second one, which writes the plan.
-
-    rollouts/first_stage.py asks the first stage before the rollouts of a question begin: `first` and `follow_up` raise
-    ConfigError for a question without a learned answer.
-    """
-
-    def stage(self, question: Question) -> FirstStage | None:
-        """The first stage of a question; None if it has none."""
-
-    def learn(self, question: Question, answer: BaseModel) -> None:
-        """Store the value that the frozen model gave; a later one for the same question id replaces it."""
-
-    def learn_example(self, question: Question) -> None:
-        """Store an answer whose values are its field names, for prompts that are only displayed."""
+    def read(self, question: Question, text: str, turn: int) -> Rewrite:
+        return self.member(question).read(question, text, turn)

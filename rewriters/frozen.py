@@ -12,7 +12,6 @@ from ..llms.access import Llm
 from ..llms.base import LlmResponse, Message, Prompt, SamplingParams, complete_sum
 from ..llms.prose import without_thinking
 from .base import Rewrite, RewritingStrategy
-from .passages import PassageRewriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ def ask_turn(
 
     None if the model did not reply; `missing` is called with the index and the reason. Raises as `ask_rewriter`.
     """
-    if draw.n > 1 and not joins(rewriter):
+    if draw.n > 1 and not rewriter.joins:
         raise ValueError(f"n is {draw.n}, and {rewriter.name} makes a plan of one answer; only hyde joins several")
     prompts = [Prompt(tuple(chat)) for chat in chats]
     replies = llm.ask(prompts, draw, missing=missing)
@@ -92,15 +91,10 @@ def repair(text: str, failure: str) -> tuple[Message, ...]:
     return Message(role="assistant", content=answer), Message(role="user", content=request)
 
 
-def joins(rewriter: RewritingStrategy) -> bool:
-    """Whether several answers of a rewriter can be joined into one plan."""
-    return isinstance(rewriter, PassageRewriter) and rewriter.max_passages is None
-
-
 def read_reply(rewriter: RewritingStrategy, question: Question, reply: LlmResponse, turn: int = 1) -> Rewrite:
     """Read a reply of that turn; several texts become one rewrite if the rewriter joins them."""
     rewrites = [rewriter.read(question, sample.text, turn) for sample in reply.texts]
-    return rewriter.join(question, rewrites) if isinstance(rewriter, PassageRewriter) else rewrites[0]
+    return rewriter.join(question, rewrites) if rewriter.joins else rewrites[0]
 
 
 def cut_to_words(documents: Sequence[Document], rollout: RolloutConfig) -> list[Document]:

@@ -1,19 +1,16 @@
 """One rewriter for the questions of several environments: each question goes to the rewriter of its environment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pydantic import BaseModel
-
 from ..data.mixed_ids import split_id
-from ..data.types import Document, Question
+from ..data.types import Question
 from ..errors import ConfigError
-from ..llms.base import Message
-from .base import FirstStage, Rewrite, RewritingStrategy, Staged
+from .base import DelegatingRewriter, RewritingStrategy
 
 
 @dataclass(frozen=True)
-class MixedRewriter:
+class MixedRewriter(DelegatingRewriter):
     """The rewriters by the name of their environment. Questions have mixed ids (data/mixed_ids.py).
 
     Raises ConfigError if their openings differ: an opening cannot depend on the question.
@@ -34,33 +31,5 @@ class MixedRewriter:
     def opening(self) -> str:
         return next(iter(self.members.values())).opening
 
-    def first(self, question: Question) -> list[Message]:
-        return self._member_of(question).first(question)
-
-    def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
-        return self._member_of(question).follow_up(question, documents, turn)
-
-    def parse(self, question: Question, text: str, turn: int) -> Rewrite:
-        return self._member_of(question).parse(question, text, turn)
-
-    def read(self, question: Question, text: str, turn: int) -> Rewrite:
-        return self._member_of(question).read(question, text, turn)
-
-    def stage(self, question: Question) -> FirstStage | None:
-        """The first stage of a question, if the rewriter of its environment has one."""
-        member = self._member_of(question)
-        return member.stage(question) if isinstance(member, Staged) else None
-
-    def learn(self, question: Question, answer: BaseModel) -> None:
-        member = self._member_of(question)
-        assert isinstance(member, Staged), "only a rewriter with a first stage gets its answer"
-        member.learn(question, answer)
-
-    def learn_example(self, question: Question) -> None:
-        """All members with a first stage store an example of its answer."""
-        for member in self.members.values():
-            if isinstance(member, Staged):
-                member.learn_example(question)
-
-    def _member_of(self, question: Question) -> RewritingStrategy:
+    def member(self, question: Question) -> RewritingStrategy:
         return self.members[split_id(question.id)[0]]

@@ -12,42 +12,26 @@ from ..configs.rewriter import RewriterConfig
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from .case import case_text
-from .parts import PartsRewriter
+from .forms import LineForm
 from .plans import union
 from .retriever_info import RetrieverInfo
+from .template import TemplateRewriter
 
-VERSION = "multi-query-1"
-
-_EXAMPLE_QUESTION = Question("", "Which vitamin do people lack who get scurvy?")
-_VERSIONS = (
-    "What deficiency causes scurvy?",
-    "Which missing vitamin leads to bleeding gums in scurvy?",
-    "What vitamin prevents scurvy?",
+_TASK = (
+    "You are an assistant that prepares searches. Write exactly 3 different versions of the question below, with which "
+    "relevant documents are found in a vector database. Each version looks at the question from another side, so that "
+    "together they find what a search by distance would miss with one wording alone."
 )
 
 
-def multi_query(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> PartsRewriter:
+def multi_query(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> TemplateRewriter:
     """Build the rewriter. Its plans ask for `plans.BUDGET` documents, whatever `k` is: that is the method."""
-    numbers = range(1, len(_VERSIONS) + 1)
 
-    def task(question: Question) -> str:
-        return (
-            f"You are an assistant that prepares searches. Write exactly {len(_VERSIONS)} different versions of the "
-            "question below, with which relevant documents are found in a vector database. Each version looks at the "
-            "question from another side, so that together they find what a search by distance would miss with one "
-            f"wording alone.\n\n{case_text(question, config.options)}"
-        )
+    def prompt(question: Question, request: str) -> str:
+        return f"{_TASK}\n\n{case_text(question, config.options)}\n\n{request}"
 
-    def plan(question: Question, texts: Sequence[str]) -> SearchPlan:
-        return union(texts)
+    def plan(question: Question, versions: Sequence[str]) -> SearchPlan:
+        return union(versions)
 
-    return PartsRewriter(
-        name="multi_query",
-        version=VERSION,
-        labels=tuple(f"Sub-query {number}" for number in numbers),
-        task=task,
-        field_hints=tuple(f"version {number} of the question" for number in numbers),
-        plan=plan,
-        example=(_EXAMPLE_QUESTION, _VERSIONS),
-        options=config.options,
-    )
+    form = LineForm({f"Sub-query {number}": f"version {number} of the question" for number in (1, 2, 3)})
+    return TemplateRewriter("multi_query", form, prompt, plan, options=config.options)

@@ -1,48 +1,33 @@
-"""From an answer to a search plan.
-
-One rewrite is one probe of one term; several rewrites (query decomposition) are one probe each, fused by their best
-score. With `keep_question_weight` w_q > 0 every probe also holds the question with that weight.
-"""
+"""From the parts of an answer to a search plan."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from ..configs.schema import RewriterConfig
+from ..configs.rewriter import RewriterConfig
 from ..data.types import Question
 from ..envs.plan import Probe, SearchPlan, Term
-from .base import Rewrite
-from .parse import Parsed, parse
+
+Plan = Callable[[Question, Sequence[str]], SearchPlan]
+"""The plan of a question and the parts of an answer."""
 
 PER_QUERY, BUDGET = 5, 15
 """Documents of a query and of the union of all queries (the HCQR paper, B.3)."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerReader:
-    """Parses the tagged answers that all prompts of this folder ask for."""
+def query_plan(config: RewriterConfig, k: int) -> Plan:
+    """Each rewrite is one probe, fused by their best score; with `keep_question_weight` above 0 every probe also holds
+    the question with that weight. `k`: documents a plan asks for."""
 
-    config: RewriterConfig
-    k: int = 10
-    """Documents a plan asks for: at least as many as the metric scores and the next turn shows."""
+    def plan(question: Question, rewrites: Sequence[str]) -> SearchPlan:
+        kept = weighted(question.text, config.keep_question_weight or 0.0)
+        terms = [(*kept, Term(text=rewrite, weight=config.rewrite_weight)) for rewrite in rewrites]
+        return SearchPlan(probes=tuple(Probe(terms=probe) for probe in terms), fuse="max", k=k)
 
-    def read(self, question: Question, text: str) -> Rewrite:
-        """Parse `text`, sampled in one turn, and plan its search; the plan is None if the format failed."""
-        return planned(question, parse(text), self.plan)
-
-    def plan(self, question: Question, rewrites: Sequence[str]) -> SearchPlan:
-        """The plan of one or more rewrites: one probe each, fused by maximum."""
-        return SearchPlan(probes=tuple(self._probe(question, rewrite) for rewrite in rewrites), fuse="max", k=self.k)
-
-    def _probe(self, question: Question, rewrite: str) -> Probe:
-        question_weight = self.config.keep_question_weight or 0.0
-        question_terms = (Term(text=question.text, weight=question_weight),) if question_weight > 0 else ()
-        return Probe(terms=(*question_terms, Term(text=rewrite, weight=self.config.rewrite_weight)))
+    return plan
 
 
-def planned(question: Question, parsed: Parsed, plan: Callable[[Question, Sequence[str]], SearchPlan]) -> Rewrite:
-    """A parsed answer with the plan of its rewrites."""
-    search_plan = None if parsed.failure else plan(question, parsed.rewrites)
-    return Rewrite(search_plan, parsed.think, parsed.rewrites, parsed.failure)
+def weighted(text: str, weight: float) -> tuple[Term, ...]:
+    """A term of that weight; none at 0."""
+    return (Term(text=text, weight=weight),) if weight > 0 else ()
 
 
 def union(queries: Sequence[str]) -> SearchPlan:

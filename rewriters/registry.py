@@ -3,27 +3,24 @@
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
-from ..configs.schema import RewriterConfig
+from ..configs.rewriter import RewriterConfig
 from ..errors import ConfigError
 from .base import RewritingStrategy
 from .chr import chr_rewriter
-from .direct import direct
-from .explore import explore
-from .general import general
+from .few_shot import few_shot
 from .hcqr import hcqr
-from .hyde import hyde
+from .levels import direct, explore, general
 from .misknow import misknow
 from .multi_query import multi_query
-from .query2doc import query2doc
+from .passages import hyde, query2doc
 from .retriever_info import RetrieverInfo
-from .small import small
 from .stop import StoppableRewriter
 
 REWRITERS: Mapping[str, Callable[[RewriterConfig, RetrieverInfo, int], RewritingStrategy]] = {
     "general": general,
     "explore": explore,
     "direct": direct,
-    "small": small,
+    "few_shot": few_shot,
     "hyde": hyde,
     "query2doc": query2doc,
     "multi_query": multi_query,

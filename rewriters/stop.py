@@ -12,14 +12,12 @@ teaches. Anything else is read by the rewriter itself.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pydantic import BaseModel
-
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..llms.base import Message
 from ..llms.prose import without_end_of_turn
-from .base import Exemplified, FirstStage, Rewrite, RewritingStrategy, Staged
-from .parse import REWRITE_CLOSE, REWRITE_OPEN, without_think
+from .base import DelegatingRewriter, Rewrite, RewritingStrategy
+from .forms import REWRITE_CLOSE, REWRITE_OPEN, split_think
 
 STOP = "<stop/>"
 FIRST = f"If the question is already the best query, answer {STOP} instead: it is then searched as it stands."
@@ -34,8 +32,8 @@ _ANSWERS = (STOP, f"{REWRITE_OPEN}{STOP}{REWRITE_CLOSE}")
 
 def read_stop(text: str) -> str | None:
     """The think part of an answer that stops; None if it does not stop."""
-    think, body, unclosed = without_think(without_end_of_turn(text))
-    return think if not unclosed and "".join(body.split()) in _ANSWERS else None
+    think, body, closed = split_think(without_end_of_turn(text))
+    return think if closed and "".join(body.split()) in _ANSWERS else None
 
 
 def keep(rewrite: Rewrite, plan: SearchPlan | None) -> Rewrite:
@@ -45,7 +43,7 @@ def keep(rewrite: Rewrite, plan: SearchPlan | None) -> Rewrite:
 
 
 @dataclass(frozen=True)
-class StoppableRewriter:
+class StoppableRewriter(DelegatingRewriter):
     """A rewriter whose prompts offer to stop, in one sentence at their end, and that reads stops."""
 
     rewriter: RewritingStrategy
@@ -55,45 +53,30 @@ class StoppableRewriter:
     """Whether a stop before any search searches nothing, not the question (`rewriter.stop: answer`)."""
 
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # type: ignore[override]
         return self.rewriter.name
 
     @property
     def opening(self) -> str:
         return self.rewriter.opening
 
+    def member(self, question: Question) -> RewritingStrategy:
+        return self.rewriter
+
     def first(self, question: Question) -> list[Message]:
         """The rewriter's chat; its last message ends with the offer."""
-        return self._offer(self.rewriter.first(question))
-
-    def first_with_example(self, question: Question) -> list[Message]:
-        """`first` after an example, if the rewriter has one."""
-        if isinstance(self.rewriter, Exemplified):
-            return self._offer(self.rewriter.first_with_example(question))
-        return self.first(question)
+        *earlier, last = self.rewriter.first(question)
+        offer = FIRST_UNSEARCHED if self.unsearched else FIRST
+        return [*earlier, Message(role=last["role"], content=f"{last['content']}\n{offer}")]
 
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         return f"{self.rewriter.follow_up(question, documents, turn)}\n{LATER}"
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
-        stop = self._stop(question, text)
-        return self.rewriter.parse(question, text, turn) if stop is None else stop
+        return self._stop(question, text) or self.rewriter.parse(question, text, turn)
 
     def read(self, question: Question, text: str, turn: int) -> Rewrite:
-        stop = self._stop(question, text)
-        return self.rewriter.read(question, text, turn) if stop is None else stop
-
-    def stage(self, question: Question) -> FirstStage | None:
-        """The first stage of the rewriter, if it has one."""
-        return self.rewriter.stage(question) if isinstance(self.rewriter, Staged) else None
-
-    def learn(self, question: Question, answer: BaseModel) -> None:
-        assert isinstance(self.rewriter, Staged), "only a rewriter with a first stage gets its answer"
-        self.rewriter.learn(question, answer)
-
-    def learn_example(self, question: Question) -> None:
-        if isinstance(self.rewriter, Staged):
-            self.rewriter.learn_example(question)
+        return self._stop(question, text) or self.rewriter.read(question, text, turn)
 
     def _stop(self, question: Question, text: str) -> Rewrite | None:
         think = read_stop(text)
@@ -102,9 +85,3 @@ class StoppableRewriter:
             return None
         plan = None if self.unsearched else SearchPlan.of(question.text, k=self.k)
         return Rewrite(plan, think, stop=True)
-
-    def _offer(self, messages: Sequence[Message]) -> list[Message]:
-        """The chat with the offer at the end of its last message."""
-        *earlier, last = messages
-        offer = FIRST_UNSEARCHED if self.unsearched else FIRST
-        return [*earlier, Message(role=last["role"], content=f"{last['content']}\n{offer}")]

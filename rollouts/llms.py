@@ -42,6 +42,11 @@ def open_llm(config: LlmConfig) -> Llm:
     return Llm(Endpoint(config), ReplyCache(file) if file is not None else None, schemas=True)
 
 
+def policy_llm(policy: PolicyConfig) -> LlmConfig:
+    """The policy's base model as a frozen one."""
+    return LlmConfig(model=policy.model, dtype=policy.dtype)
+
+
 def resolved_dtype(dtype: str) -> str:
     """The dtype of a policy or local model by name; `auto` is what this device computes in."""
     if dtype != "auto":

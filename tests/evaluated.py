@@ -37,7 +37,7 @@ def plan_values(lessons, url, model, folder):
         "datasets": {"lessons": lessons.dataset.model_dump()},
         "environments": {"bm25": {"urls": {"lessons": [url]}}},
         "policy": {"model": str(model), "dtype": "float32"},
-        "rewriter": {"name": "small", "prompt": str(folder / "prompt.yaml")},
+        "rewriter": {"name": "few_shot", "prompt": str(folder / "prompt.yaml")},
         "rollout": {"max_new_tokens": 6, "documents": 2, "document_tokens": 8},
         "systems": {"prompted": {"turns": 2}, "sampled": {"samples": 2}},
     }

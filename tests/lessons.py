@@ -163,7 +163,7 @@ def lesson_settings(lessons: EnvironmentConfig, url: str, speaking: Path, folder
             "env": lessons.model_dump(),
             "client": {"urls": [url]},
             "policy": {"model": str(speaking), "dtype": "float32", "lora": {"r": 4, "alpha": 8}},
-            "rewriter": {"name": "small", "prompt": str(folder / "prompt.yaml")},
+            "rewriter": {"name": "few_shot", "prompt": str(folder / "prompt.yaml")},
             "rollout": {"branching": [2, 2], "max_new_tokens": 6, "documents": 2, "document_tokens": 8},
             "train": {"steps": 4, "questions_per_step": 2, "learning_rate": 0.01, "save_steps": 2},
             "tracking": {"wandb": "disabled"},

@@ -96,7 +96,7 @@ def prompting(world, world_url, suggestible, tmp_path) -> RunConfig:
             "env": world.model_dump(),
             "client": {"urls": [world_url]},
             "policy": {"model": str(suggestible), "dtype": "float32", "lora": {"r": 4, "alpha": 8}},
-            "rewriter": {"name": "small", "prompt": str(tmp_path / "start.yaml")},
+            "rewriter": {"name": "few_shot", "prompt": str(tmp_path / "start.yaml")},
             "rollout": {"branching": [2], "max_new_tokens": 6, "documents": 2, "document_tokens": 8},
             "reward": {"turn_weights": [1.0]},
             "train": {"steps": 2, "questions_per_step": 2, "learning_rate": 0.01, "save_steps": 2},

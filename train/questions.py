@@ -11,7 +11,7 @@ from ..envs.client.base import EnvironmentApi, ReadingClient, StepClient
 from ..envs.plan import SearchPlan
 from ..envs.schemas import Step, StepResult
 from ..errors import ConfigError, EnvironmentUnavailableError
-from ..rewriters.base import RewritingStrategy, Staged
+from ..rewriters.base import RewritingStrategy
 from .answers import without_reader
 from .distributed.processes import Processes
 from .mix import mixed_order
@@ -42,26 +42,26 @@ def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi
 
     Collective. Raises ConfigError, DataError or EnvironmentUnavailableError.
     """
+    from ..rewriters.first_stage import FirstStages, answered
     from ..rollouts.build import rewriter_for
-    from ..rollouts.first_stage import ask_first_stage
+    from ..rollouts.llms import policy_llm
     from .validation import draw_validation
 
-    def answered(batch: Sequence[Question]) -> list[Question]:
-        words = config.rollout.history_tokens
-        return ask_first_stage(rewriter, batch, config.policy, processes.on_main_process, history_words=words)
+    def staged(batch: Sequence[Question]) -> list[Question]:
+        with FirstStages(rewriter, policy_llm(config.policy), config.rollout.history_tokens) as stages:
+            return answered(processes.on_main_process(lambda: stages.ask(batch)))
 
     train = config.train
     train_split = client.questions("train")
     questions = processes.on_main_process(lambda: worth_training(config, client, train_split))
     rewriter = rewriter_for(config.rewriter, config.mix, client, config.search_depth)
-    # a wrapper of a rewriter is `Staged` even if the rewriter is not
-    if train.staleness and isinstance(rewriter, Staged) and any(rewriter.stage(question) for question in questions):
+    if train.staleness and any(rewriter.first_stage(question) for question in questions):
         raise ConfigError(
             f"train.staleness is {train.staleness}, and the first stage of rewriter {config.rewriter.name} may "
             "replace a question when it comes up. Set train.staleness=0."
         )
     if train.warm_start.questions:
-        questions = answered(questions)
+        questions = staged(questions)
     if len(questions) < train.questions_per_step:
         raise ConfigError(
             f"{len(questions)} training questions are left after train.raw_reward {train.raw_reward}, and "
@@ -75,7 +75,7 @@ def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi
         order = mixed_order(weights, ids, train.steps, train.questions_per_step, config.seed)
     validation = []
     if train.validate_steps:
-        validation = answered(processes.on_main_process(lambda: draw_validation(train, client, train_split)))
+        validation = staged(processes.on_main_process(lambda: draw_validation(train, client, train_split)))
     return TrainingData(rewriter, train_split, questions, order, validation)
 
 

@@ -213,7 +213,8 @@ def _stopped(run: _Run, number: int | None) -> StoppedError:
 def _make_trainer(run: _Run, cleanup: ExitStack) -> "TreeTrainer":
     from transformers import PrinterCallback
 
-    from ..rollouts.first_stage import StageModels
+    from ..rewriters.first_stage import FirstStages
+    from ..rollouts.llms import policy_llm
     from .staged import StagedQuestions
     from .step_trees import StepTrees
     from .tracking import tracking_id
@@ -226,8 +227,10 @@ def _make_trainer(run: _Run, cleanup: ExitStack) -> "TreeTrainer":
     name = config.name
     if "trackio" in config.tracking.report_to:
         name = processes.on_main_process(lambda: f"{config.name}-{tracking_id(run.folder)}")
-    models = cleanup.enter_context(StageModels(config.policy))
-    staged = StagedQuestions(data.rewriter, models, processes, config.mix is not None, config.rollout.history_tokens)
+    staged = None
+    if any(data.rewriter.first_stage(question) for question in data.questions):
+        stages = FirstStages(data.rewriter, policy_llm(config.policy), config.rollout.history_tokens)
+        staged = StagedQuestions(cleanup.enter_context(stages), processes, config.mix is not None)
     trainer = TreeTrainer(
         run=config,
         folder=run.folder,

@@ -23,7 +23,7 @@ from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..envs.schemas import Step
 from ..errors import CheckpointError, ConfigError
-from ..rewriters.parse import render
+from ..rewriters.forms import render
 from ..rewriters.stop import STOP, StoppableRewriter
 from ..rollouts.engines.base import WeightSync
 from ..rollouts.tree_sampler import TreeSampler

@@ -17,7 +17,6 @@ from ...envs.client.client import EnvironmentClient
 from ...envs.schemas import PRIMARY_METRIC, Step
 from ...errors import ConfigError, EnvironmentUnavailableError, RequestError
 from ...llms.base import THINK_CLOSE, THINK_OPEN
-from ...rewriters.base import Staged
 from ...rewriters.registry import make_rewriter
 from ...rewriters.retriever_info import RetrieverInfo
 
@@ -56,7 +55,7 @@ class RewardFunction:
         urls = [environment] if isinstance(environment, str) else environment
         self._client = EnvironmentClient(client or ClientConfig(), urls)
         self._rewriter = make_rewriter(settings, RetrieverInfo.from_service(self._client.info().retriever))
-        if isinstance(self._rewriter, Staged) and self._rewriter.stage(Question("", "")) is not None:
+        if self._rewriter.first_stage(Question("", "")) is not None:
             self.close()
             raise ConfigError(
                 f"the rewriter {settings.name!r} asks a frozen model before the policy, which a reward function cannot "

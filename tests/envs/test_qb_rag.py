@@ -22,7 +22,7 @@ from querylect.envs.retrievers.question_index import open_question_index
 from querylect.envs.server.app import create_app
 from querylect.errors import IndexFolderError
 from querylect.questions.index import write_question_index
-from querylect.rewriters.direct import QUESTION_INDEX, query_form
+from querylect.rewriters.levels import QUESTION_INDEX, query_form
 from querylect.rewriters.retriever_info import RetrieverInfo
 
 from ..question_models import TEXTS, corpus, save_corpus  # noqa: F401 (a fixture)

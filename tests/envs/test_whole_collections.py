@@ -10,7 +10,7 @@ from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
 from querylect.errors import DataError
 from querylect.eval.baselines import measure_raw
-from querylect.rewriters.small import load_prompt
+from querylect.rewriters.few_shot import load_prompt
 
 from ..command import end
 from ..data.test_wordnet import answer_words, no_shared_words

@@ -28,7 +28,7 @@ def engine(speaking):
 @pytest.fixture
 def rewriter(tmp_path):
     (tmp_path / "prompt.yaml").write_text(PROMPT)
-    config = RewriterConfig(name="small", prompt=str(tmp_path / "prompt.yaml"))
+    config = RewriterConfig(name="few_shot", prompt=str(tmp_path / "prompt.yaml"))
     return make_rewriter(config, RetrieverInfo("bm25", "bm25"), 2)
 
 

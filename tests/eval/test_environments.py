@@ -182,7 +182,7 @@ def test_the_retriever_that_is_named_in_a_prompt_is_part_of_the_identity():
 def test_another_prompt_file_is_another_system(tmp_path):
     prompt = tmp_path / "prompt.yaml"
     prompt.write_text(PROMPT)
-    small = {"rewriter": {"name": "small", "prompt": str(prompt)}}
+    small = {"rewriter": {"name": "few_shot", "prompt": str(prompt)}}
     first = identity_of(small)
     assert identity_of(small) == first
     prompt.write_text(PROMPT.replace("Name the medicine", "Say the medicine"))

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from querylect.configs.evaluation import HISTORY, RAW, REFERENCE
-from querylect.configs.schema import RewriterConfig
+from querylect.configs.llm import LlmConfig
+from querylect.configs.rewriter import RewriterConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.history import alternating, cut_history
 from querylect.data.leakage import without_leaks
@@ -18,14 +19,16 @@ from querylect.eval.answering import TEXTS, unwritten_systems
 from querylect.eval.journal import finished
 from querylect.eval.records import EvalRecord, read_records, record_of_search, write_records
 from querylect.eval.run_table import final_comparisons, tabulate_run
-from querylect.rewriters.base import Staged
+from querylect.llms.access import Llm
+from querylect.rewriters.base import StagedQuestion
+from querylect.rewriters.first_stage import FirstStages
 from querylect.rewriters.registry import REWRITERS, make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.chat import Chat
-from querylect.rollouts.first_stage import learn_first_stage
 
 from ..jsonl import write_jsonl
 from ..raising import refused
+from ..scripted import Script
 from ..tiny import tiny_tokenizer
 
 CARD = RetrieverInfo("bm25", "bm25")
@@ -38,9 +41,9 @@ ALONE = replace(QUESTION, history=(), reference_rewrite="")
 def prompts_of(name, question):
     rewriter = make_rewriter(RewriterConfig(name=name, prompt="hpo"), CARD)
     texts = []
-    if isinstance(rewriter, Staged):
-        texts.append(rewriter.stage(question).ask.prompt.case)
-        rewriter.learn_example(question)
+    if (stage := rewriter.first_stage(question)) is not None:
+        texts.append(stage.ask.prompt.case)
+        question = StagedQuestion.of(question, stage.placeholder)
     texts.append(rewriter.first(question)[-1]["content"])
     return texts
 
@@ -50,23 +53,19 @@ def test_every_rewriter_shows_the_history_before_the_question(name):
     for text, alone in zip(prompts_of(name, QUESTION), prompts_of(name, ALONE), strict=True):
         assert text.index(LINES) < text.index("And a bigger one?")
         assert "Assistant" not in alone
-        heading = "" if name == "small" else "The conversation before the question:\n"
-        assert text.replace(f"{heading}{LINES}\n" + ("" if name == "small" else "\n"), "") == alone
+        heading = "" if name == "few_shot" else "The conversation before the question:\n"
+        assert text.replace(f"{heading}{LINES}\n" + ("" if name == "few_shot" else "\n"), "") == alone
 
 
-def test_a_first_stage_shows_the_newest_words():
-    cases = []
-
-    class Models:
-        def ask(self, stages, spent):
-            cases.extend(stage.ask.prompt.case for stage in stages)
-            return ["no answer"] * len(stages)
-
+def test_a_first_stage_shows_the_newest_words(monkeypatch):
+    model = Script(None, None)
+    monkeypatch.setattr("querylect.rewriters.first_stage.open_llm", lambda config: Llm(model))
     rewriter = make_rewriter(RewriterConfig(name="hcqr"), CARD)
-    for words in (None, 5):
-        assert learn_first_stage(rewriter, [QUESTION], Models(), history_words=words) == ["no answer"]
-    assert LINES in cases[0]
-    assert "User: What\nAssistant: a tool for nails\n" in cases[1]
+    for words in (100, 5):
+        with FirstStages(rewriter, LlmConfig(), words) as stages:
+            assert stages.ask([QUESTION]) == ["no reply"]
+    assert LINES in model.prompt_texts[0]
+    assert "User: What\nAssistant: a tool for nails\n" in model.prompt_texts[1]
 
 
 def test_a_few_shot_prompt_says_where_the_history_stands(tmp_path):
@@ -79,7 +78,7 @@ def test_a_few_shot_prompt_says_where_the_history_stands(tmp_path):
     }
     path = tmp_path / "mine.yaml"
     path.write_text(json.dumps(prompt), encoding="utf-8")
-    messages = make_rewriter(RewriterConfig(name="small", prompt=str(path)), CARD).first(QUESTION)
+    messages = make_rewriter(RewriterConfig(name="few_shot", prompt=str(path)), CARD).first(QUESTION)
     assert messages[1]["content"] == "And it?\n(after:\nUser: a {question}\n)"
     assert messages[-1]["content"] == f"And a bigger one?\n(after:\n{LINES}\n)"
 

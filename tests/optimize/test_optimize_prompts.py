@@ -6,7 +6,7 @@ from querylect.errors import ConfigError
 from querylect.optimize.prompts import digest_of, prompt_yaml, with_system
 from querylect.optimize.reflection import feedback
 from querylect.optimize.scoring import ScoredAnswer
-from querylect.rewriters.small import load_prompt
+from querylect.rewriters.few_shot import load_prompt
 
 from ..command import mistake
 from ..raising import refused

@@ -8,7 +8,7 @@ from querylect.configs.rewriter import RewriterConfig
 from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import Step
 from querylect.errors import ConfigError, EnvironmentUnavailableError, RequestError
-from querylect.rewriters.parse import render
+from querylect.rewriters.forms import render
 
 from ..grpo import grpo_config, train, unavailable_client  # noqa: F401 (a fixture)
 from ..lessons import PROMPT
@@ -45,7 +45,7 @@ def test_the_rows_ask_in_the_words_of_the_rewriter(reward):
 
 def test_an_opening_counts_once_whether_the_completion_repeats_it(lesson_url, tmp_path):
     (tmp_path / "prompt.yaml").write_text(PROMPT + "opening: <think></think><rewrite>\n")
-    rewriter = RewriterConfig(name="small", prompt=str(tmp_path / "prompt.yaml"))
+    rewriter = RewriterConfig(name="few_shot", prompt=str(tmp_path / "prompt.yaml"))
     with querylect.reward_function([lesson_url], rewriter) as reward:
         with_opening = "<think></think><rewrite>triptan headache</rewrite>"
         completions = [with_opening, "triptan headache</rewrite>", "triptan headache"]

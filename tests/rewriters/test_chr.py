@@ -16,11 +16,11 @@ from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.retrievers.tokenizer import WordTokenizer
-from querylect.methods.method import GARBLED, MISSING, NO_RANKING
+from querylect.methods.method import GARBLED, MISSING
 from querylect.rewriters.chr import contrast
 from querylect.rewriters.registry import make_rewriter
 
-from ..scripted import BM25, Collection, Down, Script, run, terms
+from ..scripted import BM25, Collection, Script, run, terms
 
 pytestmark = pytest.mark.model
 
@@ -69,29 +69,22 @@ def test_the_published_method_asks_once_for_json():
         ((json.dumps({"H_plus": "a", "H_minus": " "}),) * 2, GARBLED),
         (("H_plus: a\nno second line",) * 2, GARBLED),
         ((None,), MISSING),
+        (("{", json.dumps(PAIR)), ""),
     ],
 )
 def test_what_is_no_pair_of_hypotheses_is_a_failure(replies, failure):
     shelf = Collection("a")
     outcome = run("chr", QUESTION, Script(*replies), shelf)
-    assert (outcome.failure, outcome.documents, outcome.plan, shelf.plans) == (failure, (), None, [])
+    assert outcome.failure == failure
+    assert bool(shelf.plans) == (not failure)
 
 
-def test_a_repaired_answer_counts_and_a_lost_search_does_not():
-    assert run("chr", QUESTION, Script("{", json.dumps(PAIR)), Collection("a")).failure == ""
-    assert run("chr", QUESTION, Script(json.dumps(PAIR)), Down()).failure == NO_RANKING
-
-
-@pytest.mark.parametrize("options", [2, 10])
-def test_a_policy_is_asked_for_two_lines(options):
-    question = Question("q", "¿qué?", tuple(f"opción {number}" for number in range(options)))
-    (message,) = rewriter().first(question)
-    assert f"{chr(ord('A') + options - 1)}. opción {options - 1}\n\n" in message["content"]
+def test_a_policy_is_asked_for_two_lines():
+    (message,) = rewriter().first(QUESTION)
+    assert "B. ribavirin\n\n" in message["content"]
     assert message["content"].endswith("H_plus: <the target hypothesis>\nH_minus: <the mimic hypothesis>")
     assert "JSON" not in message["content"]
     assert rewriter().opening == "H_plus:"
-    for text, failure in (("sí", "missing part"), ("\nH_minus: no", "empty part"), ("", "missing part")):
-        assert rewriter().parse(question, text, 1).failure == failure
 
 
 def brute_bm25(counts, text):

@@ -3,21 +3,18 @@
 from pathlib import Path
 
 import pytest
-from querylect.configs.schema import RewriterConfig
+from querylect.configs.rewriter import RewriterConfig
 from querylect.data.types import Document, Question
 from querylect.envs.presets import PRESETS
 from querylect.errors import ConfigError
-from querylect.rewriters.direct import KEYWORDS, PASSAGE, QUESTION, SEARCH, SENTENCE, STATEMENT, query_form
-from querylect.rewriters.general import DECOMPOSE, ENRICH, IMAGINE, REPHRASE, UNDERSTAND
+from querylect.rewriters.levels import KEYWORDS, PASSAGE, QUESTION, SEARCH, SENTENCE, STATEMENT, query_form
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
 
 from ..raising import refused
 
-pytestmark = pytest.mark.model
-
 LEVELS = ("general", "explore", "direct")
-STRATEGIES = (UNDERSTAND, ENRICH, DECOMPOSE, REPHRASE, IMAGINE)
+STRATEGIES = ("Take the question apart", "Enrich its words", "Split it", "Say it in another way", "Write the document")
 FORMS = (KEYWORDS, PASSAGE, QUESTION, SENTENCE, SEARCH, STATEMENT)
 BM25 = RetrieverInfo("bm25", "bm25", "BM25, which counts matching words.")
 CONTRIEVER = RetrieverInfo("contriever", "dense", "Contriever, trained on pairs of spans of one document.")

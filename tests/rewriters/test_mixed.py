@@ -69,4 +69,4 @@ def test_levels_may_differ_but_not_what_begins_an_answer():
     assert isinstance(mixed, MixedRewriter)
     assert [mixed.members[name].name for name in NAMES] == ["explore", "direct"]
     with refused(ConfigError, "'semantic': '<think></think><rewrite>'"):
-        mixed_of(run(name="small"))
+        mixed_of(run(name="few_shot"))

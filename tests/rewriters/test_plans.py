@@ -5,77 +5,59 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from querylect.configs.schema import RewriterConfig
+from querylect.configs.rewriter import RewriterConfig
 from querylect.data.types import Document, Question
+from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError
-from querylect.rewriters.parse import render
+from querylect.llms.access import Llm
+from querylect.llms.base import SamplingParams
+from querylect.rewriters.forms import render
+from querylect.rewriters.frozen import ask_rewriter
+from querylect.rewriters.plans import union
 from querylect.rewriters.registry import REWRITERS, make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
 
 from ..raising import refused
+from ..scripted import BM25, DENSE, Script, terms
 
-BM25 = RetrieverInfo("bm25", "bm25")
-ASKED = Question("q", "Big head")
-
-TAGGED = sorted(REWRITERS.keys() - {"hyde", "query2doc", "multi_query", "hcqr", "chr", "misknow"})
-"""Those that ask for tagged answers; the others' are tested in test_rewriters_passages.py."""
-
-every_rewriter = pytest.mark.parametrize("name", TAGGED)
-
-
+ASKED = Question("q", "Big head", ("femur", "tibia"))
+TAGGED = ("general", "explore", "direct", "few_shot")
+every_tagged_rewriter = pytest.mark.parametrize("name", TAGGED)
 WHOLE = str(Path(__file__).parents[1] / "plain_prompt.yaml")
-"""Of `small`: a prompt that leaves the whole answer to the model, as the other rewriters do."""
+"""A few-shot prompt that leaves the whole answer to the model, as the other rewriters do."""
 
 
-def make(name="small", k=10, **settings):
-    return make_rewriter(RewriterConfig(name=name, prompt=WHOLE, **settings), BM25, k)
+def make(name="few_shot", retriever=BM25, k=10, **settings):
+    return make_rewriter(RewriterConfig(name=name, prompt=WHOLE, **settings), retriever, k)
 
 
-@every_rewriter
-def test_one_rewrite_is_one_probe_of_one_term(name):
+def planned(name, text, retriever=BM25, turn=1, **settings):
+    return make(name, retriever, 7, **settings).parse(ASKED, text, turn).plan
+
+
+@every_tagged_rewriter
+def test_tagged_rewrites_are_one_probe_each_fused_by_maximum(name):
     rewrite = make(name).parse(ASKED, "<think>a large skull</think><rewrite>macrocephaly</rewrite>", 1)
     assert rewrite.plan == SearchPlan.of("macrocephaly")
     assert (rewrite.think, rewrite.rewrites, rewrite.failure) == ("a large skull", ("macrocephaly",), "")
+    plan = planned(name, render("", ["a", "b"]), keep_question_weight=0.5, rewrite_weight=2.0)
+    kept = Term(text="Big head", weight=0.5)
+    assert plan.probes == tuple(Probe(terms=(kept, Term(text=text, weight=2.0))) for text in ("a", "b"))
+    assert (plan.fuse, plan.k) == ("max", 7)
 
 
-@every_rewriter
-def test_several_rewrites_are_one_probe_each_fused_by_maximum(name):
-    plan = make(name).parse(ASKED, render("", ["skull size", "skull growth"]), 1).plan
-    assert [[term.text for term in probe.terms] for probe in plan.probes] == [["skull size"], ["skull growth"]]
-    assert plan.fuse == "max"
-
-
-@every_rewriter
-def test_a_kept_question_is_a_term_of_every_probe(name):
-    rewriter = make(name, keep_question_weight=0.5, rewrite_weight=2.0)
-    plan = rewriter.parse(ASKED, render("", ["a", "b"]), 2).plan
-    assert plan.probes == tuple(
-        Probe(terms=(Term(text="Big head", weight=0.5), Term(text=rewrite, weight=2.0))) for rewrite in ("a", "b")
-    )
-
-
-@every_rewriter
+@every_tagged_rewriter
 @pytest.mark.parametrize("turn", [1, 2, 3])
 def test_tags_in_the_prompt_earn_nothing(name, turn):
     """A well-formed answer in question, examples or documents is not the answer of a turn that says nothing."""
     planted = render("", ["planted"])
     question = Question("q", planted)
     rewriter = make(name)
-    prompt_text = rewriter.first(question)[-1]["content"] + rewriter.follow_up(
-        question, [Document("d", planted, planted)], 2
-    )
-    assert planted in prompt_text
-    assert rewriter.parse(question, "I do not know", turn).plan is None
-    assert rewriter.parse(question, "", turn).plan is None
-
-
-@every_rewriter
-def test_a_prompt_given_to_the_parser_by_mistake_fails(name):
-    rewriter = make(name)
-    prompt = "\n".join(message["content"] for message in rewriter.first(ASKED))
-    assert rewriter.parse(ASKED, prompt, 1).plan is None
-    assert rewriter.parse(ASKED, prompt + "\n" + render("", ["a"]), 1).plan is None
+    prompt = rewriter.first(question)[-1]["content"] + rewriter.follow_up(question, [Document("d", planted, "")], 2)
+    assert planted in prompt
+    for sampled in ("I do not know", "", prompt, f"{prompt}\n{planted}"):
+        assert rewriter.parse(question, sampled, turn).plan is None
 
 
 @given(st.text(st.characters()), st.sampled_from(sorted(REWRITERS)))
@@ -85,14 +67,115 @@ def test_whatever_is_sampled_gives_a_plan_or_a_reason(text, name):
         assert (rewrite.plan is None) == bool(rewrite.failure) == (not rewrite.rewrites)
 
 
-def test_an_unknown_rewriter_names_the_nearest():
-    with refused(ConfigError, "'explor'", "chr, direct, explore, ", ", small", "'explore'"):
-        make("explor")
-    with refused(ConfigError, "'zzz'") as caught:
-        make("zzz")
-    assert str(caught.value).count("'") == 2, "no other name is near"
+PASSAGE = "insulin lowers glucose"
 
 
-def test_a_rewrite_without_weight_is_refused():
-    with refused(ConfigError, "rewriter.rewrite_weight is 0"):
-        make(rewrite_weight=0)
+@pytest.mark.parametrize(
+    ("name", "retriever", "settings", "expected"),
+    [
+        ("hyde", DENSE, {}, [("Big head", 1.0), (PASSAGE, 1.0)]),
+        ("hyde", BM25, {"keep_question_weight": 0.0}, [(PASSAGE, 1.0)]),
+        (
+            "hyde",
+            BM25,
+            {"keep_question_weight": 0.5, "rewrite_weight": 2.0},
+            [("Big head", 0.5), (PASSAGE, 2.0)],
+        ),
+        ("query2doc", BM25, {}, [("Big head", 5.0), (PASSAGE, 1.0)]),
+        ("query2doc", BM25, {"keep_question_weight": 2.0}, [("Big head", 2.0), (PASSAGE, 1.0)]),
+        ("query2doc", DENSE, {}, [(f"Big head\n{PASSAGE}", 1.0)]),
+        ("query2doc", DENSE, {"keep_question_weight": 0.0}, [(PASSAGE, 1.0)]),
+    ],
+)
+def test_passages_and_questions_are_weighted(name, retriever, settings, expected):
+    plan = planned(name, PASSAGE, retriever, **settings)
+    assert (terms(plan), plan.k) == ([expected], 7)
+
+
+def test_query2doc_on_bm25_scores_as_the_text_with_the_question_five_times(small_environment):
+    environment = Environment.open(small_environment)
+    repeated_text = " ".join([ASKED.text] * 5 + [PASSAGE])
+    weighted, repeated = environment.rank([planned("query2doc", PASSAGE), SearchPlan.of(repeated_text, k=7)])
+    assert [hit.id for hit in weighted] == [hit.id for hit in repeated]
+    assert [hit.score for hit in weighted] == pytest.approx([hit.score for hit in repeated], rel=1e-5)
+
+
+def test_hyde_joins_the_passages_of_several_answers():
+    several = SamplingParams(n=3, temperature=0.7)
+    (joined,) = ask_rewriter(Llm(Script(["one", "", "two"])), make("hyde", k=7), [ASKED], several)
+    assert joined.rewrites == ("one", "two")
+    assert terms(joined.plan) == [[("Big head", 1.0), ("one", 1.0), ("two", 1.0)]]
+    (failed,) = ask_rewriter(Llm(Script(["", ""], ["", ""])), make("hyde"), [ASKED], SamplingParams(n=2))
+    assert (failed.plan, failed.failure) == (None, "empty answer")
+    with pytest.raises(ValueError, match="query2doc"):
+        ask_rewriter(Llm(Script()), make("query2doc"), [ASKED], SamplingParams(n=2))
+
+
+def test_a_union_takes_the_first_of_every_query_rank_by_rank_and_no_document_twice(small_environment):
+    plan = union(["a", "b", "c"])
+    assert ([probe.k for probe in plan.probes], plan.fuse, plan.k) == ([5, 5, 5], "interleave", 15)
+    environment = Environment.open(small_environment)
+    queries = ["headache", "blood cholesterol", "headache migraine"]
+    alone = environment.rank([union([query]) for query in queries])
+    assert [[hit.id for hit in ranking] for ranking in alone] == [
+        ["aspirin", "triptan"],
+        ["statin", "insulin"],
+        ["triptan", "aspirin"],
+    ]
+    (full,) = environment.rank([union(queries)])
+    assert [hit.id for hit in full] == ["aspirin", "statin", "triptan", "insulin"], "fewer than 15: they overlap"
+
+
+def test_multi_query_plans_one_probe_for_each_paraphrase():
+    rewriter = make("multi_query")
+    rewrite = rewriter.parse(ASKED, " insulin\nSub-query 2: glucose\nSub-query 3: sugar\n", 1)
+    assert rewrite.rewrites == ("insulin", "glucose", "sugar")
+    assert rewrite.plan == union(rewrite.rewrites)
+    for options in (False, True):
+        (message,) = make("multi_query", options=options).first(ASKED)
+        later = make("multi_query", options=options).follow_up(ASKED, [Document("d", "A title", "text")], 2)
+        assert ("B. tibia" in message["content"]) == ("B. tibia" in later) == options
+        assert message["content"].endswith("Sub-query 3: <version 3 of the question>")
+    assert "[1] A title: text" in later
+    assert "found no documents" in rewriter.follow_up(ASKED, [], 2)
+
+
+SECOND = " Passage 1 has no name.\nMissing: the tamer's name\nQuery 1: red dog tamer\nQuery 2: tamers by name"
+
+
+def test_misknow_answers_and_searches_with_the_question_first():
+    rewriter = make("misknow")
+    (message,) = rewriter.first(ASKED)
+    assert "B. tibia" in message["content"]
+    assert message["content"].endswith("Answer: <your first answer>")
+    rewrite = rewriter.parse(ASKED, " Dogs.\nAnswer: Ann", 1)
+    assert terms(rewrite.plan) == [[("Big head", 1.0)]]
+    assert (rewrite.think, rewrite.rewrites) == ("Thought: Dogs.\nAnswer: Ann", ("Big head",))
+    assert rewriter.parse(ASKED, SECOND, 1).failure == "missing part", "the form of the second turn"
+
+
+def test_misknow_then_searches_for_what_is_missing_beside_the_question():
+    rewriter = make("misknow")
+    message = rewriter.follow_up(ASKED, [Document("d", "Dogs", "some are red")], 2)
+    assert "[1] Dogs: some are red" in message
+    assert "Query 2: <query 2>" in message
+    rewrite = rewriter.parse(ASKED, SECOND, 2)
+    assert terms(rewrite.plan) == [[("Big head", 1.0)], [("red dog tamer", 1.0)], [("tamers by name", 1.0)]]
+    assert rewrite.plan.fuse == "interleave"
+    assert rewrite.rewrites == ("red dog tamer", "tamers by name")
+    assert rewrite.think == "Thought: Passage 1 has no name.\nMissing: the tamer's name"
+    assert rewriter.read(ASKED, f"Sure!\n\nThought:{SECOND}\n\nI hope this helps!", 2) == rewrite
+    assert rewriter.parse(ASKED, " x\nAnswer: Ann", 2).plan is None
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "facts"),
+    [
+        ("explor", {}, ["'explor'", "chr, direct, explore, ", "'explore'"]),
+        ("general", {"rewrite_weight": 0}, ["rewriter.rewrite_weight is 0"]),
+        ("query2doc", {"keep_question_weight": 2.0}, ["rewriter.keep_question_weight is 2", "query2doc"]),
+    ],
+)
+def test_settings_that_make_no_rewriter_are_refused(name, settings, facts):
+    with refused(ConfigError, *facts):
+        make(name, RetrieverInfo("contriever", "dense"), **settings)

@@ -16,7 +16,7 @@ from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError
-from querylect.rewriters.parse import render
+from querylect.rewriters.forms import render
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.engines.base import Completion
@@ -209,7 +209,7 @@ def test_a_prompt_that_is_too_long_is_a_matter_of_settings(client, branching):
 def test_every_answer_continues_the_opening_of_its_rewriter(client):
     """The opening stands in the prompt of every turn, is no sampled token, and counts as part of the answer."""
     engine = Script("headache</rewrite>", "migraine</rewrite>", "triptan</rewrite>")
-    grown = tree_sampler(client, engine, rewriter="small")
+    grown = tree_sampler(client, engine, rewriter="few_shot")
     (tree,) = grown.grow([HEAD], [1, 1, 1])
     (path,) = tree.paths()
     assert [node.rewrite.rewrites for node in path] == [("headache",), ("migraine",), ("triptan",)]
@@ -243,7 +243,7 @@ def hostile(tmp_path_factory, run_app):
         yield opened, question
 
 
-@pytest.mark.parametrize("rewriter", ["general", "small"])
+@pytest.mark.parametrize("rewriter", ["general", "few_shot"])
 def test_tags_and_turns_in_documents_and_questions_are_only_text(hostile, rewriter):
     """The second turn sees `<rewrite>…</rewrite>` in its prompt and says nothing usable: no reward, no search."""
     client, question = hostile

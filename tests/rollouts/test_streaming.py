@@ -9,7 +9,7 @@ import pytest
 from querylect.configs.schema import RewardConfig, RewriterConfig, RolloutConfig, RunConfig
 from querylect.data.types import Question
 from querylect.errors import EngineUnavailableError, EnvironmentUnavailableError
-from querylect.rewriters.parse import render
+from querylect.rewriters.forms import render
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.engines.base import Completion, Sampling

@@ -56,7 +56,7 @@ class Site:
             "name": "run",
             "env": {"dataset": {"kind": "beir", "path": str(corpus)}, "retriever": "bm25", "index": "indexes/bm25"},
             "policy": {"model": str(policy), "dtype": "float32", "lora": {"r": 4, "alpha": 8}},
-            "rewriter": {"name": "small", "prompt": "prompt.yaml"},
+            "rewriter": {"name": "few_shot", "prompt": "prompt.yaml"},
             "rollout": {"branching": [2, 2], "max_new_tokens": 6, "documents": 2, "document_tokens": 8},
             "train": {"steps": 2, "questions_per_step": 2, "learning_rate": 0.01, "save_steps": 50},
             "eval": {"permutations": 50, "bootstrap": 50},

@@ -85,7 +85,7 @@ def run(unjudged, unjudged_url, speaking, reader_url, tmp_path) -> RunConfig:
             "env": unjudged.model_dump(),
             "client": {"urls": [unjudged_url]},
             "policy": {"model": str(speaking), "dtype": "float32", "lora": {"r": 4, "alpha": 8}},
-            "rewriter": {"name": "small", "prompt": str(tmp_path / "prompt.yaml")},
+            "rewriter": {"name": "few_shot", "prompt": str(tmp_path / "prompt.yaml")},
             "rollout": {"branching": [4], "max_new_tokens": 6, "documents": 2, "document_tokens": 8},
             "reward": {"turn_weights": [1.0], "kind": "answer", "answer": {"reader": model, "metric": "em", "top": 1}},
             "train": {"steps": 4, "questions_per_step": 2, "learning_rate": 0.01, "save_steps": 2},

@@ -128,7 +128,7 @@ def test_arms_of_a_part_differ_in_what_is_compared_alone(tmp_path):
 
 def test_prompt_levels_show_the_same_questions_and_no_held_out_word():
     """Levels differ in guidance; their words are those of the packaged prompt, which a test holds against WordNet."""
-    from querylect.rewriters.small import load_prompt
+    from querylect.rewriters.few_shot import load_prompt
 
     packaged = load_prompt("wordnet")
     names = ("general", "explore", "direct")

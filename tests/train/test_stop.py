@@ -13,7 +13,7 @@ from querylect.data.types import Question
 from querylect.envs.plan import SearchPlan
 from querylect.errors import ConfigError
 from querylect.rewards.reward import weight_of_turn
-from querylect.rewriters.base import Rewrite, Staged
+from querylect.rewriters.base import Rewrite, StagedQuestion
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rewriters.stop import FIRST, FIRST_UNSEARCHED, LATER, STOP, keep, read_stop
@@ -111,10 +111,10 @@ def test_anything_else_is_read_by_the_rewriter(text):
 
 
 def test_an_opening_and_a_passage_can_be_continued_by_a_stop():
-    assert rewriter("small", prompt="hpo").opening.endswith("<rewrite>")
+    assert rewriter("few_shot", prompt="hpo").opening.endswith("<rewrite>")
     for name, settings in (
-        ("small", {"prompt": "wordnet"}),
-        ("small", {"prompt": "hpo"}),
+        ("few_shot", {"prompt": "wordnet"}),
+        ("few_shot", {"prompt": "hpo"}),
         ("hyde", {}),
         ("misknow", {}),
     ):
@@ -135,11 +135,9 @@ def test_prompts_end_with_the_offer_and_a_rewriter_without_it_makes_none():
 
 def test_the_first_stage_of_a_rewriter_stays():
     staged = rewriter("hcqr", hcqr={"options": False})
-    assert isinstance(staged, Staged)
-    assert staged.stage(QUESTION) is not None
-    staged.learn_example(QUESTION)
-    assert staged.first(QUESTION)[-1]["content"].endswith(FIRST)
-    assert rewriter("general").stage(QUESTION) is None
+    stage = staged.first_stage(QUESTION)
+    assert staged.first(StagedQuestion.of(QUESTION, stage.placeholder))[-1]["content"].endswith(FIRST)
+    assert rewriter("general").first_stage(QUESTION) is None
 
 
 def test_a_stop_keeps_the_plan_before_it_and_a_rewrite_does_not():

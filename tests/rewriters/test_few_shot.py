@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from querylect.configs.schema import RewriterConfig
+from querylect.configs.rewriter import RewriterConfig
 from querylect.data.types import Document, Question
 from querylect.errors import ConfigError
+from querylect.rewriters.few_shot import PROMPTS, load_prompt
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
-from querylect.rewriters.small import PROMPTS, load_prompt
 
 from ..raising import refused
 
@@ -43,7 +43,7 @@ def example(*turns, **fields):
 
 
 def make(prompt="hpo"):
-    return make_rewriter(RewriterConfig(name="small", prompt=prompt), CARD)
+    return make_rewriter(RewriterConfig(name="few_shot", prompt=prompt), CARD)
 
 
 def test_answer_options_stand_below_the_question(tmp_path):
@@ -93,7 +93,7 @@ def test_a_prompt_with_a_place_for_it_names_the_retriever_of_the_card(tmp_path):
         "question": "{retriever} < {question}",
         "examples": [{"question": "flat foot", "retriever": "bm25", "turns": [{"rewrite": "planus"}]}],
     }
-    config = RewriterConfig(name="small", prompt=write(tmp_path, prompt))
+    config = RewriterConfig(name="few_shot", prompt=write(tmp_path, prompt))
     question = Question("q", "big {retriever} head")
     for name, kind in (("bm25", "bm25"), ("all-minilm-l6-v2", "dense")):
         chat = make_rewriter(config, RetrieverInfo(name, kind)).first(question)

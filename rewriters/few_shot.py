@@ -15,17 +15,18 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from ruamel.yaml.error import YAMLError
 
-from ..configs.schema import RewriterConfig
+from ..configs.rewriter import RewriterConfig
 from ..configs.yaml12 import parse_yaml
 from ..data.history import lines_of
 from ..data.types import Document, Question, Utterance
 from ..errors import ConfigError
 from ..llms.base import Message
-from .base import Rewrite
+from .base import Rewrite, RewritingStrategy
 from .case import question_text
-from .parse import REWRITE_OPEN, parse_plain, read_passage, read_tagged, render
-from .plans import AnswerReader, planned
+from .forms import REWRITE_OPEN, PassageForm, TagForm, render
+from .plans import Plan, query_plan
 from .retriever_info import RetrieverInfo
+from .template import planned
 
 PROMPTS = Path(__file__).parent / "prompts"
 _PLACEHOLDER = re.compile(r"\{(retriever|question|history)\}")
@@ -135,13 +136,13 @@ def load_prompt(name: str) -> FewShotPrompt:
 
 
 @dataclass(frozen=True)
-class SmallRewriter:
-    """Few-shot rewriter; the examples carry the strategy. The prompt names the retriever if it has a place for it."""
+class FewShotRewriter(RewritingStrategy):
+    """The examples carry the strategy. The prompt names the retriever if it has a place for it."""
 
-    reader: AnswerReader
     prompt: FewShotPrompt
+    plan: Plan
     retriever: str = ""
-    name: str = field(default="small", init=False)
+    name: str = field(default="few_shot", init=False)
 
     @property
     def opening(self) -> str:
@@ -157,20 +158,16 @@ class SmallRewriter:
         return self.prompt.show([" ".join((document.title or document.text).split()) for document in documents])
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
-        """Parse the text sampled in one turn, after the opening that it continues."""
-        if self.prompt.form == "plain":
-            return planned(question, parse_plain(text), self.reader.plan)
-        return self.reader.read(question, self.opening + text)
+        form = PassageForm() if self.prompt.form == "plain" else TagForm()
+        return planned(question, form.parse(self.opening + text), self.plan)
 
     def read(self, question: Question, text: str, turn: int) -> Rewrite:
-        """As `parse`, for a model that was not trained on the form; the opening counts only where the text has none."""
+        """The opening counts only where the text has none."""
         if self.prompt.form == "plain":
-            return planned(question, read_passage(text), self.reader.plan)
-        continued = self.opening and REWRITE_OPEN not in text
-        full = self.opening + text if continued else text
-        return planned(question, read_tagged(full), self.reader.plan)
+            return planned(question, PassageForm().read(text), self.plan)
+        return planned(question, TagForm().read(text if REWRITE_OPEN in text else self.opening + text), self.plan)
 
 
-def small(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> SmallRewriter:
+def few_shot(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> FewShotRewriter:
     """Build the rewriter from the prompt that `config.prompt` names."""
-    return SmallRewriter(AnswerReader(config, k), load_prompt(config.prompt), retriever.name)
+    return FewShotRewriter(load_prompt(config.prompt), query_plan(config, k), retriever.name)
