@@ -285,7 +285,7 @@ def test_there_are_answers_for_every_method_and_judge_and_enough_of_them():
 
 @pytest.mark.parametrize(
     ("answers", "parsers", "share", "misread_share"),
-    [(ANSWERS, PARSERS, 0.89, 0.04), (SMALL_ANSWERS, SMALL_PARSERS, 0.96, 0.02)],
+    [(ANSWERS, PARSERS, 0.85, 0.04), (SMALL_ANSWERS, SMALL_PARSERS, 0.96, 0.02)],
     ids=["written", "small"],
 )
 def test_nearly_all_answers_are_read_right_and_hardly_any_wrongly(answers, parsers, share, misread_share):
