@@ -8,7 +8,7 @@ from .training import TrainConfig
 FREE_TO_CHANGE = (
     "tracking", "eval", "answers", "client", "env.host", "env.port", "env.workers", "train.save_steps",
     "train.validate_steps", "train.keep_checkpoints", "rollout.micro_batch",
-    "rollout.max_prompt_tokens", "rollout.vllm", "rollout.server", "optimize.searches", "optimize.proposals",
+    "rollout.max_prompt_tokens", "rollout.vllm", "rollout.server", "optimize.searches",
     "synthetic", *(f"{model}.{name}"
                    for model in ("rewriter.llm", "optimize.reflection", "optimize.task", "reward.answer.reader")
                    for name in ("concurrency", "deadline", "cache")),

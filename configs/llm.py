@@ -118,8 +118,6 @@ class OptimizeConfig(Section):
     searches: Annotated[int, Field(ge=1)] | None = None
     """Budget of searches, validation included; None: as many as the rollouts of training with the same config, which is
     `train.steps` × `train.questions_per_step` × the turns of a tree."""
-    proposals: Annotated[int, Field(ge=1)] = 200
-    """Maximum number of proposals of the reflection model."""
     reflection: LlmConfig | None = None
     """The model that proposes prompts; None: the base model of the policy."""
     task: LlmConfig | None = None

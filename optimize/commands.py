@@ -7,8 +7,9 @@ import typer
 from ..command_options import DryRun, MixMember, Verbose
 from ..configs.load import dump_config, load_config
 from ..configs.mix import only
+from ..configs.schema import RunConfig
+from ..errors import ConfigError
 from ..logs import progress_bar, set_up_logging
-from .checks import refuse_unsupported
 
 app = typer.Typer()
 
@@ -27,7 +28,7 @@ def optimize(
     """Optimise the prompt of CONFIG's policy with GEPA against its environment and print the run folder."""
     set_up_logging(verbose)
     settings = only(load_config(config, list(overrides or ())), env)
-    refuse_unsupported(settings.rewriter, settings.reward)
+    refuse_unsupported(settings)
     if dry_run:
         typer.echo(dump_config(settings), nl=False)
         raise typer.Exit
@@ -36,3 +37,17 @@ def optimize(
     with progress_bar("searches") as progress:
         folder = optimize_prompt(settings, resume, progress)
     typer.echo(folder)
+
+
+def refuse_unsupported(config: RunConfig) -> None:
+    """Raise ConfigError for a rewriter without a prompt file, the offer to stop, and rewards by answers."""
+    wrong = {
+        "reward.kind=metric": config.reward.kind == "answer",
+        "rewriter.stop=false": bool(config.rewriter.stop),
+        "rewriter.name=few_shot and rewriter.prompt=FILE.yaml": config.rewriter.name != "few_shot",
+    }
+    for remedy in (remedy for remedy, applies in wrong.items() if applies):
+        raise ConfigError(
+            "`querylect optimize` changes the prompt file of the rewriter few_shot and scores it by the metric of its "
+            f"rankings. Set {remedy}."
+        )

@@ -1,44 +1,46 @@
 """A run of `querylect optimize`: GEPA (arXiv 2507.19457) on the environment, reward and questions of training.
 
 The folder is that of a training run (train/run_folder.py), with the optimised prompt in best/ in place of weights, and
-
-gepa/              GEPA's own run folder, from which it resumes: its state, all candidates (candidates.json), its log
-evaluations.jsonl  one line per question that was answered with a prompt, or searched as it stands
-proposals.jsonl    one line per reply of the reflection model
+in gepa/ GEPA's own run folder, from which it resumes (its state, all candidates in candidates.json, its log), and the
+record of each answer (eval.jsonl).
 """
 
 import json
 import logging
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from math import prod
 from pathlib import Path
+from statistics import fmean
+from types import SimpleNamespace
+
+from gepa import optimize as gepa_optimize
 
 from ..configs.mix import only
 from ..configs.run_settings import is_own
-from ..configs.schema import (
-    ClientConfig,
-    EnvironmentConfig,
-    RolloutConfig,
-    RunConfig,
-    TrainConfig,
-)
-from ..data.types import Question
-from ..envs.client.base import EnvironmentApi
+from ..configs.schema import ClientConfig, EnvironmentConfig, RolloutConfig, RunConfig, TrainConfig
+from ..data.corpus import open_corpus
+from ..data.types import Question, relevant
 from ..envs.client.connect import open_environments
-from ..errors import CheckpointError, ConfigError
+from ..envs.index.meta import open_index
+from ..errors import CheckpointError, ConfigError, EngineUnavailableError, QuerylectError
+from ..eval.store import open_store
+from ..llms.access import Llm
+from ..llms.base import Message, Prompt, SamplingParams
+from ..llms.prose import without_thinking
 from ..logs import Progress
 from ..provenance import this_start
+from ..rewriters.few_shot import FewShotPrompt, FewShotRewriter
+from ..rollouts.build import rewriter_for
+from ..rollouts.checkpoints import PROMPT_FILE, metric_key, winning_turn
+from ..rollouts.engines.base import Engine
 from ..rollouts.llms import open_llm, policy_llm
-from ..sources import optional_packages
-from ..storage import only_command
+from ..storage import atomic_folder, only_command, text_sha256
 from ..train.questions import worth_training
 from ..train.run_folder import RunFolder
 from ..train.validation import draw_validation
-from .checks import refuse_unsupported
-from .prompts import COMPONENT
-from .reflection import REQUEST, ReflectionModel
-from .scoring import Scorer
+from .adapter import COMPONENT, PromptAdapter, prompt_yaml, title_of
+from .commands import refuse_unsupported
 
 log = logging.getLogger(__name__)
 
@@ -47,89 +49,142 @@ _MINIBATCH = 8
 """Training questions that a proposal is made from; it is validated only if it beats its parent on them."""
 _TITLES = 3
 """Titles of relevant documents that the reflection model is shown for each question."""
+REFLECTION_TOKENS = 1024
+"""Maximum tokens of a proposal, thinking included."""
 
 
 def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambda done, total: None) -> Path:
     """Optimise the prompt of `config` and return the run folder. `progress` is told of the searches and their budget.
 
     Raises ConfigError, ModelError, DataError, IndexFolderError or CheckpointError for problems found before anything is
-    written, ConfigError also for a mix, of which `only` gives one environment, MissingPackageError without the extra
-    `optimize`; EnvironmentUnavailableError and EngineUnavailableError if the environment, the task model or the
-    reflection model does not answer, after which --resume continues; StorageError.
+    written, ConfigError also for a mix, of which `only` gives one environment; EnvironmentUnavailableError and
+    EngineUnavailableError if the environment, the task model or the reflection model does not answer, after which
+    --resume continues; StorageError.
     """
-    with optional_packages("optimize"):
-        from gepa import optimize as gepa_optimize
     config = only(config, None)
-    path = config.run_folder
-    folder = RunFolder(path)
+    refuse_unsupported(config)
+    folder = RunFolder(config.run_folder)
     if not resume:
         folder.refuse_existing()
-    refuse_unsupported(config.rewriter, config.reward)
-    with only_command(path), open_environments(config) as client, ExitStack() as models:
-        if resume and not is_own(path):
-            raise CheckpointError(
-                f"{path} is not yours, and GEPA's state in it is a pickle, which can run code when read. If you trust "
-                "its author, make it yours."
-            )
+    elif not is_own(folder.path):
+        raise CheckpointError(
+            f"{folder.path} is not yours, and GEPA's state in it is a pickle, which can run code when read. If you "
+            "trust its author, make it yours."
+        )
+    with only_command(folder.path), open_environments(config) as client, ExitStack() as models:
         environment = client.info().model_dump(mode="json")
         if resume:
             folder.reopen(config, command=COMMAND)
             folder.same_environment(environment)
-        scorer = Scorer(config, client, models)
-        train, validation = _questions(config, client)
+        split = client.questions("train")
+        train, validation = worth_training(config, client, split), draw_validation(config.train, client, split)
+        turns = len(config.rollout.branching)
         budget = config.optimize.searches or searches_of_training(config.train, config.rollout)
-        if budget < len(validation) * scorer.turns:
+        if not train or budget < len(validation) * turns:
             raise ConfigError(
-                f"the budget is {budget} searches, and the first prompt alone takes {len(validation) * scorer.turns} "
-                f"on {len(validation)} validation questions. Raise optimize.searches, or lower "
+                f"{len(train)} training questions are left after train.raw_reward {config.train.raw_reward}, and of "
+                f"{budget} searches the first prompt alone takes {len(validation) * turns} on {len(validation)} "
+                "validation questions. Widen train.raw_reward, raise optimize.searches, or lower "
                 "train.validation_questions."
             )
-        base = scorer.base
+        model, base = _task_model(config, models)
         if not resume:
             folder.create(config, COMMAND)
         if base:
             folder.same_base(config.policy.model, base, resume)
         folder.write(folder.path / "environment.json", json.dumps(environment, indent=2) + "\n")
+        folder.note_start(this_start(int(resume), environment))
+        rewriter = rewriter_for(config.rewriter, config.mix, client, config.search_depth)
+        assert isinstance(rewriter, FewShotRewriter), "refuse_unsupported"
         titles = relevant_titles(config.env, config.client, train)
-        settings, model = config.optimize, config.optimize.reflection or policy_llm(config.policy)
-        reflection = ReflectionModel(
-            folder.path / "proposals.jsonl",
-            config.seed,
-            lambda: models.enter_context(open_llm(model)),
+        store = models.enter_context(open_store(folder.path / "gepa"))
+        adapter = PromptAdapter(
+            config, client, rewriter, model, store, [*train, *validation], titles, lambda done: progress(done, budget)
         )
-        from .gepa_adapter import BudgetSpentError, EnvironmentAdapter
-
-        adapter = EnvironmentAdapter(scorer, folder, budget, [*train, *validation], titles, reflection, progress)
-        folder.note_start(this_start(reflection.proposals, environment))
-        with suppress(BudgetSpentError):
-            gepa_optimize(
-                seed_candidate={COMPONENT: scorer.start.system},
-                trainset=[("train", question) for question in train],
-                valset=[("validation", question) for question in validation],
-                adapter=adapter,
-                reflection_lm=reflection,
-                reflection_prompt_template=REQUEST,
-                reflection_minibatch_size=min(_MINIBATCH, len(train)),
-                stop_callbacks=lambda state: bool(reflection.failure) or state.i + 1 >= settings.proposals,
-                logger=_Logger(),
-                run_dir=str(folder.path / "gepa"),
-                track_best_outputs=False,
-                seed=config.seed,
-            )
+        reflection = ReflectionModel(config, models)
+        result = gepa_optimize(
+            seed_candidate={COMPONENT: rewriter.prompt.system},
+            trainset=train,
+            valset=validation,
+            adapter=adapter,
+            reflection_lm=reflection,
+            reflection_minibatch_size=min(_MINIBATCH, len(train)),
+            max_metric_calls=budget // turns,
+            stop_callbacks=lambda state: reflection.failure is not None,
+            logger=SimpleNamespace(log=log.debug),
+            run_dir=str(folder.path / "gepa"),
+            track_best_outputs=False,
+            seed=config.seed,
+        )
         if reflection.failure is not None:
             raise reflection.failure
-        log.info(
-            "%d of %d searches, %d proposals: %.4f on validation",
-            adapter.searches, budget, reflection.proposals, adapter.best or 0.0,
-        )  # fmt: skip
-    return path
+        prompt = adapter.prompt_of(result.candidates[result.best_idx])
+        _write_best(folder, config, adapter, prompt, validation, result.best_idx)
+    return folder.path
 
 
-class _Logger:
-    """Takes GEPA's messages."""
+class ReflectionModel:
+    """GEPA's `reflection_lm`: a request in, a text out. The model is opened at the first request."""
 
-    def log(self, message: str) -> None:
-        log.debug("gepa: %s", message)
+    def __init__(self, config: RunConfig, models: ExitStack) -> None:
+        self._config, self._models = config, models
+        self._llm: Llm | None = None
+        self.failure: QuerylectError | None = None
+        """GEPA goes on after an error of this model: it is kept here, and the run ends with it."""
+
+    def __call__(self, request: str) -> str:
+        """The reply. Raises EngineUnavailableError where there is none, and as `Llm.ask`."""
+        settings = self._config.optimize.reflection or policy_llm(self._config.policy)
+        prompt = Prompt((Message(role="user", content=request),))
+        seed = int(text_sha256(f"{self._config.seed} {request}")[:7], 16)
+        try:
+            self._llm = self._llm or self._models.enter_context(open_llm(settings))
+            (reply,) = self._llm.ask([prompt], SamplingParams(1, 1.0, 1.0, REFLECTION_TOKENS, seed))
+            if reply is None:
+                raise EngineUnavailableError(
+                    f"the reflection model {settings.model} gave no reply. Check optimize.reflection and continue with "
+                    "--resume."
+                )
+        except QuerylectError as error:
+            self.failure = error
+            raise
+        return without_thinking(reply.texts[0].text)
+
+
+def _task_model(config: RunConfig, models: ExitStack) -> tuple[Engine | Llm, str]:
+    """The model that answers, and the fingerprint of its weights; "" for one of `optimize.task`."""
+    if config.optimize.task is not None:
+        return models.enter_context(open_llm(config.optimize.task)), ""
+    from ..rollouts.engines.open import load_engine
+    from ..rollouts.policy import fingerprint
+
+    engine = load_engine(config.policy, config.rollout, config.seed, None)
+    model = getattr(engine, "model", None)  # another process may hold it
+    return engine, fingerprint(model) if model is not None else ""
+
+
+def _write_best(
+    folder: RunFolder,
+    config: RunConfig,
+    adapter: PromptAdapter,
+    prompt: FewShotPrompt,
+    validation: Sequence[Question],
+    candidate: int,
+) -> None:
+    """Write best/ with a prompt and its means on validation, named as in validation.jsonl."""
+    answers, metric, turns = adapter.answers(prompt, validation), config.reward.metric, len(config.rollout.branching)
+    record: dict[str, float | None] = {"step": candidate, "questions": len(answers), "failed_searches": 0}
+    record["reward"] = fmean(map(adapter.reward, answers))
+    for index in range(turns):
+        of_turn = [records[index] for records in answers]
+        record[f"reward/turn{index + 1}"] = fmean(map(adapter.turn_reward, of_turn))
+        record[metric_key(metric, index + 1)] = fmean(row.metrics[metric] or 0.0 for row in of_turn)
+        record[f"format/turn{index + 1}"] = fmean(row.format_ok for row in of_turn)
+    record["turn"] = winning_turn(record, metric, turns)
+    with atomic_folder(folder.best) as path:
+        (path / PROMPT_FILE).write_text(prompt_yaml(prompt), encoding="utf-8")
+        (path / "best.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    log.info("prompt %d has %.4f on %d validation questions", candidate, record["reward"], len(answers))
 
 
 def searches_of_training(train: TrainConfig, rollout: RolloutConfig) -> int:
@@ -139,30 +194,16 @@ def searches_of_training(train: TrainConfig, rollout: RolloutConfig) -> int:
 
 
 def relevant_titles(env: EnvironmentConfig, client: ClientConfig, train: Sequence[Question]) -> dict[str, list[str]]:
-    """Titles of the best relevant documents of training questions; {} where the dataset is on another machine."""
+    """Titles of the best relevant documents of training questions, read from the index; {} where the dataset is on
+    another machine."""
     if client.urls != "local":
         return {}
-    from ..data.load import load_dataset
-
-    dataset = load_dataset(env.dataset)
-    qrels = dataset.splits["train"].qrels
-    best = {
-        question.id: sorted(grades, key=lambda document: (-grades[document], document))[:_TITLES]
-        for question in train
-        if (grades := {document: grade for document, grade in qrels.get(question.id, {}).items() if grade > 0})
-    }
-    needed = {document for documents in best.values() for document in documents}
-    titles = {document.id: document.title or document.text[:80] for document in dataset.corpus if document.id in needed}
-    return {question: [titles[name] for name in documents if name in titles] for question, documents in best.items()}
-
-
-def _questions(config: RunConfig, client: EnvironmentApi) -> tuple[list[Question], list[Question]]:
-    """The training questions of a training run, and its validation questions."""
-    split = client.questions("train")
-    train = worth_training(config, client, split)
-    if not train:
-        raise ConfigError(
-            f"no training question is left after train.raw_reward {config.train.raw_reward}. Widen it, or add "
-            "questions to the train split."
-        )
-    return train, draw_validation(config.train, client, split)
+    documents = open_index(env.index_folder).documents
+    qrels = open_corpus(env.dataset).questions(documents).splits["train"].qrels
+    titles: dict[str, list[str]] = {}
+    for question in train:
+        grades = relevant(qrels.get(question.id, {}))
+        best = sorted(grades, key=lambda document: (-grades[document], document))[:_TITLES]
+        if best:
+            titles[question.id] = [title_of(documents.at(documents.position(name))) for name in best]
+    return titles

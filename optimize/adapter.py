@@ -1,0 +1,204 @@
+"""GEPA's view of a run: a candidate is the system message of a few-shot prompt, its score the reward of training.
+
+The model answers greedily, as in evaluation, and the environment scores. Answers are kept in gepa/eval.jsonl of the
+run, so one that is needed again, also after a resume, costs nothing.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gepa.core.adapter import EvaluationBatch
+from ruamel.yaml.error import YAMLError
+
+from ..configs.evaluation import SystemConfig
+from ..configs.schema import RunConfig
+from ..configs.yaml12 import parse_yaml, write_yaml
+from ..data.history import cut_history, lines_of
+from ..data.types import Document, Question
+from ..envs.client.base import EnvironmentApi
+from ..envs.plan import SearchPlan
+from ..envs.schemas import Step
+from ..errors import ConfigError, EngineUnavailableError, EnvironmentUnavailableError
+from ..eval.answering import Asking, batches
+from ..eval.prompted import model_answers
+from ..eval.records import EvalRecord
+from ..eval.store import RecordStore, answer_key
+from ..llms.access import Llm
+from ..rewards.reward import node_reward, trajectory_value
+from ..rewriters.few_shot import FewShotPrompt, FewShotRewriter
+from ..rollouts.chat import Chat
+from ..rollouts.engines.base import Engine
+from ..rollouts.tree_sampler import ANSWERED_AT_ONCE
+from ..storage import data_sha256
+from ..train.questions import grade
+
+log = logging.getLogger(__name__)
+
+COMPONENT = "system"
+"""GEPA's name of the text that it changes."""
+_PLACEHOLDERS = ("{question}", "{documents}", "{retriever}", "{history}")
+_TITLES = 3
+"""Titles of retrieved documents that the reflection model is shown for each question."""
+
+Trace = tuple[Question, list[EvalRecord]]
+"""A question and its answer, a record for each turn."""
+
+
+class PromptAdapter:
+    """Evaluates candidates, and turns evaluations of training questions into feedback."""
+
+    propose_new_texts = None
+    """GEPA looks for it; the reflection model makes the proposals."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        client: EnvironmentApi,
+        rewriter: FewShotRewriter,
+        model: Engine | Llm,
+        store: RecordStore,
+        questions: Sequence[Question],
+        titles: Mapping[str, Sequence[str]],
+        progress: Callable[[int], None],
+    ) -> None:
+        """A prompt has to leave room for all `questions`. `titles` are those of relevant documents by training
+        question, as far as they are known here. `progress` is told how many searches were made."""
+        self._config, self._client, self._rewriter, self._model = config, client, rewriter, model
+        self._store, self._questions, self._titles = store, questions, titles
+        self._progress, self._searches = progress, 0
+        self._metric, self._turns = config.reward.metric, len(config.rollout.branching)
+
+    def evaluate(
+        self, batch: Sequence[Question], candidate: dict[str, str], capture_traces: bool = False
+    ) -> EvaluationBatch[Trace, tuple[str, ...]]:
+        """The rewards of a candidate, in the order of the batch; an unusable prompt has the reward 0 and is not
+        searched. Raises as `answers`."""
+        try:
+            prompt = self.prompt_of(candidate)
+        except ConfigError as error:
+            log.info("a proposal cannot be used: %s", error)
+            return EvaluationBatch(outputs=[()] * len(batch), scores=[0.0] * len(batch), num_metric_calls=0)
+        answers = self.answers(prompt, batch)
+        return EvaluationBatch(
+            outputs=[records[-1].rewrites for records in answers],
+            scores=list(map(self.reward, answers)),
+            trajectories=list(zip(batch, answers, strict=True)) if capture_traces else None,
+        )
+
+    def make_reflective_dataset(
+        self,
+        candidate: dict[str, str],
+        eval_batch: EvaluationBatch[Trace, tuple[str, ...]],
+        components: list[str],
+    ) -> dict[str, list[dict[str, Any]]]:
+        """What the reflection model reads of each training question."""
+        traces, settings = eval_batch.trajectories or [], self._config.reward
+        steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question, _ in traces]
+        raw = grade(self._config, self._client, steps, "training questions as they stand")
+        plans = {
+            i: SearchPlan.model_validate(plan) for i, (_, records) in enumerate(traces) if (plan := records[-1].plan)
+        }
+        retrieved = dict(zip(plans, self._client.search(list(plans.values())) if plans else (), strict=True))
+        examples: list[dict[str, Any]] = []
+        for index, (question, records) in enumerate(traces):
+            hits = retrieved[index].ranking[:_TITLES] if index in retrieved else []
+            relevant = self._titles.get(question.id, ())
+            raw_reward = node_reward(raw[index].metrics[self._metric], True, settings.format_weight) or 0.0
+            facts = {
+                "Conversation": lines_of(cut_history(question, self._config.rollout.history_tokens).history),
+                "Question": question.text,
+                "Query": " → ".join(" · ".join(record.rewrites) for record in records),
+                "Reward": f"{self.reward(records):.2f}; the question itself as the query has {raw_reward:.2f}",
+                "Format": ""
+                if all(record.format_ok for record in records)
+                else "wrong, so the answer was not searched",
+                "Retrieved first": " | ".join(title_of(hit.document) for hit in hits),
+                "Relevant": " | ".join(relevant),
+            }
+            examples.append({name: fact for name, fact in facts.items() if fact})
+        return dict.fromkeys(components, examples)
+
+    def prompt_of(self, candidate: Mapping[str, str]) -> FewShotPrompt:
+        """The prompt with this system message. Raises ConfigError, whose message says what is wrong with the text."""
+        text = candidate[COMPONENT]
+        if not text.strip():
+            raise ConfigError("the system message is empty")
+        if stray := [placeholder for placeholder in _PLACEHOLDERS if placeholder in text]:
+            raise ConfigError(f"the system message holds {stray[0]}, which nothing replaces there")
+        prompt = self._rewriter.prompt.model_copy(update={"system": text})
+        try:
+            readable = FewShotPrompt.model_validate(parse_yaml(prompt_yaml(prompt))) == prompt
+        except (YAMLError, ValueError):
+            readable = False
+        if not readable:
+            raise ConfigError("the text has characters that a YAML file cannot hold")
+        if not isinstance(self._model, Llm):
+            self._check_tokens(prompt, Chat(self._model.tokenizer, set(self._model.stop_ids)))
+        return prompt
+
+    def _check_tokens(self, prompt: FewShotPrompt, chat: Chat) -> None:
+        """Raise ConfigError for control tokens, and if the longest question would not fit."""
+        rollout, rewriter = self._config.rollout, replace(self._rewriter, prompt=prompt)
+        if any(chat.plain(message["content"]) != message["content"] for message in prompt.messages()):
+            raise ConfigError("it holds control tokens of the chat template")
+        shown = [chat.plain_question(question, rollout.history_tokens) for question in self._questions]
+        longest = max(shown, key=lambda question: len(question.in_context))
+        tokens = len(chat.first(rewriter.first(longest), rewriter.opening)) + rollout.earlier_tokens(self._turns)
+        if tokens > rollout.max_prompt_tokens:
+            raise ConfigError(
+                f"with the longest question it takes {tokens} tokens, at most {rollout.max_prompt_tokens} are allowed"
+            )
+
+    def answers(self, prompt: FewShotPrompt, questions: Sequence[Question]) -> list[list[EvalRecord]]:
+        """The answer to each question, a record for each turn.
+
+        Raises EnvironmentUnavailableError for a failed search, EngineUnavailableError for a missing answer of the
+        model: neither is a reward.
+        """
+        settings = data_sha256([prompt_yaml(prompt)])
+        keys = {question.id: answer_key(settings, question) for question in questions}
+        pending = [question for question in questions if not self._store.get(keys[question.id])]
+        rewriter, decoding = replace(self._rewriter, prompt=prompt), Asking(self._turns, [self._metric])
+        system = SystemConfig(llm=self._config.optimize.task, turns=self._turns)
+        parts = batches(pending, ANSWERED_AT_ONCE)
+        for answered in model_answers(
+            parts, "task", decoding, system, self._model, self._client, rewriter, self._config.rollout
+        ):
+            if answered.missing:
+                raise EngineUnavailableError(
+                    f"optimize.task gave no answer to {len(answered.missing)} of {answered.questions} questions "
+                    f"({next(iter(answered.missing.values()))}). Check the endpoint and continue with --resume."
+                )
+            for record in answered.records:
+                if record.metrics[self._metric] is None:
+                    raise EnvironmentUnavailableError(
+                        f"a search for question {record.question_id!r} got no answer before client.deadline "
+                        f"({self._config.client.deadline:g} s; last failure: {self._client.last_failure}). Check the "
+                        "service and continue with --resume."
+                    )
+            self._store.add(replace(record, key=keys[record.question_id]) for record in answered.records)
+            self._searches += len(answered.records)
+            self._progress(self._searches)
+        return [sorted(self._store.get(keys[question.id]), key=lambda record: record.turn) for question in questions]
+
+    def turn_reward(self, record: EvalRecord) -> float:
+        """The reward of one turn, in [0, 1]."""
+        return node_reward(record.metrics[self._metric], record.format_ok, self._config.reward.format_weight) or 0.0
+
+    def reward(self, records: Sequence[EvalRecord]) -> float:
+        """The mean of the turns' rewards, weighted by `reward.turn_weights`."""
+        weights = self._config.reward.turn_weights
+        total = sum(weights[: len(records)]) or 1.0
+        return trajectory_value([self.turn_reward(record) for record in records], weights) / total
+
+
+def prompt_yaml(prompt: FewShotPrompt) -> str:
+    """The content of a prompt file."""
+    return write_yaml(prompt.model_dump(mode="json", exclude_defaults=True))
+
+
+def title_of(document: Document) -> str:
+    """The title, or the beginning of the text, on one line."""
+    return " ".join((document.title or document.text).split())[:100]
