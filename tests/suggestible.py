@@ -100,7 +100,7 @@ def prompting(world, world_url, suggestible, tmp_path) -> RunConfig:
             "rollout": {"branching": [2], "max_new_tokens": 6, "documents": 2, "document_tokens": 8},
             "reward": {"turn_weights": [1.0]},
             "train": {"steps": 2, "questions_per_step": 2, "learning_rate": 0.01, "save_steps": 2},
-            "optimize": {"searches": 60, "proposals": 4, "reflection": {"model": "m", "cache": None}},
+            "optimize": {"searches": 60, "reflection": {"model": "m", "cache": None}},
             "tracking": {"wandb": "disabled"},
             "eval": {"turns": 1, "permutations": 50, "bootstrap": 50, "hyde": False},
         }

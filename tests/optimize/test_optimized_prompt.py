@@ -25,7 +25,7 @@ def optimized(world, world_url, suggestible, tmp_path_factory, run_app):
     """The settings and the evaluated folder of a run whose prompt makes the policy search with `blood`."""
     config = prompting.__wrapped__(world, world_url, suggestible, tmp_path_factory.mktemp("optimized"))
     with serving(run_app, ChatServer(lambda body: f"```\n{BETTER}\n```")) as url:
-        config = change(config, **{"optimize.reflection.base_url": url, "optimize.proposals": 1})
+        config = change(config, **{"optimize.reflection.base_url": url, "optimize.searches": 15})
         folder = optimize(config)
     evaluate(config, folder, None)
     return config, folder
@@ -51,7 +51,7 @@ def test_python_and_an_export_rewrite_with_the_prompt(optimized, tmp_path):
     assert "GRPO" not in card.partition("## What was measured")[0]
     assert exported["lora"] is False
     assert exported["run"]["step"] == 1
-    assert exported["training"]["optimize"]["proposals"] == 1
+    assert exported["training"]["optimize"]["searches"] == 15
 
 
 @pytest.fixture(scope="module")
