@@ -68,9 +68,9 @@ class TrainConfig(Section):
     the score of the answer."""
     resample_rounds: Annotated[int, Field(ge=0)] = 0
     """Dynamic sampling: extra rollout rounds per step that replace questions whose whole tree has no signal."""
-    staleness: Annotated[int, Field(ge=0, le=8)] = 0
-    """Sample the trees of this many later steps while a step is trained, with weights that are at most as many updates
-    old (docs/training.md). 0: sample, then train."""
+    staleness: Annotated[int, Field(ge=0, le=1)] = 0
+    """1: sample the trees of the next step while a step is trained, with weights that are one update old
+    (docs/training.md). 0: sample, then train."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
     """Peak learning rate. 1e-6 is the paper's value for all weights; the demo trains LoRA with 8e-4."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"

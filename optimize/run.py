@@ -36,9 +36,8 @@ from ..rollouts.checkpoints import PROMPT_FILE, metric_key, winning_turn
 from ..rollouts.engines.base import Engine
 from ..rollouts.llms import open_llm, policy_llm
 from ..storage import atomic_folder, only_command, text_sha256
-from ..train.questions import worth_training
+from ..train.questions import draw_validation, worth_training
 from ..train.run_folder import RunFolder
-from ..train.validation import draw_validation
 from .adapter import COMPONENT, PromptAdapter, prompt_yaml, title_of
 from .commands import refuse_unsupported
 
@@ -77,7 +76,8 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
             folder.reopen(config, command=COMMAND)
             folder.same_environment(environment)
         split = client.questions("train")
-        train, validation = worth_training(config, client, split), draw_validation(config.train, client, split)
+        train = worth_training(config, client, split)
+        validation = draw_validation(config.train.validation_questions, client, split)
         turns = len(config.rollout.branching)
         budget = config.optimize.searches or searches_of_training(config.train, config.rollout)
         if not train or budget < len(validation) * turns:
@@ -92,7 +92,7 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
             folder.create(config, COMMAND)
         if base:
             folder.same_base(config.policy.model, base, resume)
-        folder.write(folder.path / "environment.json", json.dumps(environment, indent=2) + "\n")
+        folder.write("environment.json", environment)
         folder.note_start(this_start(int(resume), environment))
         rewriter = rewriter_for(config.rewriter, config.mix, client, config.search_depth)
         assert isinstance(rewriter, FewShotRewriter), "refuse_unsupported"

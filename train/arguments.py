@@ -103,7 +103,8 @@ def trainable_dtype(policy: PolicyConfig, settings: TrainConfig) -> PolicyConfig
 
 
 def grpo_config(config: RunConfig, output: Path, processes: int = 1, run_name: str | None = None) -> "GRPOConfig":
-    """TRL's settings for this run. Every micro-batch of a process holds complete trees. `run_name`: in trackers."""
+    """TRL's settings for this run, with its checkpoints in `output`. Every micro-batch of a process holds complete
+    trees. `run_name`: in trackers."""
     import torch
     from trl import GRPOConfig
 
@@ -113,7 +114,7 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1, run_name: s
     leaves = prod(rollout.branching)
     cpu = not torch.cuda.is_available()
     return GRPOConfig(
-        output_dir=str(output),
+        output_dir=str(output / ".partial"),  # where the trainer moves whole checkpoints
         use_cpu=cpu and not uses_deepspeed(),  # with use_cpu set, accelerate ignores DeepSpeed
         ddp_backend="gloo" if cpu and processes > 1 else None,
         ddp_find_unused_parameters=False if processes > 1 else None,

@@ -36,31 +36,28 @@ HEADROOM = 0.95
 GPU_RESERVED = int(2.5 * GIB)
 """CUDA context and libraries, NCCL, the remainder of a sleeping vLLM, and an encoder of some 100M parameters."""
 CPU_RESERVED = 3 * GIB // 2
-"""Python with torch, transformers and TRL, what oneDNN compiles, and the gaps of a heap that keeps freed blocks
-(rollouts/memory.py; measured)."""
+"""Python with torch, transformers and TRL, and the gaps of a heap that keeps freed blocks (measured)."""
 ZERO_BUCKETS = 4 * 500_000_000
 """DeepSpeed reduces and gathers through two buckets of 5e8 bfloat16 elements."""
-
 LAYER_BYTES = {"float32": (24.0, 16.0, 20.3, 8.1), "mixed": (26.0, 8.0, 12.3, 6.1), "bfloat16": (16.0, 8.0, 12.3, 6.1)}
 """Bytes saved for the backward pass per token and layer, for each element of (hidden, intermediate, queries, keys).
 mixed: float32 weights under autocast to bfloat16."""
 GATHERED_BYTES = {"float32": (8.0, 4.0), "mixed": (4.0, 2.0), "bfloat16": (4.0, 2.0)}
 """The same for packed attention without FlexAttention: per element of queries times gathered keys / 256, per key."""
 CHECKPOINT_ABOVE = 8 * GIB
-"""Activations from which `train.gradient_checkpointing: auto` recomputes layers, which costs a third of the update.
-Smaller ones fit beside the weights wherever these do."""
+"""Activations from which `train.gradient_checkpointing: auto` recomputes layers, which costs a third of the update."""
 BACKWARD_SHARE = 0.35
 """Gradients alive at once in the backward pass of a layer, as a share of its saved tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A decoder of `layers` equal layers; widths are in elements of one token."""
+    """A decoder of `layers` equal layers; widths are in elements of one token. Of a mixture of experts, `intermediate`
+    is the total of the active ones."""
 
     parameters: int
     hidden: int
     intermediate: int
-    """Width of the MLP; for a mixture of experts, the total width of the active experts of a token."""
     layers: int
     queries: int
     """Number of attention heads times head width."""
@@ -145,7 +142,6 @@ class ProcessLayout:
 
     @property
     def splits_weights(self) -> bool:
-        """Whether every process holds a part of the weights."""
         return self.zero == 3 or self.fsdp
 
     def arithmetic(self, policy: PolicyConfig) -> str:
@@ -178,7 +174,6 @@ class MemoryEstimate:
 
     @property
     def peak(self) -> int:
-        """Peak bytes of that phase."""
         return self.of_phase(self.highest)
 
     def fits(self, available: float | None = None) -> bool:
@@ -191,14 +186,12 @@ class MemoryEstimate:
         unit = "CPU process" if layout.gpu_gib is None else "GPU"
         number = f"{layout.processes} {unit}" + ("s" if layout.processes > 1 else "")
         sharding = f" with {layout.sharding}" if layout.sharding else ""
-        output = [
-            f"{self.peak / GIB:.1f} GiB per {unit} on {number}{sharding}, in the {self.highest} ({self.shape.source})"
-        ]
-        for name, parts in (("always", self.resident), *self.phases.items()):
-            listed = ", ".join(f"{part} {size / GIB:.2f}" for part, size in parts.items() if size >= GIB / 100)
-            total = "" if name == "always" else f" = {self.of_phase(name) / GIB:.2f}"
-            output.append(f"{name}: {listed or 'nothing'}{total}")
-        return output
+        peak = f"{self.peak / GIB:.1f} GiB per {unit} on {number}{sharding}, in the {self.highest}"
+        parts = {
+            name: ", ".join(f"{part} {size / GIB:.2f}" for part, size in sizes.items() if size >= GIB / 100)
+            for name, sizes in (("always", self.resident), *self.phases.items())
+        }
+        return [f"{peak} ({self.shape.source})", *(f"{name}: {listed or 'nothing'}" for name, listed in parts.items())]
 
 
 def estimate(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> MemoryEstimate:
@@ -298,13 +291,10 @@ def resolve_gradient_checkpointing(
     except (KeyError, TypeError, ValueError):
         log.warning("train.gradient_checkpointing is auto and taken as false: the policy's sizes cannot be read")
         return False
-    device, bfloat16 = processes.device, torch_dtype(config.policy) == torch.bfloat16
-    gpu_gib = torch.cuda.get_device_properties(device).total_memory / GIB if device.type == "cuda" else None
+    bfloat16, on_gpu = torch_dtype(config.policy) == torch.bfloat16, processes.device.type == "cuda"
     zero: Literal[0, 2, 3] = 3 if zero_stage() == 3 else 2 if zero_stage() else 0
-    layout = ProcessLayout(processes.count, zero, gpu_gib, bfloat16, uses_fsdp())
-    result = checkpoints_layers(config, shape, layout)
-    log.info("train.gradient_checkpointing is auto: %s for the longest tree of this policy", "on" if result else "off")
-    return result
+    layout = ProcessLayout(processes.count, zero, H100_GIB if on_gpu else None, bfloat16, uses_fsdp())
+    return checkpoints_layers(config, shape, layout)
 
 
 def advice(config: RunConfig, needed: MemoryEstimate) -> str:

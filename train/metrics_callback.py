@@ -11,6 +11,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from ..logs import progress_bar
 from ..rollouts.checkpoints import ValidationRecord
 from ..rollouts.memory import peak_memory_gib
+from ..storage import logged_objects
 from .guard import CollapseGuard
 from .metrics import turns_of
 from .run_folder import RunFolder
@@ -36,7 +37,7 @@ class MetricsCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
         """Replay the records of earlier starts to the guard, and draw the bar."""
-        for record in self.folder.read(self.folder.metrics):
+        for record in logged_objects(self.folder.metrics):
             self.guard.look(record)
         self._advance = self._bar.enter_context(progress_bar(self.trainer.run.name))
         self._advance(state.global_step, state.max_steps)

@@ -1,15 +1,14 @@
 """A mix of environments: whose questions a step has, what is measured of each environment, and what an outage is."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, count
 from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..configs.mix import deadlines
-from ..configs.schema import RunConfig
+from ..configs.schema import MixConfig, RunConfig
 from ..data.mixed_ids import split_id
 from ..envs.client.base import StepClient
 from ..errors import ConfigError, EnvironmentUnavailableError
@@ -18,9 +17,7 @@ from .metrics import step_metrics
 from .turns import Turns
 
 
-def mixed_order(
-    weights: Mapping[str, float], question_ids: Sequence[str], steps: int, size: int, seed: int
-) -> list[str]:
+def mixed_order(mix: MixConfig, question_ids: Sequence[str], steps: int, size: int, seed: int) -> list[str]:
     """The ids of the questions of all steps, `size` to each: a pure function of its arguments, of which a run with more
     steps has the same beginning.
 
@@ -30,6 +27,7 @@ def mixed_order(
 
     Raises ConfigError if an environment has no question.
     """
+    weights = {name: member.weight for name, member in mix.environments.items()}
     ids: dict[str, list[str]] = {name: [] for name in weights}
     for question_id in question_ids:
         ids[split_id(question_id)[0]].append(question_id)
@@ -95,25 +93,22 @@ def _by_environment(turns: Turns) -> dict[str, NDArray[np.bool_]]:
     return {name: np.array([its == name for its in names]) for name in dict.fromkeys(names)}
 
 
-def refuse_outage(turns: Turns, client: StepClient, config: RunConfig, subject: str, remedy: str) -> None:
+def refuse_outage(turns: Turns, client: StepClient, config: RunConfig, subject: str) -> None:
     """Raise EnvironmentUnavailableError if an environment answered no search of `turns`; `subject` begins the message.
 
     An outage must not become a reward, and an outage of one environment would silently change the mix. Malformed turns
     are scored without a search, so they are ignored here. Turns that stopped before any search, which only the reader
     answers, count where nothing was searched.
     """
-    answers = config.reward.kind == "answer"
-    or_reader = " or the reader" if answers else ""
-    deadline = f"; the reader's is {config.reward.answer.reader.deadline:g} s" if answers else ""
-    seconds = deadlines(config)
     environments = {"": np.ones(len(turns.questions), bool)} if config.mix is None else _by_environment(turns)
     planned, stopped = turns.figure("planned") == 1, turns.figure("stopped") == 1
     for name, trees in environments.items():
         rows = trees[turns.tree]
         scorable = rows & (planned if planned[rows].any() else stopped)
         if scorable.any() and not turns.scored[scorable].any():
+            answering = f"the environment {name}".rstrip() + (" or the reader" * (config.reward.kind == "answer"))
             raise EnvironmentUnavailableError(
-                f"{subject} could be scored: {f'the environment {name}'.rstrip()}{or_reader} did not answer before "
-                f"client.deadline ({seconds[name]:g} s{deadline}). "
-                f"Last failure: {getattr(client, 'last_failure', None)}. {remedy}"
+                f"{subject} could be scored: {answering} did not answer before its deadline. Last failure: "
+                f"{getattr(client, 'last_failure', None)}. Bring the service back and continue with: querylect train "
+                "… --resume"
             )

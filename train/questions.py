@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 from ..configs.schema import RunConfig
 from ..configs.section import RewardMetric, cutoff
+from ..data.leakage import overlap_with_train
+from ..data.sampling import draw, in_batches
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi, ReadingClient, StepClient
 from ..envs.plan import SearchPlan
 from ..envs.schemas import Step, StepResult
-from ..errors import ConfigError, EnvironmentUnavailableError
+from ..errors import ConfigError, DataError, EnvironmentUnavailableError
 from ..rewriters.base import RewritingStrategy
 from .answers import without_reader
 from .distributed.processes import Processes
@@ -31,52 +33,91 @@ class TrainingData:
     train_split: list[Question]
     questions: list[Question]
     """Those of `train_split` that are trained on."""
-    order: list[str] | None
-    """The ids of the questions of every step of a run with a mix; None for shuffled passes."""
+    order: list[str]
+    """The ids of the questions of all steps, one step after another."""
     validation: list[Question]
 
 
 def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi) -> TrainingData:
-    """Choose the questions. A rewriter's first stage runs now for the questions of validation and warm start, of which
-    those without an answer are dropped, and for the others when they are drawn (staged.py).
+    """Choose the questions. A rewriter's first stage runs now, for the questions that the run will ask, of which those
+    without an answer are dropped.
 
     Collective. Raises ConfigError, DataError or EnvironmentUnavailableError.
     """
     from ..rewriters.first_stage import FirstStages, answered
     from ..rollouts.build import rewriter_for
     from ..rollouts.llms import policy_llm
-    from .validation import draw_validation
 
-    def staged(batch: Sequence[Question]) -> list[Question]:
-        with FirstStages(rewriter, policy_llm(config.policy), config.rollout.history_tokens) as stages:
-            return answered(processes.on_main_process(lambda: stages.ask(batch)))
-
-    train = config.train
+    train, mix, on_main = config.train, config.mix, processes.on_main_process
     train_split = client.questions("train")
-    questions = processes.on_main_process(lambda: worth_training(config, client, train_split))
-    rewriter = rewriter_for(config.rewriter, config.mix, client, config.search_depth)
-    if train.staleness and any(rewriter.first_stage(question) for question in questions):
-        raise ConfigError(
-            f"train.staleness is {train.staleness}, and the first stage of rewriter {config.rewriter.name} may "
-            "replace a question when it comes up. Set train.staleness=0."
-        )
-    if train.warm_start.questions:
-        questions = staged(questions)
-    if len(questions) < train.questions_per_step:
-        raise ConfigError(
-            f"{len(questions)} training questions are left after train.raw_reward {train.raw_reward}, and "
-            f"train.questions_per_step is {train.questions_per_step}. Lower it, widen train.raw_reward, "
-            "or add questions to the train split."
-        )
-    order = None
-    if config.mix is not None:
-        weights = {name: member.weight for name, member in config.mix.environments.items()}
+    questions = on_main(lambda: worth_training(config, client, train_split))
+    rewriter = rewriter_for(config.rewriter, mix, client, config.search_depth)
+
+    def ordered() -> list[str]:
+        """The ids of the questions of all steps."""
+        if len(questions) < train.questions_per_step:
+            raise ConfigError(
+                f"{len(questions)} training questions are left after train.raw_reward {train.raw_reward}, and "
+                f"train.questions_per_step is {train.questions_per_step}. Lower it, widen train.raw_reward, "
+                "or add questions to the train split."
+            )
         ids = [question.id for question in questions]
-        order = mixed_order(weights, ids, train.steps, train.questions_per_step, config.seed)
-    validation = []
+        if mix is not None:
+            return mixed_order(mix, ids, train.steps, train.questions_per_step, config.seed)
+        return shuffled_order(ids, train.steps, train.questions_per_step, config.seed)
+
+    validation, order = list[Question](), ordered()
     if train.validate_steps:
-        validation = staged(processes.on_main_process(lambda: draw_validation(train, client, train_split)))
+        validation = on_main(lambda: draw_validation(train.validation_questions, client, train_split))
+    if any(rewriter.first_stage(question) for question in questions):
+        outcomes: dict[str, Question | str] = {}
+        with FirstStages(rewriter, policy_llm(config.policy), config.rollout.history_tokens) as stages:
+            while True:
+                wanted = {question.id for question in questions} if train.warm_start.questions else set(order)
+                wanted |= {question.id for question in validation}
+                new = [q for q in (*validation, *questions) if q.id in wanted and q.id not in outcomes]
+                if not new:
+                    break
+                outcomes |= zip(
+                    (question.id for question in new), on_main(lambda new=new: stages.ask(new)), strict=True
+                )
+                questions = [question for question in questions if not isinstance(outcomes.get(question.id), str)]
+                order = ordered()
+        staged = {question.id: question for question in answered(list(outcomes.values()))}
+        questions = [staged.get(question.id, question) for question in questions]
+        validation = [staged[question.id] for question in validation if question.id in staged]
     return TrainingData(rewriter, train_split, questions, order, validation)
+
+
+def shuffled_order(ids: Sequence[str], steps: int, size: int, seed: int) -> list[str]:
+    """The ids of the questions of all steps, `size` to each, in shuffled passes that leave out those too few for a
+    step."""
+    import torch
+
+    generator, order = torch.Generator().manual_seed(seed), list[str]()
+    whole = len(ids) // size * size
+    for _ in range(steps * size // max(1, whole) + 1):
+        order += [ids[index] for index in torch.randperm(len(ids), generator=generator).tolist()[:whole]]
+    return order
+
+
+def draw_validation(count: int, client: EnvironmentApi, train: Sequence[Question]) -> list[Question]:
+    """A sample of the validation split.
+
+    Raises ConfigError if the environment has no validation split, DataError if it shares questions with `train`.
+    """
+    splits = client.info().splits
+    if not splits.get("validation"):
+        raise ConfigError(
+            f"the environment has no validation questions (its splits: {splits}). Add the split (BEIR: qrels/dev.tsv); "
+            "to train without, set train.validate_steps=0."
+        )
+    questions = client.questions("validation")
+    if overlap := overlap_with_train(client.info().name, "validation", questions, train):
+        raise DataError(
+            f"{overlap[0]} Take these questions out of one of the two; to train without, set train.validate_steps=0."
+        )
+    return draw(questions, count, seed=0)
 
 
 def worth_training(config: RunConfig, client: StepClient, questions: Sequence[Question]) -> list[Question]:
@@ -84,22 +125,16 @@ def worth_training(config: RunConfig, client: StepClient, questions: Sequence[Qu
 
     Raises EnvironmentUnavailableError as `grade`.
     """
-    settings = config.train
-    lowest, highest = settings.raw_reward
+    raw_metric, (lowest, highest) = config.train.raw_metric, config.train.raw_reward
     if (lowest, highest) == (0.0, 1.0):
         return list(questions)
-    if settings.raw_metric is not None:
+    if raw_metric is not None:
         client = without_reader(client)
     steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in questions]
-    results = grade(
-        config, client, steps, "training questions, which train.raw_reward needs,", metric=settings.raw_metric
-    )
-    metric = settings.raw_metric or config.reward.raw_signal
-    selected = [
-        question
-        for question, result in zip(questions, results, strict=True)
-        if lowest <= result.metrics[metric] <= highest
-    ]
+    results = grade(config, client, steps, "training questions, which train.raw_reward needs,", metric=raw_metric)
+    metric = raw_metric or config.reward.raw_signal
+    pairs = zip(questions, results, strict=True)
+    selected = [question for question, result in pairs if lowest <= result.metrics[metric] <= highest]
     log.info(
         "training on %d of %d questions: raw %s in [%g, %g]", len(selected), len(questions), metric, lowest, highest
     )
@@ -115,8 +150,8 @@ def grade(
     metric: RewardMetric | None = None,
 ) -> list[StepResult]:
     """Score searches outside of a rollout: one result per step, with `metric` (None: `reward.metric`) of a ranking that
-    is as deep as in a rollout and as the metric looks. `with_text` adds the texts of documents. A question id in place
-    of a step is answered without documents by the reader of `reward.kind: answer`.
+    is as deep as in a rollout and as the metric looks. `with_text` adds the texts of documents. Question ids in place
+    of steps are answered without documents by the reader of `reward.kind: answer`.
 
     Raises EnvironmentUnavailableError if any item got no answer before its deadline: a guess would change the training
     data. `label` names the items in that message.
@@ -124,24 +159,24 @@ def grade(
     metric = metric or config.reward.metric
     depth = max(config.search_depth, cutoff(metric))
     answered: list[StepResult] = []
-    for start in range(0, len(items), STEPS_PER_CALL):
-        part = items[start : start + STEPS_PER_CALL]
+    for part in in_batches(items, STEPS_PER_CALL):
         ids = [item for item in part if isinstance(item, str)]
         steps = [
             step.model_copy(update={"plan": step.plan.model_copy(update={"k": max(step.plan.k, depth)})})
             for step in part
             if isinstance(step, Step)
         ]
-        results = (
-            client.step_and_read(steps, ids, metrics=[metric])
-            if ids and isinstance(client, ReadingClient)
-            else client.step(steps, with_text=with_text, metrics=[metric])
-        )
-        answered += [result for result in results if result is not None]
-        if len(answered) < start + len(part):
+        results: Sequence[StepResult | None]
+        if ids and isinstance(client, ReadingClient):
+            results = client.step_and_read([], ids, metrics=[metric])
+        else:
+            results = client.step(steps, with_text=with_text, metrics=[metric])
+        graded = [result for result in results if result is not None]
+        if len(graded) < len(part):
             raise EnvironmentUnavailableError(
-                f"{start + len(part) - len(answered)} of {len(part)} {label} could not be graded before "
-                f"client.deadline ({config.client.deadline:g} s), after {start} that were. Last failure: "
+                f"{len(part) - len(graded)} of {len(part)} {label} could not be graded before client.deadline "
+                f"({config.client.deadline:g} s), after {len(answered)} that were. Last failure: "
                 f"{getattr(client, 'last_failure', None)}. Check the service, or raise client.deadline."
             )
+        answered += graded
     return answered

@@ -1,6 +1,5 @@
 """A training run: connect to the environment, load the policy, train, save."""
 
-import json
 import logging
 import os
 import sys
@@ -27,11 +26,11 @@ from ..errors import (
 from ..provenance import Start, this_start
 from ..rollouts.chat import Tokenizer
 from ..rollouts.engines.base import WeightSync
-from ..storage import only_command
+from ..storage import atomic_folder, only_command
 from .arguments import check_combinations, grpo_config, trainable_dtype
 from .distributed.processes import Processes, launched, shared_environment
 from .questions import TrainingData, prepare_data
-from .run_folder import RunFolder, remove_traces, staged, step_of
+from .run_folder import RunFolder, remove_traces, step_of
 from .sharding import splits_weights, zero_stage
 
 if TYPE_CHECKING:
@@ -80,10 +79,10 @@ def train(
             logging.getLogger(__package__.partition(".")[0]).setLevel(logging.WARNING)
         # What takes no model, service or PyTorch to know comes before they are imported.
         check_combinations(config, processes.count)
-        folder = RunFolder(config.run_folder)
-        processes.on_main_process(lambda: None if resume else folder.refuse_existing())
-        processes.on_main_process(lambda: stack.enter_context(only_command(folder.path)))
-        checkpoint = processes.on_main_process(lambda: folder.reopen(config, trust) if resume else None)
+        folder, on_main = RunFolder(config.run_folder), processes.on_main_process
+        on_main(lambda: None if resume else folder.refuse_existing())
+        on_main(lambda: stack.enter_context(only_command(folder.path)))
+        checkpoint = on_main(lambda: folder.reopen(config, trust) if resume else None)
         from .answers import rewarding
         from .distributed.stopping import StopOnSignal
 
@@ -116,6 +115,7 @@ def _open(
     from ..rollouts.policy import add_lora, cast_adapters, fingerprint, load_policy, move_to
     from .memory import resolve_gradient_checkpointing
     from .packing.check import refuse_unpackable
+    from .warm_start import warm_start
 
     on_main = processes.on_main_process
     data = prepare_data(config, processes, client)
@@ -135,25 +135,35 @@ def _open(
     engine, weight_sync = open_engine(config.policy, config.rollout, config.seed, model, tokenizer, separate)
     sampler = make_tree_sampler(engine, data.rewriter, client, config.rollout, config.reward)
     resolved = config.model_copy(update={"train": settings})
-    run = _Run(resolved, processes, folder, checkpoint, provenance, data, model, tokenizer, weight_sync, sampler)
 
     def write_start() -> None:
         if not resume:
             folder.create(config)
         folder.same_base(config.policy.model, base, checkpoint is not None)
-        folder.write(folder.path / "environment.json", json.dumps(environment, indent=2) + "\n")
+        folder.write("environment.json", environment)
         folder.forget_after(step_of(checkpoint))
         folder.note_start(provenance)
+
+    def start_warm() -> None:
+        # Titles may help questions that fail on their own; expert iteration uses the questions that GRPO trains on.
+        pool = data.train_split if len(config.rollout.branching) > 1 else data.questions
+        warm_start(resolved, model, sampler, weight_sync, pool, folder)
+        with atomic_folder(folder.warm) as path:
+            model.save_pretrained(str(path))
+            tokenizer.save_pretrained(str(path))
+            remove_traces(path, config.policy.model)
 
     on_main(write_start)
     if checkpoint is not None:
         log.info("continuing from step %d (%s)", step_of(checkpoint), checkpoint)
     elif settings.warm_start.questions:
-        on_main(lambda: _warm_start(run))
+        on_main(start_warm)
         processes.broadcast_weights(model)
+    if settings.warm_start.questions and settings.beta > 0 and config.policy.lora is None:
+        model.config.name_or_path = str(folder.warm)  # where the trainer loads the reference model from
     if zero_stage() == 3:
         cast_adapters(model, config.policy)
-    return run
+    return _Run(resolved, processes, folder, checkpoint, provenance, data, model, tokenizer, weight_sync, sampler)
 
 
 def _describe_environment(client: EnvironmentApi) -> dict[str, JsonValue]:
@@ -169,72 +179,49 @@ def _describe_environment(client: EnvironmentApi) -> dict[str, JsonValue]:
     return environment
 
 
-def _warm_start(run: _Run) -> None:
-    from .warm_start import warm_start
-
-    # Titles may help questions that fail on their own; expert iteration uses the questions that GRPO trains on.
-    pool = run.data.train_split if len(run.config.rollout.branching) > 1 else run.data.questions
-    warm_start(run.config, run.model, run.tree_sampler, run.weight_sync, pool, run.folder)
-    with staged(run.folder.warm) as path:
-        run.model.save_pretrained(str(path))
-        run.tokenizer.save_pretrained(str(path))
-        remove_traces(path, run.config.policy.model)
-
-
 def _learn(run: _Run, stopper: "StopOnSignal", callbacks: Sequence["TrainerCallback"]) -> None:
     """Train and save. Trackers are closed at the very end, also after an error."""
     with ExitStack() as cleanup:
-        trainer = _make_trainer(run, cleanup)
+        trainer = _make_trainer(run)
         for callback in (*_callbacks(run, trainer, cleanup), *callbacks, stopper):
             trainer.add_callback(callback)
-        try:
-            _run_trainer(trainer, run.checkpoint)
-        finally:
-            if trainer.step_trees.prefetcher is not None:
-                trainer.step_trees.prefetcher.close()
+        if trainer.step_trees.prefetcher is not None:
+            cleanup.callback(trainer.step_trees.prefetcher.close)
+        _run_trainer(trainer, run.checkpoint)
         if trainer.state.global_step < run.config.train.steps:
             if stopper.stopped_by == SIGINT:
                 raise KeyboardInterrupt
-            error = run.processes.on_main_process(lambda: _stopped(run, stopper.stopped_by))
-            error.already_reported = not run.processes.is_main_process
-            raise error
-        with run.processes.staged(run.folder.final) as path:
+            raise _stopped(run, stopper.stopped_by)
+        with run.processes.atomic_folder(run.folder.final) as path:
             trainer.save_policy(path)
 
 
 def _stopped(run: _Run, number: int | None) -> StoppedError:
-    """The error of a run that a signal ended, or a callback (None)."""
-    checkpoint = run.folder.newest_checkpoint(run.config.train, run.config.policy)
+    """The error of a run that a signal ended, or a callback (None). Collective."""
+    checkpoint = run.processes.on_main_process(run.folder.newest_checkpoint)
     state = f"{checkpoint} holds its last finished step" if checkpoint else "there is no checkpoint yet"
     name = "a callback" if number is None else Signals(number).name
-    return StoppedError(f"{name} came before the run had ended; {state}. Go on with --resume.")
+    error = StoppedError(f"{name} came before the run had ended; {state}. Go on with --resume.")
+    error.already_reported = not run.processes.is_main_process
+    return error
 
 
-def _make_trainer(run: _Run, cleanup: ExitStack) -> "TreeTrainer":
+def _make_trainer(run: _Run) -> "TreeTrainer":
     from transformers import PrinterCallback
 
-    from ..rewriters.first_stage import FirstStages
-    from ..rollouts.llms import policy_llm
-    from .staged import StagedQuestions
     from .step_trees import StepTrees
     from .tracking import tracking_id
     from .trainer import TreeTrainer
-    from .warm_start import name_reference
 
     config, data, processes = run.config, run.data, run.processes
-    name_reference(config, run.folder, run.model)
     run.weight_sync.sleep()  # vLLM is awake since it was started; what the trainer loads takes its place
     name = config.name
     if "trackio" in config.tracking.report_to:
         name = processes.on_main_process(lambda: f"{config.name}-{tracking_id(run.folder)}")
-    staged = None
-    if any(data.rewriter.first_stage(question) for question in data.questions):
-        stages = FirstStages(data.rewriter, policy_llm(config.policy), config.rollout.history_tokens)
-        staged = StagedQuestions(cleanup.enter_context(stages), processes, config.mix is not None)
     trainer = TreeTrainer(
         run=config,
         folder=run.folder,
-        step_trees=StepTrees(config, run.tree_sampler, run.weight_sync, data.questions, data.order, processes, staged),
+        step_trees=StepTrees(config, run.tree_sampler, run.weight_sync, data.questions, data.order, processes),
         processes=processes,
         model=run.model,
         args=grpo_config(config, run.folder.checkpoints, processes.count, name),
@@ -256,19 +243,18 @@ def _callbacks(run: _Run, trainer: "TreeTrainer", cleanup: ExitStack) -> Iterato
     config, processes, questions, save = run.config, run.processes, run.data.validation, trainer.save_policy
     changes = WeightChanges(trainer, config.seed, processes.all_gather)
     yield changes
-    trackers: list[TrainerCallback] = []
-    validated = None
+    metrics = None
     if processes.is_main_process:
         bound = logp_bound(config.rollout, torch_dtype(config.policy), config.train.staleness)
         metrics = MetricsCallback(trainer, run.folder, CollapseGuard(bound, config.train.learning_rate), changes)
-        trainer.make_record, validated = metrics.record, metrics.validated
+        trainer.make_record = metrics.record
         cleanup.callback(metrics.close)
-        trackers = tracker_callbacks(config, run.folder, run.provenance, cleanup)
         yield metrics
     if questions:
-        sync = trainer.step_trees.prefetcher or run.weight_sync
+        sync, validated = trainer.step_trees.prefetcher or run.weight_sync, metrics.validated if metrics else None
         yield Validator(config.train, run.folder, questions, run.tree_sampler, sync, save, validated, processes)
-    yield from trackers
+    if processes.is_main_process:
+        yield from tracker_callbacks(config, run.folder, run.provenance, cleanup)
 
 
 def _run_trainer(trainer: "TreeTrainer", checkpoint: Path | None) -> None:

@@ -11,13 +11,10 @@ base.json         fingerprint of the base weights   validation.jsonl  one record
 """
 
 import json
-import logging
-import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -25,20 +22,14 @@ from pydantic import JsonValue
 from ..configs.differences import among, flat, free_to_change
 from ..configs.load import dump_config, load_config
 from ..configs.run_settings import is_own
-from ..configs.schema import PolicyConfig, RunConfig, TrainConfig
+from ..configs.schema import RunConfig
 from ..errors import CheckpointError, ConfigError
 from ..provenance import Start
 from ..rollouts.checkpoints import WARM_START_FOLDER
 from ..sources import portable
-from ..storage import append, atomic_folder, json_object, logged_objects, restore_folder, write_text, writing
+from ..storage import append, json_object, logged_objects, restore_folder, write_text, writing
 from ..version import __version__
 from .sharding import OPTIMIZER_PARTS, uses_deepspeed
-
-log = logging.getLogger(__name__)
-
-CHECKPOINT_FILES = ("*.safetensors", "scheduler.pt", "rng_state*.pth", "trainer_state.json")
-"""Files that an exact resume needs beside the optimizer; if one were missing, the trainer would silently reset that
-state."""
 
 
 class RunFolder:
@@ -46,7 +37,6 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.start = path / "run.json"
         self.checkpoints = path / "checkpoints"
         self.final = path / "final"
         self.metrics = path / "metrics.jsonl"
@@ -68,18 +58,18 @@ class RunFolder:
         """Start a new run of a command."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         version = {"querylect": __version__, "id": secrets.token_hex(16), "command": command}
-        self.write(self.start, json.dumps(version, indent=2) + "\n")
-        self.write(self.path / "config.yaml", dump_config(config))
+        self.write("run.json", version)
+        write_text(self.path / "config.yaml", dump_config(config))
 
     def reopen(self, config: RunConfig, trust: bool = False, command: str = "train") -> Path | None:
-        """Resume a run: its newest complete checkpoint, or None if there is none yet.
+        """Resume a run: its newest checkpoint, or None if there is none yet.
 
         Raises CheckpointError if there is no run, if it is of another command, if relevant settings differ
         (the message names them), and, without `trust`, if a run of another user has pickles to read.
         """
         if not (self.path / "config.yaml").exists():
             raise CheckpointError(f"{self.path} holds no run to resume; start it without --resume.")
-        if (starter := (json_object(self.start) or {}).get("command")) != command:
+        if (starter := (json_object(self.path / "run.json") or {}).get("command")) != command:
             raise CheckpointError(
                 f"{self.path} was started by `querylect {starter}`: go on with `querylect {starter} … --resume`, or "
                 "start a new run under another name (name=…)."
@@ -96,7 +86,7 @@ class RunFolder:
             )
         for saved in (self.best, self.warm, self.final):
             restore_folder(saved)
-        checkpoint = self.newest_checkpoint(config.train, config.policy)
+        checkpoint = self.newest_checkpoint()
         if step_of(checkpoint) > config.train.steps:
             raise CheckpointError(
                 f"{self.path} has reached step {step_of(checkpoint)} and train.steps is {config.train.steps}. "
@@ -104,26 +94,17 @@ class RunFolder:
             )
         return checkpoint
 
-    def newest_checkpoint(self, train: TrainConfig, policy: PolicyConfig) -> Path | None:
-        """The newest checkpoint with all files that a run of these settings needs to resume, or None.
-
-        Raises CheckpointError if it was written with DeepSpeed and training now runs without it, or vice versa.
-        """
+    def newest_checkpoint(self) -> Path | None:
+        """Raises CheckpointError if it was written with DeepSpeed and training now runs without it, or vice versa."""
+        path = next(reversed(self.numbered()), None)
         deepspeed = uses_deepspeed()
         foreign = "optimizer.pt" if deepspeed else OPTIMIZER_PARTS
-        for path in reversed(self.numbered()):
-            if any(path.glob(foreign)):
-                raise CheckpointError(
-                    f"{path} holds {foreign}: it was written {'without' if deepspeed else 'with'} DeepSpeed. "
-                    "Go on with the launcher that the run was started with."
-                )
-            needed = [*CHECKPOINT_FILES, OPTIMIZER_PARTS if deepspeed else "optimizer.pt"]
-            if train.beta > 0 and policy.lora is not None:
-                needed.append("ref/*.safetensors")  # of a frozen adapter, TRL would else compare with another reference
-            if not (missing := [name for name in needed if not any(path.glob(name))]):
-                return path
-            log.warning("%s is passed over: it has no %s", path, ", ".join(missing))
-        return None
+        if path is not None and any(path.glob(foreign)):
+            raise CheckpointError(
+                f"{path} holds {foreign}: it was written {'without' if deepspeed else 'with'} DeepSpeed. "
+                "Go on with the launcher that the run was started with."
+            )
+        return path
 
     def numbered(self) -> list[Path]:
         """All checkpoints in the order of their steps."""
@@ -132,12 +113,9 @@ class RunFolder:
 
     def same_environment(self, current: Mapping[str, JsonValue]) -> None:
         """Raise CheckpointError if the run was started on another environment than `current`."""
-        path = self.path / "environment.json"
-        if not path.exists() and not self.numbered():
-            return
-        previous = json_object(path) or {}
+        previous = json_object(self.path / "environment.json") or {}
         names = ("retriever", "corpus_hash", "index_hash", "settings_hash", "answers")
-        if changed := _differences(previous, current, names):
+        if previous and (changed := _differences(previous, current, names)):
             raise CheckpointError(
                 f"{self.path} was started on another environment: {'; '.join(changed)}. settings_hash stands for the "
                 "questions, judgements and search settings; answers are the reader and the right answers of the "
@@ -149,24 +127,23 @@ class RunFolder:
 
         Raises CheckpointError if a resumed run was started from other weights.
         """
-        path = self.path / "base.json"
-        if resumed and path.exists() and (previous := json_object(path) or {}).get("fingerprint") != fingerprint:
+        previous = (json_object(self.path / "base.json") or {}).get("fingerprint", fingerprint)
+        if resumed and previous != fingerprint:
             raise CheckpointError(
-                f"{self.path} was started on other weights than {model!r} holds now ({path.name}: fingerprint "
-                f"{str(previous.get('fingerprint'))[:12]} → {fingerprint[:12]}): its checkpoints do not fit them. "
-                f"Bring back what {previous.get('model')!r} was then, or start a new run under another name."
+                f"{self.path} was started on other weights than {model!r} holds now (fingerprint {previous[:12]} → "
+                f"{fingerprint[:12]}): its checkpoints do not fit them. Bring back what it was then, or start a new "
+                "run under another name."
             )
-        self.write(path, json.dumps({"model": model, "fingerprint": fingerprint}, indent=2) + "\n")
+        self.write("base.json", {"model": model, "fingerprint": fingerprint})
 
     def note_start(self, start: Start) -> None:
         """Append the provenance of this start to provenance.json; a start at step 0 discards earlier ones."""
-        path = self.path / "provenance.json"
-        earlier = (json_object(path) or {}).get("starts", []) if start["step"] else []
-        self.write(path, json.dumps({"starts": [*earlier, start]}, indent=2) + "\n")
+        earlier = (json_object(self.path / "provenance.json") or {}).get("starts", []) if start["step"] else []
+        self.write("provenance.json", {"starts": [*earlier, start]})
 
-    def write(self, path: Path, text: str) -> None:
-        """Write a file of the folder atomically. Raises StorageError."""
-        write_text(path, text)
+    def write(self, name: str, values: Mapping[str, object]) -> None:
+        """Write a JSON file of the folder atomically. Raises StorageError."""
+        write_text(self.path / name, json.dumps(values, indent=2) + "\n")
 
     def forget_after(self, step: int) -> None:
         """Drop records after `step`, and a truncated last line, so that a resumed run logs no step twice.
@@ -179,22 +156,12 @@ class RunFolder:
             shutil.rmtree(self.best, ignore_errors=True)
         for path in (self.metrics, self.rollouts, self.validation):
             if path.exists():
-                self.write(path, _as_lines([record for record in logged_objects(path) if record["step"] <= step]))
+                write_text(path, _as_lines([record for record in logged_objects(path) if record["step"] <= step]))
 
     def append(self, path: Path, *records: Mapping[str, JsonValue]) -> None:
-        """Append lines of JSON. Raises StorageError if they cannot be written, and then leaves the file as it was."""
-        size = path.stat().st_size if path.exists() else 0
+        """Append lines of JSON. Raises StorageError."""
         with writing(path):
-            try:
-                append(path, _as_lines(records))
-            except OSError:
-                with suppress(OSError):
-                    os.truncate(path, size)
-                raise
-
-    def read(self, path: Path) -> list[dict[str, float]]:
-        """The records of `metrics`, `validation` or `warm_start`, without truncated lines; empty without such a log."""
-        return logged_objects(path)
+            append(path, _as_lines(records))
 
     def keep_newest(self, count: int) -> None:
         """Remove all but the newest `count` checkpoints."""
@@ -209,15 +176,6 @@ def step_of(checkpoint: Path | None) -> int:
 
 def _as_lines(records: Sequence[Mapping[str, JsonValue]]) -> str:
     return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-
-
-@contextmanager
-def staged(target: Path) -> Iterator[Path]:
-    """A temporary folder that replaces `target`, in a run folder, at the end. Raises StorageError."""
-    with writing(target):
-        target.parent.mkdir(exist_ok=True)  # checkpoints/, never a run folder that was removed
-        with atomic_folder(target) as partial:
-            yield partial
 
 
 def remove_traces(checkpoint: Path, model: str) -> None:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from random import Random
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -27,9 +26,6 @@ from .mix import replacements
 from .prefetcher import RolloutPrefetcher
 from .turns import turns_of
 
-if TYPE_CHECKING:
-    from .staged import StagedQuestions
-
 Grow = Callable[[Sequence[Question]], list[Tree]]
 
 
@@ -42,15 +38,13 @@ class StepTrees:
         tree_sampler: TreeSampler,
         weight_sync: WeightSync,
         questions: Sequence[Question],
-        order: Sequence[str] | None = None,
-        processes: Processes | None = None,
-        staged: "StagedQuestions | None" = None,
+        order: Sequence[str],
+        processes: Processes,
     ) -> None:
-        """`order`: the ids of the questions of all steps; None shuffles `questions` anew in every pass."""
-        self.run, self.tree_sampler, self.weight_sync, self.staged = run, tree_sampler, weight_sync, staged
-        self.processes = processes or Processes()
+        """`order`: the ids of the questions of all steps, one step after another."""
+        self.run, self.tree_sampler, self.weight_sync, self.processes = run, tree_sampler, weight_sync, processes
         self.questions = {question.id: question for question in questions}
-        self._order = list(order) if order is not None else self._shuffled()
+        self._order = list(order)
         self.dropped: Sequence[Tree] = ()
         """Trees of this step that dynamic sampling replaced."""
         self.metrics: Mapping[str, float] = {}
@@ -58,11 +52,12 @@ class StepTrees:
         self.seconds: Mapping[str, float] = {}
         """Seconds of generation and retrieval that ran beside the training of earlier steps."""
         self.prefetcher: RolloutPrefetcher | None = None
-        if staleness := run.train.staleness:
-            self.prefetcher = RolloutPrefetcher(staleness, run.train.steps, tree_sampler, weight_sync, self._grow_ahead)
+        if run.train.staleness:
+            self.prefetcher = RolloutPrefetcher(run.train.steps, tree_sampler, weight_sync, self._grow)
 
     def sample(self, step: int) -> list[Tree]:
-        """This process's trees of the step that follows `step` updates. Collective."""
+        """This process's trees of the step that follows `step` updates, with dynamic sampling if configured.
+        Collective."""
         started, clock = time.perf_counter(), self.tree_sampler.clock
         if self.prefetcher is not None:
             sampled = self.prefetcher.take(step)
@@ -71,20 +66,13 @@ class StepTrees:
             return sampled.trees
         self.weight_sync.refresh()
         clock.add("generate", started)
-        trees = self._grow(step)
+        trees = self._grow(self.tree_sampler, step)
+        if self.run.train.resample_rounds:
+            trees, self.dropped, self.metrics = self._resample(trees, step)
         started = time.perf_counter()
         self.weight_sync.sleep()
         clock.add("generate", started)
         return trees
-
-    def _shuffled(self) -> list[str]:
-        """The ids of the questions of all steps, in shuffled passes that leave out those too few for a step."""
-        settings, names = self.run.train, list(self.questions)
-        generator, order = torch.Generator().manual_seed(self.run.seed), list[str]()
-        whole = len(names) // settings.questions_per_step * settings.questions_per_step
-        for _ in range(settings.steps * settings.questions_per_step // max(1, whole) + 1):
-            order += [names[index] for index in torch.randperm(len(names), generator=generator).tolist()[:whole]]
-        return order
 
     def questions_of(self, step: int) -> tuple[list[Question], Counter[str]]:
         """This process's questions of a step, and how often those of lower rank ask each."""
@@ -93,26 +81,21 @@ class StepTrees:
         start = self.processes.rank * share
         return [self.questions[name] for name in ids[start : start + share]], Counter(ids[:start])
 
-    def _grow_ahead(self, tree_sampler: TreeSampler, step: int) -> list[Tree]:
-        """This process's trees of a step, which may be a later one; as `sample`, without a collective call."""
+    def _grow(self, tree_sampler: TreeSampler, step: int) -> list[Tree]:
+        """This process's trees of a step, which may be a later one; without a collective call."""
         questions, earlier = self.questions_of(step)
         streams = question_streams(self.run.seed, step, questions, earlier)
         return tree_sampler.grow(questions, self.run.rollout.branching, streams=streams)
 
-    def _grow(self, step: int) -> list[Tree]:
-        """This process's trees of a step, with dynamic sampling if configured. Collective."""
-        asked, earlier = self.questions_of(step)
-        draw = Random(f"{self.run.seed}-{step}-first-stage")
+    def _resample(self, trees: Sequence[Tree], step: int) -> tuple[list[Tree], list[Tree], dict[str, float]]:
+        _, earlier = self.questions_of(step)
+        question_streams(self.run.seed, step, [tree.question for tree in trees], earlier)
 
         def grow(batch: Sequence[Question]) -> list[Tree]:
-            questions = batch if self.staged is None else self.staged.ready(batch, self.questions, draw)
-            streams = question_streams(self.run.seed, step, questions, earlier)
-            return self.tree_sampler.grow(questions, self.run.rollout.branching, streams=streams)
+            streams = question_streams(self.run.seed, step, batch, earlier)
+            return self.tree_sampler.grow(batch, self.run.rollout.branching, streams=streams)
 
-        trees = grow(asked)
-        if self.run.train.resample_rounds:
-            trees, self.dropped, self.metrics = resample(self.run, trees, self.questions, grow, step, self.processes)
-        return trees
+        return resample(self.run, trees, self.questions, grow, step, self.processes)
 
 
 def question_streams(seed: int, step: int, questions: Sequence[Question], earlier: Counter[str]) -> list[int]:

@@ -33,12 +33,17 @@ def sync(
         typer.echo(f"{folder}: {result}")
 
 
-def upload(file: Path) -> str:
-    """Upload one file and return the address of its run. Raises TrackingError.
+def _uploaded(file: Path) -> bool:
+    """Whether a file has not changed since it was uploaded: a run can be uploaded while it is trained."""
+    mark = file.with_name(f"{file.name}.synced")
+    return mark.exists() and mark.stat().st_mtime >= file.stat().st_mtime
 
-    W&B's client marks a file (`.wandb.synced`) even if its upload failed; such a mark is removed.
-    """
-    _mark(file).unlink(missing_ok=True)
+
+def upload(file: Path) -> str:
+    """Upload one file and return the address of its run. Raises TrackingError."""
+    mark = file.with_name(f"{file.name}.synced")
+    mark.unlink(missing_ok=True)  # W&B's client leaves it even if the upload failed
+    online = {"WANDB_MODE": "online", "WANDB_SILENT": "false", "NO_COLOR": "1"}
     with TemporaryDirectory() as logs:  # otherwise the client writes them to the working directory
         client = subprocess.run(
             [sys.executable, "-P", "-m", "wandb", "sync", str(file)],
@@ -48,26 +53,15 @@ def upload(file: Path) -> str:
             encoding="utf-8",
             errors="replace",
             env=os.environ
-            | {"WANDB_MODE": "online", "WANDB_SILENT": "false", "NO_COLOR": "1", "WANDB_DIR": logs}
+            | online
+            | {"WANDB_DIR": logs}
             | {f"WANDB__{part}_RETRY_MAX": "4" for part in ("GRAPHQL", "FILE_STREAM", "FILE_TRANSFER")},
         )
     failed = re.findall(r"^(?:wandb: ERROR|Error:) *(.+)", client.stdout, re.MULTILINE)
-    if failed or not _mark(file).exists():
-        _mark(file).unlink(missing_ok=True)
-        reason = failed[0] if failed else " ".join(client.stdout.split()[-40:])
+    if failed or not mark.exists():
+        mark.unlink(missing_ok=True)
         raise TrackingError(
-            f"`wandb sync` did not upload all of {file.parent} ({reason[:300]}). The run stays where it is; fix the "
-            "cause (`wandb login --relogin` where the login is missing or has expired) and rerun."
+            f"`wandb sync` did not upload all of {file.parent} ({failed[0] if failed else client.stdout[-300:]}). The "
+            "run stays where it is; fix the cause (`wandb login --relogin` where the login has expired) and rerun."
         )
-    addresses = re.findall(r"View run .* at (\S+)", client.stdout)
-    return addresses[-1] if addresses else "Weights & Biases"
-
-
-def _uploaded(file: Path) -> bool:
-    """Whether a file has not changed since it was uploaded: a run can be uploaded while it is trained."""
-    mark = _mark(file)
-    return mark.exists() and mark.stat().st_mtime >= file.stat().st_mtime
-
-
-def _mark(file: Path) -> Path:
-    return file.with_name(f"{file.name}.synced")
+    return str([*re.findall(r"View run .* at (\S+)", client.stdout), "Weights & Biases"][0])

@@ -4,7 +4,6 @@ They get what the trainer logs: every record of metrics.jsonl under train/ and o
 resumed run is one curve: its id is stored in the run folder.
 """
 
-import json
 import os
 import secrets
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from transformers.integrations.integration_utils import (
 from ..configs.schema import RunConfig, TrackingConfig
 from ..errors import TrackingError, in_one_line
 from ..provenance import Start
+from ..storage import write_text
 from .arguments import project_name
 from .run_folder import RunFolder
 
@@ -30,7 +30,6 @@ def tracker_callbacks(
 ) -> list[TrainerCallback]:
     """The configured trackers of a run, which `cleanup` ends. Raises TrackingError where W&B cannot be opened."""
     trackers: list[TrainerCallback] = []
-    description = {**config.model_dump(mode="json"), "provenance": dict(provenance)}
     if (mode := wandb_mode(config.tracking)) != "disabled":
         import wandb
 
@@ -43,7 +42,7 @@ def tracker_callbacks(
                 resume="allow" if joined else None,
                 dir=str(folder.path),
                 mode="online" if mode == "online" else "offline",
-                config=description,
+                config={**config.model_dump(mode="json"), "provenance": dict(provenance)},
                 settings=wandb.Settings(silent=True, console="off", finish_timeout=30),
             )
         except wandb.Error as error:
@@ -56,9 +55,8 @@ def tracker_callbacks(
     if "tensorboard" in config.tracking.report_to:
         from torch.utils.tensorboard import SummaryWriter
 
-        step = provenance["step"]  # what a resumed run repeats after it is hidden
-        writer = SummaryWriter(str(folder.path / "tensorboard"), purge_step=step + 1)
-        writer.add_text("config", f"```json\n{json.dumps(description, indent=2)}\n```", step)
+        # what a resumed run repeats after the step of its checkpoint is hidden
+        writer = SummaryWriter(str(folder.path / "tensorboard"), purge_step=provenance["step"] + 1)
         trackers.append(TensorBoardCallback(writer))
     if "trackio" in config.tracking.report_to:
         trackers.append(TrackioCallback())
@@ -86,7 +84,7 @@ def tracking_id(folder: RunFolder) -> str:
     """The id of a run in the trackers, which is created once."""
     stored = folder.path / "tracking_id"
     if not stored.exists():
-        folder.write(stored, secrets.token_hex(4) + "\n")
+        write_text(stored, secrets.token_hex(4) + "\n")
     return stored.read_text(encoding="utf-8").strip()
 
 

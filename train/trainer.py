@@ -26,6 +26,7 @@ Differences from textbook GRPO (docs/training.md has the settings):
 - There is no KL term and one optimizer step per rollout, unless `beta` or `num_iterations` is set.
 """
 
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -47,6 +48,7 @@ from ..errors import EnvironmentUnavailableError
 from ..rollouts.chat import Tokenizer
 from ..rollouts.memory import give_back_freed_memory
 from ..rollouts.tree import Tree
+from ..storage import writing
 from .answers import reader_metrics
 from .batch import Rollout, TurnBatch, turn_batch
 from .credit import Credit, assign_credit, subsample
@@ -102,7 +104,6 @@ class TreeTrainer(GRPOTrainer):
         """In the main process: the record of the step that has ended, from its figures."""
         self.packed_tokens = self.flat_tokens = 0
         self.figures = StepFigures()
-        self._staging: Path | None = None
         self._before_step: tuple[int, Callable[[], None]] | None = None
         if run.train.beta and run.policy.lora is None:  # "auto" would leave on the disk what does not fit beside vLLM
             args.model_init_kwargs = {"device_map": None}
@@ -150,12 +151,20 @@ class TreeTrainer(GRPOTrainer):
             self.rollout = self._sample()
 
     def _sample(self) -> Rollout:
-        """Grow the trees of this step, and make its micro-batches of them. Collective."""
+        """Grow the trees of this step, and make its micro-batches of them. Collective.
+
+        Raises EnvironmentUnavailableError if an environment answered no search of the step: in all processes, after a
+        checkpoint."""
         settings, processes = self.run.train, self.processes
         trees = self.step_trees.sample(self.state.global_step)
         started = time.perf_counter()
         turns, rows = gather(turns_of(trees, self.run.reward.turn_weights, self.tree_sampler.chat.count), processes)
-        self._refuse_outage(turns)
+        try:
+            refuse_outage(turns, self.tree_sampler.client, self.run, f"no rollout of step {self.state.global_step + 1}")
+        except EnvironmentUnavailableError as error:
+            error.already_reported = not processes.is_main_process
+            self.save_now()
+            raise
         credit = assign_credit(turns, settings.credit, settings.scale)
         metrics = {**step_metrics(turns, credit), **self.step_trees.metrics}
         if self.run.mix is not None:
@@ -171,18 +180,6 @@ class TreeTrainer(GRPOTrainer):
         tokens = float(turns.leaves @ turns.tokens) / processes.count
         self.tree_sampler.clock.add("score", started)
         return Rollout(self._micro_batches(trees, turns, rows, credit), tokens, metrics, counts, logged)
-
-    def _refuse_outage(self, turns: Turns) -> None:
-        """Raise EnvironmentUnavailableError if an environment answered no search of the step: in all processes, after
-        a checkpoint."""
-        subject = f"no rollout of step {self.state.global_step + 1}"
-        remedy = "The run stops with a checkpoint; bring the service back and continue with: querylect train … --resume"
-        try:
-            refuse_outage(turns, self.tree_sampler.client, self.run, subject, remedy)
-        except EnvironmentUnavailableError as error:
-            error.already_reported = not self.processes.is_main_process
-            self.save_now()
-            raise
 
     def _micro_batches(self, trees: Sequence[Tree], turns: Turns, rows: slice, credit: Credit) -> list[TurnBatch]:
         """`rows`: those of `trees`, which are this process's."""
@@ -300,24 +297,17 @@ class TreeTrainer(GRPOTrainer):
         self.state.log_history.append({**record, "step": self.state.global_step})
         self.callback_handler.on_log(self.args, self.state, self.control, record)
 
-    def _get_output_dir(self, trial: object) -> str:
-        return str(self._staging or super()._get_output_dir(trial))
-
     def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
-        """TRL's checkpoint, written to a temporary folder and renamed, so it is complete or absent."""
+        """TRL's checkpoint, written to `output_dir` and moved from there, so it is complete or absent."""
+        partial = Path(self.args.output_dir)
         target = self.folder.checkpoints / f"checkpoint-{self.state.global_step}"
-        with self.processes.staged(target) as staging:
-            self._staging = staging
-            try:
-                super()._save_checkpoint(model, trial)
-            finally:
-                self._staging = None
-            self.processes.all_gather(None)  # all have written
-            if self.processes.is_main_process:
-                output = staging / target.name
-                for path in output.iterdir():
-                    path.rename(staging / path.name)
-                output.rmdir()
+        self.processes.on_main_process(lambda: shutil.rmtree(partial, ignore_errors=True))
+        with writing(target):
+            super()._save_checkpoint(model, trial)
+        self.processes.all_gather(None)  # all have written
+        if self.processes.is_main_process:
+            (partial / target.name).rename(target)
+            partial.rmdir()
         self.processes.on_main_process(lambda: self.folder.keep_newest(self.run.train.keep_checkpoints))
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:

@@ -19,14 +19,11 @@ from numpy.typing import NDArray
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..configs.schema import NET, TrainConfig
-from ..data.leakage import overlap_with_train
-from ..data.sampling import draw
 from ..data.types import Question
-from ..envs.client.base import EnvironmentApi
-from ..errors import ConfigError, DataError
 from ..rollouts.checkpoints import ValidationRecord, best_record, best_value, winning_turn
 from ..rollouts.engines.base import WeightSync
 from ..rollouts.tree_sampler import Clock, TreeSampler
+from ..storage import logged_objects
 from .answers import reader_metrics
 from .distributed.processes import Processes
 from .metrics import metric_values
@@ -36,25 +33,6 @@ from .step_trees import random_states
 from .turns import Turns, gather, turns_of
 
 log = logging.getLogger(__name__)
-
-
-def draw_validation(settings: TrainConfig, client: EnvironmentApi, train: Sequence[Question]) -> list[Question]:
-    """A sample of the validation split.
-
-    Raises ConfigError if the environment has no validation split, DataError if it shares questions with `train`.
-    """
-    splits = client.info().splits
-    if not splits.get("validation"):
-        raise ConfigError(
-            f"the environment has no validation questions (its splits: {splits}). Add the split (BEIR: qrels/dev.tsv); "
-            "to train without, set train.validate_steps=0."
-        )
-    questions = client.questions("validation")
-    if overlap := overlap_with_train(client.info().name, "validation", questions, train):
-        raise DataError(
-            f"{overlap[0]} Take these questions out of one of the two; to train without, set train.validate_steps=0."
-        )
-    return draw(questions, settings.validation_questions, seed=0)
 
 
 @dataclass(eq=False)
@@ -83,7 +61,7 @@ class Validator(TrainerCallback):
 
     def _validate(self, step: int) -> None:
         log_file = self.folder.validation
-        if self.processes.on_main_process(lambda: any(row["step"] == step for row in self.folder.read(log_file))):
+        if self.processes.on_main_process(lambda: any(row["step"] == step for row in logged_objects(log_file))):
             return
         record = self._measure(step)
         self._keep_best(step, record)
@@ -130,7 +108,7 @@ class Validator(TrainerCallback):
         best = self.processes.on_main_process(lambda: best_record(self.folder.path))
         metric, turns = self.tree_sampler.reward.objective, len(self.tree_sampler.rollout.branching)
         if best is None or best_value(record, metric, turns) > best_value(best, metric, turns):
-            with self.processes.staged(self.folder.best) as path:
+            with self.processes.atomic_folder(self.folder.best) as path:
                 self.save(path)
                 if self.processes.is_main_process:
                     measured = {name: value for name, value in record.items() if name != "seconds"}

@@ -1,46 +1,70 @@
 """A warm start before GRPO: supervised training on proposals that the environment has graded.
 
-A policy of one turn imitates its own best samples (train/expert_iteration.py). Titles, below, are for policies of
-several turns that would copy the question for a long time before learning to choose among retrieved documents. The
-proposals are the titles of the documents shown to the second turn: each is searched alone, and the one with the
-highest reward is the answer to imitate. If none has a sufficient reward, the answer is the question itself, which
+A policy of several turns would copy the question for a long time before learning to choose among retrieved documents.
+The proposals for its second turn are the titles of the documents that the question finds: each is searched alone, and
+the one with the highest reward is imitated. If none has a sufficient reward, the answer is the question itself, which
 leaves the search unchanged, or a stop where the policy may stop; the first turn imitates the question. Where the policy
 may stop before any search (`rewriter.stop: answer`) and the reader's answer without documents has a sufficient reward,
-no lower than that of the question or a title, the answer to imitate is a stop in the first turn. Only rewards on
-training questions are used, never relevance judgements.
+no lower than that of the question or a title, the answer to imitate is a stop in the first turn.
+
+A policy of one turn imitates its own best samples and samples again, which is expert iteration (Anthony, Tian and
+Barber, "Thinking fast and slow with deep learning and tree search", 2017; also rejection-sampling fine-tuning): of each
+question the sample with the highest reward, if it is well-formed, not truncated, and MARGIN above the mean.
+
+Only rewards on training questions are used, never relevance judgements.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from random import Random
-from typing import TYPE_CHECKING
+from statistics import fmean
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
-from ..configs.schema import RunConfig
+from ..configs.schema import RunConfig, TrainConfig
 from ..data.sampling import in_batches
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..envs.schemas import Step
-from ..errors import CheckpointError, ConfigError
+from ..errors import ConfigError
+from ..logs import progress_bar
 from ..rewriters.forms import render
 from ..rewriters.stop import STOP, StoppableRewriter
 from ..rollouts.engines.base import WeightSync
+from ..rollouts.memory import give_back_freed_memory
+from ..rollouts.random_streams import stream
+from ..rollouts.tree import Node, Tree
 from ..rollouts.tree_sampler import TreeSampler
-from .expert_iteration import MARGIN, ROUNDS, expert_rounds
-from .imitation import Demonstration, Round, imitate
+from .mix import refuse_outage
+from .packing.attention import attention_kind
+from .packing.packing import token_logps
 from .questions import grade
 from .run_folder import RunFolder
+from .turns import turns_of
 
-if TYPE_CHECKING:
-    from peft import PeftModel
-    from transformers import PreTrainedModel
+log = logging.getLogger(__name__)
 
-_BATCH_SIZE = 512
 LEAST_REWARD = 0.99
 """Of a title's own search, for it to be imitated."""
 UNANSWERED_SHARE = 0.33
 """Share of the questions without such a title that are kept."""
+MARGIN = 0.1
+ROUNDS = 3
+_WARMUP_STEPS = 3
+_BATCH_SIZE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """Token ids of a conversation, and the (begin, end) of every span to imitate; `begin` ≥ 1. All other tokens
+    (prompt, retrieved documents) are context without loss."""
+
+    ids: Sequence[int]
+    spans: Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +77,10 @@ class TitleExample:
     answer: str
 
 
+Round = tuple[Sequence[Demonstration], dict[str, float]]
+"""The demonstrations of a round in the order of training, and figures that are logged with each of its steps."""
+
+
 def warm_start(
     config: RunConfig,
     policy: nn.Module,
@@ -61,21 +89,57 @@ def warm_start(
     questions: Sequence[Question],
     folder: RunFolder,
 ) -> None:
-    """Train `policy` in place as configured in `train.warm_start`; logs each optimizer step to warm_start.jsonl.
+    """Train `policy` in place as configured in `train.warm_start`; each optimizer step appends to warm_start.jsonl.
 
-    `weight_sync` copies the weights of `policy` to the engine of `tree_sampler`. Raises EnvironmentUnavailableError if
-    proposals could not be graded, ConfigError if there is nothing to imitate.
+    The learning rate warms up over three steps and decays linearly to 0 at the end of the last round. `weight_sync`
+    copies the weights of `policy` to the engine of `tree_sampler`. Raises EnvironmentUnavailableError if proposals
+    could not be graded, ConfigError if there is nothing to imitate.
     """
+    settings = config.train.warm_start
     if len(config.rollout.branching) == 1:
-        rounds, count = expert_rounds(config, policy, tree_sampler, weight_sync, questions), ROUNDS
+        rounds, number_of_rounds = expert_rounds(config, policy, tree_sampler, weight_sync, questions), ROUNDS
         lacks = f"no sample of a training question is {MARGIN} above the mean of its samples"
     else:
-        rounds, count = _title_round(config, tree_sampler, questions), 1
+        rounds, number_of_rounds = _title_round(config, tree_sampler, questions), 1
         lacks = f"no training question has a title that earns {LEAST_REWARD}, and of the others none was kept"
-    if not imitate(policy, rounds, count, config.train, folder):
+    trainable = [weights for weights in policy.parameters() if weights.requires_grad]
+    optimizer = torch.optim.AdamW(trainable, lr=settings.learning_rate, weight_decay=0.0)
+    step = 0
+    for number, (demonstrations, figures) in enumerate(rounds):
+        batches = list(in_batches(demonstrations, settings.questions_per_step))
+        policy.train()
+        with progress_bar("warm start") as advance:
+            for index, batch in enumerate(batches):
+                advance(index, len(batches))
+                rise = min(1.0, (step + 1) / _WARMUP_STEPS)
+                fall = 1 - (number + index / len(batches)) / number_of_rounds
+                optimizer.param_groups[0]["lr"] = settings.learning_rate * rise * fall
+                loss = imitation_loss(policy, batch, config.train)
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(trainable, 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+                if step % 10 == 0:
+                    give_back_freed_memory()
+                step += 1
+                folder.append(folder.warm_start, {"step": step, "loss": round(loss.item(), 6), **figures})
+    if not step:
         raise ConfigError(
             f"{lacks}: the warm start has nothing to imitate. Raise train.warm_start.questions, or set it to 0."
         )
+    log.info("warm start: %d steps", step)
+
+
+def imitation_loss(policy: nn.Module, demonstrations: Sequence[Demonstration], config: TrainConfig) -> Tensor:
+    """Mean negative log-likelihood of the tokens in the spans, all packed in one row where `packing` is on."""
+    weights = next(policy.parameters())
+    sequences = [np.array(demonstration.ids, np.int64) for demonstration in demonstrations]
+    targets = [np.concatenate([np.arange(*span) for span in demonstration.spans]) for demonstration in demonstrations]
+    with torch.autocast(weights.device.type, torch.bfloat16, enabled=weights.dtype == torch.bfloat16):
+        kind = attention_kind(weights.device) if config.packing else None
+        budget = config.max_tokens_per_micro_batch
+        logps, _, _ = token_logps(policy, sequences, targets, 1.0, attention=kind, budget=budget)
+    return -logps.mean()
 
 
 def _title_round(config: RunConfig, tree_sampler: TreeSampler, questions: Sequence[Question]) -> Iterator[Round]:
@@ -87,61 +151,48 @@ def _title_round(config: RunConfig, tree_sampler: TreeSampler, questions: Sequen
             f"the warm start teaches answers in <rewrite> tags, which rewriter.name {rewriter.name!r} does not "
             "read. Set train.warm_start.questions to 0, or choose another rewriter."
         )
-    yield Round([demonstration(tree_sampler, example) for example in title_examples(config, tree_sampler, questions)])
+    yield [demonstration(tree_sampler, example) for example in title_examples(config, tree_sampler, questions)], {}
 
 
 def title_examples(
     config: RunConfig, tree_sampler: TreeSampler, questions: Sequence[Question]
 ) -> Iterator[TitleExample]:
     """Examples in a seeded order until there are enough; questions without a rewarded title are subsampled."""
-    stoppable = isinstance(tree_sampler.rewriter, StoppableRewriter)
+    metric, shown, stops = config.reward.signal, config.rollout.documents, tree_sampler.rewriter
     rng = Random(config.seed)
     order = rng.sample(list(questions), len(questions))
-    count = 0
+    examples = 0
     for batch in in_batches(order, _BATCH_SIZE):
         raw = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in batch]
-        results = _search(config, tree_sampler, raw)
+        results = grade(config, tree_sampler.client, raw, "proposals of the warm start", with_text=True)
+        found = [[hit.document for hit in result.ranking[:shown]] for result in results]
         titles = [
             Step(question_id=question.id, plan=SearchPlan.of(document.title))
-            for question, (_, documents) in zip(batch, results, strict=True)
+            for question, documents in zip(batch, found, strict=True)
             for document in documents
             if document.title
         ]
-        graded = iter(_search(config, tree_sampler, titles))
-        unsearched = _unsearched_rewards(config, tree_sampler, batch)
-        for question, (raw_reward, documents), stop_reward in zip(batch, results, unsearched, strict=True):
-            grades = [next(graded)[0] if document.title else 0.0 for document in documents]
+        graded = iter(grade(config, tree_sampler.client, titles, "proposals of the warm start"))
+        stop_rewards = [-1.0] * len(batch)
+        if isinstance(stops, StoppableRewriter) and stops.unsearched:
+            ids = [question.id for question in batch]
+            unsearched = grade(config, tree_sampler.client, ids, "questions without a search")
+            stop_rewards = [result.metrics[metric] for result in unsearched]
+        for question, result, documents, stop_reward in zip(batch, results, found, stop_rewards, strict=True):
+            grades = [next(graded).metrics[metric] if document.title else 0.0 for document in documents]
             best = max(range(len(documents)), key=grades.__getitem__, default=None)
-            if stop_reward is not None and stop_reward >= max(LEAST_REWARD, raw_reward, *grades):
+            if stop_reward >= max(LEAST_REWARD, result.metrics[metric], *grades):
                 yield TitleExample(question, None, STOP)
             elif best is not None and grades[best] >= LEAST_REWARD:
                 yield TitleExample(question, documents, documents[best].title.lower())
             elif rng.random() < UNANSWERED_SHARE:
-                yield TitleExample(question, documents, (STOP if stoppable else question.text).lower())
+                answer = STOP if isinstance(stops, StoppableRewriter) else question.text
+                yield TitleExample(question, documents, answer.lower())
             else:
                 continue
-            count += 1
-            if count == config.train.warm_start.questions:
+            examples += 1
+            if examples == config.train.warm_start.questions:
                 return
-
-
-def _search(config: RunConfig, tree_sampler: TreeSampler, steps: Sequence[Step]) -> list[tuple[float, list[Document]]]:
-    """What is rewarded of each step, and the documents that a turn is shown."""
-    results = grade(config, tree_sampler.client, steps, "proposals of the warm start", with_text=True)
-    metric, shown = config.reward.signal, config.rollout.documents
-    return [(result.metrics[metric], [hit.document for hit in result.ranking[:shown]]) for result in results]
-
-
-def _unsearched_rewards(
-    config: RunConfig, tree_sampler: TreeSampler, questions: Sequence[Question]
-) -> list[float | None]:
-    """What is rewarded of each question that is answered without a search; None where the policy may not do that."""
-    rewriter = tree_sampler.rewriter
-    if not (isinstance(rewriter, StoppableRewriter) and rewriter.unsearched):
-        return [None] * len(questions)
-    ids = [question.id for question in questions]
-    results = grade(config, tree_sampler.client, ids, "questions without a search")
-    return [result.metrics[config.reward.signal] for result in results]
 
 
 def demonstration(tree_sampler: TreeSampler, example: TitleExample) -> Demonstration:
@@ -162,17 +213,49 @@ def demonstration(tree_sampler: TreeSampler, example: TitleExample) -> Demonstra
     return Demonstration([*context, *second], spans)
 
 
-def name_reference(config: RunConfig, folder: RunFolder, model: "PreTrainedModel | PeftModel") -> None:
-    """Set `model.config.name_or_path` to the warm-started policy if the reference model is loaded from there.
+def expert_rounds(
+    config: RunConfig,
+    policy: nn.Module,
+    tree_sampler: TreeSampler,
+    weight_sync: WeightSync,
+    questions: Sequence[Question],
+) -> Iterator[Round]:
+    """The rounds of expert iteration, each sampled lazily from the current policy as in a rollout.
 
-    Raises CheckpointError if that policy is needed but missing.
+    Raises EnvironmentUnavailableError where the environment answers nothing.
     """
-    settings = config.train
-    if not (settings.beta > 0 and config.policy.lora is None and settings.warm_start.questions):
-        return
-    if not (folder.warm / "config.json").is_file():
-        raise CheckpointError(
-            f"{folder.warm} is gone: train.beta {settings.beta:g} compares with the policy after the warm start, "
-            "which was saved there. Put it back, or start a new run under another name."
-        )
-    model.config.name_or_path = str(folder.warm)
+    settings, passes = config.train.warm_start, _passes(questions, config.seed)
+    for number in range(1, ROUNDS + 1):
+        policy.eval()
+        weight_sync.refresh()
+        trees: list[Tree] = []
+        for batch in in_batches(list(islice(passes, settings.questions)), config.train.questions_per_step):
+            streams = [stream(config.seed, "expert iteration", epoch, question.id) for epoch, question in batch]
+            grown = tree_sampler.grow([question for _, question in batch], config.rollout.branching, streams=streams)
+            turns = turns_of(grown, config.reward.turn_weights)
+            refuse_outage(turns, tree_sampler.client, config, f"no sample of round {number} of the warm start")
+            trees += grown
+        weight_sync.sleep()
+        best = [sample for tree in trees if (sample := best_sample(tree)) is not None]
+        rewards = [root.reward for tree in trees for root in tree.roots if root.reward is not None]
+        figures = {"round": number, "imitated_share": round(len(best) / len(trees), 6)}
+        figures["reward_mean"] = round(fmean(rewards), 6) if rewards else 0.0
+        log.info("expert iteration, round %d of %d: %s", number, ROUNDS, figures)
+        spans = [[(len(node.prompt_ids), len(node.prompt_ids) + len(node.completion_ids))] for node in best]
+        pairs = zip(best, spans, strict=True)
+        yield [Demonstration([*node.prompt_ids, *node.completion_ids], span) for node, span in pairs], figures
+
+
+def best_sample(tree: Tree) -> Node | None:
+    """The sample to imitate; None where none is far enough above the mean."""
+    scored = [(node.reward, node) for node in tree.roots if node.reward is not None]
+    least = fmean(reward for reward, _ in scored) + MARGIN if scored else 0.0
+    good = [(reward, node) for reward, node in scored if reward > least and node.finished and node.rewrite.format_ok]
+    return max(good, key=lambda pair: pair[0])[1] if good else None
+
+
+def _passes(questions: Sequence[Question], seed: int) -> Iterator[tuple[int, Question]]:
+    """Endless shuffled passes over the questions: (number of the pass, question)."""
+    for number in count():
+        rng = Random(f"{seed}/expert iteration/{number}")
+        yield from ((number, question) for question in rng.sample(list(questions), len(questions)))

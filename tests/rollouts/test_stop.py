@@ -121,7 +121,7 @@ def test_a_stop_has_the_readers_reward_of_the_ranking_that_it_keeps(lessons, tmp
     assert parrot.request_count == 3, "a stop of turn 1 and the raw question read the same documents"
     assert tree.searches == 3
     turns = turns_of([tree], [0.5, 1.0])
-    refuse_outage(turns, answering, RunConfig(reward=reward), "no rollout", "")
+    refuse_outage(turns, answering, RunConfig(reward=reward), "no rollout")
     first = next(group for group in assign_credit(turns, "turn", "none").groups if group.turn == 1)
     assert first.values.tolist() == pytest.approx([1.5 * 0.5 - 0.25, 0.5 - 0.25 + 1.0, float("nan")], nan_ok=True)
 
@@ -160,7 +160,7 @@ def test_an_outage_of_either_side_is_no_reward_of_a_stop(lessons, tmp_path):
 
     def refuse(trees, client):
         turns = turns_of(trees, [0.5, 1.0])
-        refuse_outage(turns, client, RunConfig.model_validate({"reward": reward}), "no rollout", "")
+        refuse_outage(turns, client, RunConfig.model_validate({"reward": reward}), "no rollout")
 
     def trees_of(client, *texts):
         return tree_sampler(client, Script(*texts), stop="answer", reward=reward).grow([SWEET], [len(texts)])

@@ -2,13 +2,9 @@
 
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
-from querylect.configs.load import load_config
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RewardConfig, RunConfig
-from querylect.data.convert import convert
-from querylect.data.known import known
 from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
@@ -167,64 +163,10 @@ def test_a_local_model_reads_too(run, tiny_policy):
     assert "fingerprint" in json.loads((folder / "environment.json").read_text())["answers"]["reader"]
 
 
-def test_a_run_without_judgements_is_evaluated_by_answers(run):
-    """The rankings of an evaluation are recorded, whatever its own table says."""
-    from querylect.eval.answers.run import answer_questions
-
-    from ..evaluated import evaluate
-
-    evaluation = {"split": "validation", "turns": 1, "hyde": False, "training_free": [], "permutations": 9}
-    changes = {f"eval.{name}": value for name, value in evaluation.items()}
-    reader = run.reward.answer.reader.model_dump()
-    config = change(run, **changes, **{"train.steps": 1, "answers.reader": reader, "answers.top": [1]})
-    folder = train(config)
-    report = evaluate(config, folder, None)
-    results = json.loads(report.with_name("results.json").read_text())
-    assert "no relevant documents" in results["headline"], "no verdict from scores that are all 0"
-    assert "querylect answers" in results["headline"]
-    (records_of_rankings,) = folder.rglob("eval.jsonl")
-    table = answer_questions(config, records_of_rankings).with_suffix(".json")
-    systems = {row["system"]: row for row in json.loads(table.read_text())["systems"]}
-    assert {"raw", "trained", "untrained"} <= systems.keys()
-
-
 @pytest.mark.parametrize("setting", [{"reward.kind": "metric"}, {"reward.answer.weight": 0.5}])
 def test_a_ranking_without_judgements_is_no_reward(run, setting):
     with refused(ConfigError, next(iter(setting)), "reward.kind=answer"):
         train(change(run, **setting))
-
-
-def test_a_published_question_set_beside_a_corpus_trains(run, unjudged, run_app, tmp_path):
-    """MedQA's published form, in rows of our own: `data prepare --corpus`, an index, a service, and two steps of the
-    packaged config with other models."""
-    row = {"options": {"A": "Iron", "B": "Vitamin C"}, "answer_idx": "B"}
-    for split, prefix in (("train", ""), ("test", "which one: ")):
-        rows = [{**row, "question": f"{prefix}{text}"} for text, _ in ASKED.values()]
-        (tmp_path / f"phrases_no_exclude_{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in rows))
-    folder = tmp_path / "medqa"
-    convert(known()["medqa"], tmp_path, folder, Path(unjudged.dataset.path), validation=1)
-    env = EnvironmentConfig(dataset=DatasetConfig(kind="beir", path=str(folder)), index=str(tmp_path / "index"))
-    build_index(env)
-    environment = Environment.open(env)
-    assert {split: len(environment.questions(split)) for split in ("train", "validation", "test")} == {
-        "train": len(ASKED) - 1,
-        "validation": 1,
-        "test": len(ASKED),
-    }
-    packaged = load_config("answers")
-    assert packaged.reward.kind == "answer"
-    sections = run.model_dump(include={"output", "policy", "rewriter", "tracking"})
-    values = {**packaged.model_dump(), **sections, "env": env.model_dump()}
-    values["rollout"] |= {"branching": [8], "max_new_tokens": 6}
-    values["reward"]["answer"] |= {"reader": run.reward.answer.reader.model_dump(), "top": 1}
-    values["train"] |= {"steps": 2, "questions_per_step": 2, "questions_per_micro_batch": 2, "validate_steps": 2}
-    with run_app(create_app(environment)) as url:
-        values["client"] = {"urls": [url]}
-        run_folder = train(RunConfig.model_validate(values))
-    metrics = records(run_folder / "metrics.jsonl")
-    assert [line["step"] for line in metrics] == [1, 2]
-    assert max(line["answer/turn1"] for line in metrics) > 0, "a rewrite led the reader to the right option"
-    assert len(records(run_folder / "validation.jsonl")) == 2
 
 
 @dataclass
@@ -331,16 +273,6 @@ def test_questions_are_chosen_by_what_naive_rag_answers(run, lessons, tmp_path, 
     config = change(run, **{"reward.answer.gain": gain, "train.raw_reward": [0.0, 0.4]})
     selected = worth_training(config, client, client.questions("train"))
     assert {question.id for question in selected} == set(ASKED) - {"fat"}
-
-
-def test_questions_are_chosen_by_a_metric_of_rankings_without_the_reader(run, lessons, tmp_path):
-    """Raw, only "fat in the blood" finds a relevant document. The mixture has another metric."""
-    parrot = Parrot()
-    client = scored(lessons, tmp_path, parrot, reward={"metric": "mrr@5"}, weight=0.5)
-    changes = {"reward.metric": "mrr@5", "reward.answer.weight": 0.5, "train.raw_metric": "recall@5"}
-    config = change(run, **changes, **{"train.raw_reward": [0.1, 1.0]})
-    assert [question.id for question in worth_training(config, client, client.questions("train"))] == ["fat"]
-    assert parrot.request_count == 0
 
 
 def test_multiple_choice_is_scored_by_its_option(lessons, tmp_path):

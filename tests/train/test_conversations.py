@@ -1,7 +1,6 @@
 """Training on conversations: questions of equal words, of which only the history says what is meant."""
 
 import pytest
-from querylect.cli import main
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.types import Dataset, Question, Split, Utterance
@@ -11,7 +10,7 @@ from querylect.train.run import train
 from querylect.train.step_trees import StepTrees
 from transformers import AutoTokenizer
 
-from ..lessons import ASKED, PROMPT, change, records
+from ..lessons import ASKED, change, records
 
 pytestmark = pytest.mark.model
 
@@ -49,29 +48,3 @@ def test_training_shows_the_history_and_rewards_what_it_means(lessons, settings,
     assert any(len(set(by_history.values())) > 1 for by_history in rewards.values()), "one rewrite, two histories"
     steps = records(folder / "metrics.jsonl")
     assert any(step["signal/turn1"] > 0 and step["grad_norm"] > 0 for step in steps)
-
-
-@pytest.mark.slow  # an index of 25,757 documents, a step and an evaluation
-@pytest.mark.timeout(1800)  # on a machine with ten times more work than processors it took eight minutes
-def test_the_commands_of_the_page_train_and_evaluate_the_packaged_config(speaking, tmp_path, monkeypatch, capsys):
-    """On its own data, with a tiny policy and a few questions."""
-    (tmp_path / "prompt.yaml").write_text(PROMPT)
-    monkeypatch.chdir(tmp_path)
-    small = [
-        f"policy.model={speaking}", "policy.dtype=float32", "policy.lora={r: 4, alpha: 8.0}",
-        "rewriter.prompt=prompt.yaml", "rollout.branching=[4]", "rollout.max_new_tokens=6", "train.steps=1",
-        "train.questions_per_step=2", "train.questions_per_micro_batch=2", "train.samples_per_update=null",
-        "train.save_steps=1", "train.validate_steps=1", "train.validation_questions=4", "tracking.wandb=disabled",
-    ]  # fmt: skip
-    brief = ["eval.limit=4", "eval.tuning_questions=0", "eval.bootstrap=50", "eval.permutations=50"]
-    for arguments in (
-        ["index", "build", "conversations"],
-        ["train", "conversations", *small],
-        ["eval", "runs/conversations", *brief],
-    ):
-        with pytest.raises(SystemExit) as ended:
-            main(arguments)
-        assert ended.value.code in (0, None)
-    printed = capsys.readouterr().err
-    for system in ("Raw question", "History and question", "Reference rewrite", "Untrained, turn 1", "Trained, turn 1"):
-        assert f"\n| {system}" in printed

@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from querylect.data.types import Question
-from querylect.envs.plan import SearchPlan
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.tree import Node, Tree
 from querylect.train.credit import assign_credit
-from querylect.train.metrics import step_metrics
 from querylect.train.turns import gather, turns_of
 
 from ..credited import Credited
@@ -100,21 +98,6 @@ def test_three_turns_of_trajectories_by_hand():
     assert first == pytest.approx([0.38 / 3, -0.19 * 2 / 3], abs=1e-12)
 
 
-def test_a_member_at_the_mean_has_signal_and_a_tied_group_has_none():
-    """TRL counts the former among the tokens of a step, not the latter."""
-    varied, tied = tree(0.0, 0.5, 1.0), tree(0.4, 0.4, 0.4, name="tied")
-    credit = Credited([varied, tied], "turn", [1.0], "none")
-    assert [credit.has_signal(root) for root in [*varied.roots, *tied.roots]] == [True] * 3 + [False] * 3
-    assert credit.of(varied.roots[1]) == 0
-
-
-@pytest.mark.parametrize("credit", ["turn", "trajectory"])
-def test_single_turns_are_one_group_with_weight_one(credit):
-    rewards = [i / 16 for i in range(16)]
-    expected = [reward - 7.5 / 16 for reward in rewards]
-    assert advantages(tree(*rewards), credit) == [pytest.approx(expected, abs=1e-12)]
-
-
 def test_four_by_one_is_four_independent_conversations():
     """With one second turn under each first turn, only first turns are compared, by the reward of the whole path."""
     pairs = [(0.1, 0.9), (0.4, 0.0), (0.2, 0.6), (0.0, 0.3)]
@@ -171,24 +154,6 @@ def test_trees_of_other_processes_answer_the_same_states_and_are_numbers():
     assert not any(text in part for part in gathered for text in (b"a text", b"a rewrite"))
 
 
-def test_each_process_counts_the_tokens_of_its_own_texts():
-    """The metrics of two processes are those of one that has grown all trees."""
-    trees = [tree(node(0.2, 0.0, 0.4), node(0.6, 0.2, 0.6), name=name) for name in "ab"]
-    for grown in trees:
-        for turn_node in grown.walk():
-            turn_node.rewrite = Rewrite(SearchPlan.of("x"), f"about {grown.question.id}", (f"of {grown.question.id}",))
-    alone = turns_of(trees, HALF_AND_ONE, len)
-
-    def metrics(processes):
-        counted = []
-        mine = turns_of([trees[processes.rank]], HALF_AND_ONE, lambda text: counted.append(text) or len(text))
-        turns, _ = gather(mine, processes)
-        return step_metrics(turns, assign_credit(turns, "turn", "none")), {text[-1] for text in counted}
-
-    expected = step_metrics(alone, assign_credit(alone, "turn", "none"))
-    assert side_by_side(2, metrics) == [(expected, {"a"}), (expected, {"b"})]
-
-
 def test_paths_that_stop_early_are_in_one_pool_with_the_others():
     """Whichever path is the first, `scale: batch` divides by the standard deviation over all of them."""
 
@@ -225,12 +190,6 @@ def test_failed_searches_are_in_no_baseline_and_earn_nothing(credit, scale):
     assert without[0] < 0 < without[1]
 
 
-def test_a_failed_search_of_turn_2_leaves_its_siblings_and_its_parent_alone():
-    first, second = advantages(tree(node(0.0, 0.2, None, 0.6), node(1.0, 0.1, 0.1, 0.1)))
-    assert second[:3] == pytest.approx([-0.2, 0, 0.2], abs=1e-12)
-    assert first == pytest.approx([(0.4 - 0.6) / 2, (0.6 - 0.4) / 2], abs=1e-12)
-
-
 def test_a_first_turn_without_reward_or_without_scored_second_turns_has_no_value():
     first, second = advantages(tree(node(None, 0.2, 0.6), node(0.9, None, None), node(1.0, 0.0), node(0.0, 0.0)))
     assert first == pytest.approx([0, 0, 0.25, -0.25], abs=1e-12)
@@ -244,11 +203,6 @@ def test_a_shared_turn_gets_the_mean_of_its_scored_paths_only():
     expected = [value - fmean(values) for value in values]
     assert second == pytest.approx([expected[0], 0, *expected[1:]], abs=1e-12)
     assert first == pytest.approx([expected[0], 2 * fmean(expected[1:])], abs=1e-12), "two of three paths are its own"
-
-
-def test_a_path_with_a_failed_search_is_no_trajectory():
-    grown = tree(node(None, 1.0), node(0.0, 0.4), node(0.0, 0.2))
-    assert advantages(grown, "trajectory") == [pytest.approx([0, 0.1, -0.1])] * 2
 
 
 @pytest.mark.parametrize("scale", ["none", "group", "batch"])
@@ -300,17 +254,6 @@ def test_trajectory_credit_of_independent_conversations_is_trls_own_normalisatio
 
 
 reward = st.integers(0, 1000).map(lambda thousandths: thousandths / 1000)
-
-
-@given(
-    st.lists(st.tuples(reward, st.lists(reward, min_size=2, max_size=4)), min_size=2, max_size=4),
-    st.lists(st.floats(-0.5, 0.5), min_size=4, max_size=4),
-)
-def test_a_constant_added_to_siblings_changes_no_last_turn_advantage(stems, shifts):
-    before = advantages(tree(*(node(r1, *leaves) for r1, leaves in stems)))[1]
-    moved = [(r1, [r2 + shift for r2 in leaves]) for (r1, leaves), shift in zip(stems, shifts, strict=False)]
-    after = advantages(tree(*(node(r1, *leaves) for r1, leaves in moved)))[1]
-    assert after == pytest.approx(before, abs=1e-9)
 
 
 @given(

@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-from querylect.configs.load import known_configs, load_config
 from querylect.errors import ConfigError
 from querylect.rollouts.policy import load_policy
 from querylect.train import run
@@ -60,22 +59,6 @@ def test_deepspeed_counts_only_where_its_optimizer_holds_float32_weights(setting
             check_trained_dtype(config.policy, config.train)
     float32 = change(settings, **{"policy.lora": None})
     check_trained_dtype(float32.policy, float32.train)
-
-
-def test_what_deepspeed_casts_is_loaded_in_the_type_that_it_computes_in(settings, monkeypatch, tmp_path):
-    """Its float32 copies are made of the cast weights; the warm start trains before it does."""
-    fast(monkeypatch)
-    full = change(settings, **{"policy.dtype": "auto", "policy.lora": None})
-    deepspeed(monkeypatch, tmp_path, zero_optimization={"stage": 3})
-    assert load_policy(trainable_dtype(full.policy, full.train))[0].dtype == torch.bfloat16
-    warm = change(full, **{"train.warm_start.questions": 4})
-    assert trainable_dtype(warm.policy, warm.train).dtype == "float32"
-
-
-@pytest.mark.parametrize("name", known_configs())
-def test_every_packaged_config_trains_weights_that_can_move(name):
-    config = load_config(name, [])
-    check_trained_dtype(config.policy, config.train)
 
 
 def fast(monkeypatch):

@@ -1,13 +1,11 @@
 """The loss in every mode: against stock TRL on single turns, and against formulas turn by turn on trees."""
 
 import pytest
-from querylect.errors import CheckpointError
 from querylect.train.arguments import grpo_config
 from querylect.train.run import train
 
 from ..credited import Credited
 from ..lessons import change, without_seconds
-from ..raising import refused
 from .test_trl import loss_and_gradients, losses_and_gradients, ready, step_inputs, with_trainer
 
 pytestmark = pytest.mark.model
@@ -248,7 +246,3 @@ def test_a_resumed_run_after_a_warm_start_compares_with_the_same_reference(setti
         shutil.rmtree(folder / name)
     train(config, resume=True)
     assert without_seconds(folder / "metrics.jsonl") == metrics
-    if lora is None:
-        shutil.rmtree(folder / "warm_start")
-        with refused(CheckpointError, folder / "warm_start", "train.beta 0.1"):
-            train(config, resume=True)

@@ -165,32 +165,6 @@ def test_what_lies_there_for_the_whole_run_by_hand():
     assert resident(ProcessLayout(bfloat16=False), policy={"dtype": "auto", "lora": {"last_layers": 1}})["weights"] > 4
 
 
-@pytest.mark.parametrize(("warm_start", "size"), [(0, 2), (8, 4)])
-def test_weights_are_whole_until_deepspeed_splits_them(warm_start, size):
-    """Beside vLLM, in float32 where the warm start trains them; a copy to sample from is made of them as they are."""
-    changes = ["policy.model=Qwen/Qwen3-32B", f"train.warm_start.questions={warm_start}"]
-    run = load_config("paper_bm25", changes)
-    shape, layout = shape_of(run.policy.model), ProcessLayout(64, 3, 80.0)
-    memory = estimate(run, shape, layout)
-    assert memory.of_phase("loading") == size * shape.parameters + int(0.28 * 80 * GIB) + memory.resident["reserved"]
-    copied = estimate(load_config("paper_bm25", [*changes, "rollout.engine=transformers"]), shape, layout)
-    assert copied.resident["copy to sample from"] == size * shape.parameters
-    assert copied.of_phase("loading") == 2 * size * shape.parameters + copied.resident["reserved"]
-    assert "loading" not in estimate(run, shape, ProcessLayout(8, 0, 80.0)).phases
-
-
-def test_vllm_holds_its_share_in_the_rollout_and_with_no_sleep_always():
-    run = load_config("paper_bm25", [])
-    shape = shape_of(run.policy.model)
-    layout = ProcessLayout(8, 2, 80.0)
-    asleep = estimate(run, shape, layout)
-    assert asleep.phases["rollout"]["vLLM"] == int(0.28 * 80 * GIB)
-    assert "vLLM" not in asleep.phases["update"]
-    awake = estimate(load_config("paper_bm25", ["rollout.vllm.enable_sleep_mode=false"]), shape, layout)
-    assert awake.phases["update"]["vLLM"] == int(0.28 * 80 * GIB)
-    assert awake.of_phase("rollout") == asleep.of_phase("rollout")
-
-
 @pytest.mark.parametrize("name", known_configs())
 def test_a_packaged_config_fits_the_gpus_that_its_slurm_script_asks_for(name):
     run = load_config(name, [])
@@ -216,18 +190,6 @@ def test_sizes_are_read_or_known_and_say_which(tiny_policy, tmp_path):
     for other in ({"d_model": 512, "num_layers": 6}, {"hidden_size": [64, 32], "num_hidden_layers": 2}):
         (tmp_path / "config.json").write_text(json.dumps(other))
         assert shape_of(str(tmp_path)) is None
-
-
-def test_published_sizes_are_those_of_their_shapes():
-    """The parameters that the widths give, within half a percent: a mistyped width shows.
-
-    Models of up to 4B use the weights of the embedding for the output head, too.
-    """
-    for name, shape in KNOWN.items():
-        layer = 2 * shape.hidden * (shape.queries + shape.keys) + 3 * shape.hidden * shape.intermediate
-        heads = 1 if shape.parameters < 4.1e9 else 2
-        total = shape.layers * layer + heads * shape.vocabulary * shape.hidden
-        assert total == pytest.approx(shape.parameters, rel=0.005), name
 
 
 def test_experts_count_all_their_weights():

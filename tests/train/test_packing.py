@@ -220,23 +220,6 @@ def test_any_sequences_give_the_values_and_gradients_of_flat_rows(model, rows, p
     assert relative(packed, flat) < 1e-5
 
 
-def test_bfloat16_is_as_near_to_float32_as_flat_bfloat16_is(model):
-    ids, mask, target_mask = batch(*tree_rows(prompts=(30, 21), branching=(4, 4)))
-    weights = torch.randn(target_mask.shape, generator=torch.Generator().manual_seed(2)) * target_mask
-    rounded = copy.deepcopy(model).bfloat16()
-    results = {}
-    for name, policy, how in (
-        ("exact", copy.deepcopy(rounded).float(), flat_logps),
-        ("flat", rounded, flat_logps),
-        ("packed", rounded, lambda *args: packed_logps(*args)[:1]),
-    ):
-        logps = how(policy, ids, mask, target_mask, TEMPERATURE)[0]
-        results[name] = logps.detach(), gradient(dict(policy.named_parameters()), (logps * weights).sum()).float()
-    for packed, flat, exact in zip(results["packed"], results["flat"], results["exact"], strict=True):
-        assert 1e-4 < relative(flat, exact) < 0.1
-        assert relative(packed, exact) < 1.5 * relative(flat, exact)
-
-
 def test_entropy_carries_the_gradient_that_an_entropy_bonus_needs(model):
     ids, mask, target_mask = batch(*tree_rows(prompts=(5,)))
     grads = []
@@ -247,22 +230,6 @@ def test_entropy_carries_the_gradient_that_an_entropy_bonus_needs(model):
         grads.append(torch.autograd.grad(compute().sum(), model.get_output_embeddings().weight)[0])
     torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
     assert not packed_logps(model, ids, mask, target_mask, TEMPERATURE, entropies=True)[1].requires_grad
-
-
-def _values(model, ids, mask, target_mask):
-    with torch.no_grad():
-        logps, _, tokens = packed_logps(model, ids, mask, target_mask, TEMPERATURE)
-    return logps, tokens
-
-
-def test_a_four_by_four_tree_costs_each_shared_token_once(model):
-    prompt, first, observed, second = 13, 4, 6, 5
-    rows, target_mask = tree_rows(prompts=(prompt,), branching=(4, 4), lengths=(first, second), observation=observed)
-    rows = [(p, c[: first + observed + second]) for p, c in rows]
-    target_mask = [row_mask[: first + observed + second] for row_mask in target_mask]
-    _, tokens = _values(model, *batch(rows, target_mask))
-    assert tokens == prompt + 4 * (first + observed) + 16 * second == 133
-    assert sum(len(p) + len(c) for p, c in rows) == 448, "what flat rows cost"
 
 
 tries = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7), min_size=1, max_size=7)

@@ -12,7 +12,7 @@ from querylect.data.types import Question
 from querylect.envs.client.connect import open_environment
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
-from querylect.errors import ConfigError, EnvironmentUnavailableError, ModelError, StoppedError
+from querylect.errors import ConfigError, ModelError, StoppedError
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.engines.base import Completion
 from querylect.rollouts.policy import add_lora, load_policy
@@ -23,7 +23,6 @@ from querylect.train.batch import turn_batch
 from querylect.train.packing.packing import token_logps
 from querylect.train.prefetcher import RolloutPrefetcher
 from querylect.train.run import train
-from querylect.train.run_folder import RunFolder
 from querylect.train.step_trees import question_streams
 from querylect.train.turns import describe
 from safetensors.torch import load_file
@@ -33,7 +32,6 @@ from ..credited import Credited
 from ..lessons import change, lesson_settings, records, stopped_copy, without_seconds
 from ..raising import logged, refused
 from ..tree_samplers import engine_around, engine_of, tree_sampler_of
-from .test_stops import breaking
 from .test_validation import ASKED as VALIDATION
 from .test_validation import environment
 
@@ -149,18 +147,6 @@ def test_a_resumed_run_samples_the_first_step_again_and_says_so(ahead, tmp_path,
     assert [line["sampling/staleness"] for line in records(folder / "metrics.jsonl")] == [0, 1, 0, 1, 1]
 
 
-def test_older_trees_than_allowed_are_never_trained_on(settings, tmp_path):
-    """Also after a resumption."""
-    config = change(settings, **{**SOON, "train.staleness": 3, "train.steps": 6})
-    config, folder = stopped_copy(config, train(config), tmp_path / "copy", 3)
-    train(config, resume=True)
-    metrics = records(folder / "metrics.jsonl")
-    staleness = [line["sampling/staleness"] for line in metrics]
-    assert staleness[0] == staleness[3] == 0, "the first step, and the first after the resumption"
-    assert all(1 <= value <= 3 for value in (*staleness[1:3], *staleness[4:]))
-    assert len(records(folder / "rollouts.jsonl")) == 12
-
-
 def test_what_knows_later_questions_or_weights_is_refused(settings):
     for name, value in (("num_iterations", 2), ("resample_rounds", 1)):
         with pytest.raises(ValidationError, match=f"train.{name} {value}"):
@@ -205,60 +191,31 @@ class Scripted:
         return trees
 
 
-@pytest.mark.parametrize("staleness", [1, 2, 4])
-def test_weights_never_change_while_they_are_sampled_from(staleness):
+def test_weights_never_change_while_they_are_sampled_from():
     engine = Scripted()
-    ahead = RolloutPrefetcher(staleness, 12, engine, engine, engine.grow)
+    ahead = RolloutPrefetcher(12, engine, engine, engine.grow)
     for step in range(12):
         sampled = ahead.take(step)
         assert [tree.question.id for tree in sampled.trees] == [f"q{step}-0", f"q{step}-1"]
-        assert step - staleness <= sampled.version <= step
+        assert step - 1 <= sampled.version <= step
         if step % 3 == 2:  # a validation
             ahead.refresh()
             assert not engine.generating.is_set()
             assert ahead._version == step + 1, "what is sampled before the next step is taken has these weights"
             ahead.sleep()
     ahead.close()
-    assert ahead._last == 11, "nothing is sampled beyond the last step"
-    assert len(engine.calls) == 24, "nothing is sampled twice"
+    assert len(engine.calls) == 24, "nothing is sampled twice, or beyond the last step"
     assert engine.refreshed <= 13, "no weights are sent twice"
 
 
 def test_an_error_of_the_thread_is_raised_where_its_trees_are_needed():
     engine = Scripted(failing=3)
-    ahead = RolloutPrefetcher(1, 9, engine, engine, engine.grow)
+    ahead = RolloutPrefetcher(9, engine, engine, engine.grow)
     for step in range(3):
         ahead.take(step)
     with pytest.raises(ModelError):
         ahead.take(3)
     ahead.close()
-
-
-def test_a_step_under_way_ends_with_the_run_at_its_next_call_of_the_engine():
-    sampling, engine = threading.Event(), Scripted()
-
-    def grow(tree_sampler, step):
-        trees = engine.grow(tree_sampler, step)
-        while step:
-            sampling.set()
-            tree_sampler.engine.generate([[1]], 1, None)
-        return trees
-
-    ahead = RolloutPrefetcher(1, 9, engine, engine, grow)
-    ahead.take(0)
-    sampling.wait()
-    ahead.close()
-    assert not ahead._thread.is_alive()
-
-
-@pytest.mark.usefixtures("own_clock")
-def test_an_outage_ends_the_run_with_a_checkpoint_and_it_goes_on(settings, lessons, run_app):
-    config = change(settings, **{"train.staleness": 1, "train.steps": 3, "train.save_steps": 1})
-    dying = breaking(create_app(Environment.open(lessons)), after=3)
-    with run_app(dying) as url, refused(EnvironmentUnavailableError, "--resume"):
-        train(change(config, **{"client.urls": [url]}))
-    folder = RunFolder(train(config, resume=True))
-    assert [line["step"] for line in records(folder.metrics)] == [1, 2, 3]
 
 
 def test_a_signal_while_trees_are_sampled_ahead_saves_and_the_run_goes_on_exactly(settings, monkeypatch):

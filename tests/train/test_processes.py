@@ -12,8 +12,6 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
-from querylect.errors import ConfigError
-from querylect.train.arguments import check_combinations
 from querylect.train.distributed.processes import STEP_TIMEOUT, Processes, step_timeout
 from querylect.train.run import train
 from querylect.train.step_trees import StepTrees
@@ -21,7 +19,6 @@ from querylect.train.step_trees import StepTrees
 from ..forked import Forked
 from ..lessons import ENDLESS, change, records, without_seconds
 from ..pauses import PausesOnly
-from ..raising import refused
 from ..several import FSDP2, Started, free_port, launcher_variables
 from .test_gradient import brute_force_gradients, made_up_rewards, relative_difference
 
@@ -256,7 +253,7 @@ from querylect.train.distributed.processes import launched
 folder, case = Path(sys.argv[1]), sys.argv[2]
 with launched() as me:
     assert me.on_main_process(lambda: me.rank) == 0
-    with me.staged(folder / "place") as staging:
+    with me.atomic_folder(folder / "place") as staging:
         (staging / str(me.rank)).write_text("x")
     assert sorted(path.name for path in (folder / "place").iterdir()) == ["0", "1"]
     me.set_timeout(timedelta(seconds=1))
@@ -298,13 +295,6 @@ def test_the_processes_of_a_step_wait_as_long_as_its_searches_may(settings, monk
     assert waits == [step_timeout(config)] == [STEP_TIMEOUT + timedelta(minutes=20)]
     answers = {"kind": "answer", "answer": {"reader": {"model": "m", "deadline": 60.0}}}
     assert step_timeout(change(config, reward=answers)) - waits[0] == timedelta(minutes=2)
-
-
-def test_a_tree_is_never_split(settings):
-    four = change(settings, **{"train.questions_per_step": 4})
-    check_combinations(four, 2)
-    with refused(ConfigError, "train.questions_per_step 4", "3 processes", "multiple of 3"):
-        check_combinations(four, 3)
 
 
 def test_a_process_without_signal_still_computes_a_gradient(settings, monkeypatch):

@@ -58,40 +58,12 @@ def test_only_trees_without_signal_make_room_and_keep_their_place():
     assert result.metrics == {"resample/rounds": 1, "resample/asked": 6, "resample/silent_share": 2 / 6}
 
 
-def test_in_a_mix_a_tree_makes_room_for_one_of_its_own_environment():
-    """One environment has two questions left, the other none: its places keep their trees."""
-    ids = ["y/a", "y/b", "x/a", "x/b", "x/c", "x/d"]
-    dull = {name: tree(node(0.3, 0.5, 0.5), node(0.3, 0.5, 0.5), name=name) for name in ids}
-    members = {"x": {}, "y": {"env": {"index": "other"}}}
-    config = change(RunConfig(), **{"train.resample_rounds": 4, "mix": {"environments": members}})
-    requested = []
-
-    def grow(questions):
-        requested.append([question.id for question in questions])
-        return [dull[question.id] for question in questions]
-
-    first = [dull[name] for name in ids[:4]]
-    result = resample(config, first, {name: Question(name, name) for name in ids}, grow, 0)
-    assert [sorted(names) for names in requested] == [["x/c", "x/d"]]
-    assert [grown_tree.question.id.partition("/")[0] for grown_tree in result.trees] == ["y", "y", "x", "x"]
-    assert [grown_tree.question.id for grown_tree in result.trees][:2] == ["y/a", "y/b"]
-    dropped = [grown_tree.question.id for grown_tree in result.dropped]
-    assert dropped == ["x/a", "x/b"]
-
-
 def test_rounds_are_bounded_and_what_is_left_stays():
     result, requested = resampled("ab", dull="abcdefgh", rounds=2)
     assert [len(names) for names in requested] == [2, 2, 2]
     assert len({name for names in requested for name in names}) == 6, "no question twice in a step"
     assert result.metrics == {"resample/rounds": 2, "resample/asked": 6, "resample/silent_share": 1}
     assert len(result.trees) == 2
-
-
-def test_the_draw_depends_on_seed_step_and_round_alone():
-    first = resampled("ab", "abcdefgh", rounds=2)[1]
-    assert resampled("ab", "abcdefgh", rounds=2)[1] == first
-    draws = [resampled("ab", "abcdefgh", rounds=2, seed=seed, step=step)[1] for seed in (0, 1) for step in (3, 4, 5)]
-    assert len({str(names) for names in draws}) > 3
 
 
 def test_an_outage_is_not_answered_with_more_requests():

@@ -1,7 +1,6 @@
 """A whole run: the files in its folder, refusals, and that a resumed run equals an uninterrupted one."""
 
 import json
-import logging
 import shutil
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.train.run import train
 
 from ..lessons import ANSWER_TOKENS, change, lesson_settings, records, stopped_copy, without_seconds
-from ..raising import logged, refused
+from ..raising import refused
 
 pytestmark = pytest.mark.model
 
@@ -117,13 +116,6 @@ def test_training_changed_the_policy_and_the_result_loads(straight):
         assert torch.equal(final_weight, last_weight)
 
 
-def test_every_question_is_asked_once_a_pass_and_passes_differ(straight):
-    question_ids = [tree["question_id"] for tree in records(straight[1] / "rollouts.jsonl")]
-    passes = [set(question_ids[:4]), set(question_ids[4:8])]
-    assert [len(ids) for ids in passes] == [4, 4], "four of five fit into the two steps of a pass"
-    assert question_ids[:4] != question_ids[4:8]
-
-
 def test_a_resumed_run_is_the_run_that_was_not_stopped(straight, tmp_path):
     """Same questions, samples, losses and weights. The next test goes on after step 2, which ends a pass."""
     import torch
@@ -152,32 +144,6 @@ def test_full_training_and_kl_run_and_resume(settings):
     train(config, resume=True)
     assert without_seconds(folder / "metrics.jsonl") == metrics
     assert find_checkpoint(folder).name == "final"
-
-
-@pytest.mark.parametrize("changes", [{}, {"policy.lora": None}], ids=["lora", "full"])
-def test_layers_computed_again_give_the_same_run(settings, changes, monkeypatch):
-    """And they are computed again: a packed layer attends in the forward pass and once more in the backward pass."""
-    from querylect.train.packing import attention as packed_attention
-    from transformers import AttentionInterface
-
-    attended = []
-
-    def counted(*arguments, packed_row=None, **options):
-        attended.extend([] if packed_row is None else [1])
-        return packed_attention._forward(*arguments, packed_row=packed_row, **options)
-
-    monkeypatch.setitem(AttentionInterface._global_mapping, packed_attention.NAME, counted)
-    runs = []
-    for name, setting in (("plain", False), ("again", True)):
-        attended.clear()
-        config = change(settings, name=name, **{"train.steps": 2, "train.gradient_checkpointing": setting, **changes})
-        runs.append((without_seconds(train(config) / "metrics.jsonl"), len(attended)))
-    (plain, once), (again, twice) = runs
-    assert twice > 1.5 * once
-    assert len(plain) == len(again) == 2
-    for expected, actual in zip(plain, again, strict=True):
-        assert actual == pytest.approx(expected, rel=1e-4, abs=1e-7)
-    assert any(line["grad_norm"] > 0 for line in plain)
 
 
 def test_an_unpackable_policy_is_refused_before_a_folder_or_trained_flat(settings, tmp_path):
@@ -235,25 +201,6 @@ def test_a_changed_setting_is_named_and_refused(straight, tmp_path):
     with refused(CheckpointError, changes) as error:
         train(changed, resume=True)
     assert "save_steps" not in str(error.value), "what does not change the outcome may differ"
-
-
-def test_another_environment_is_refused(straight, tmp_path):
-    config, copy = copy_of(straight, tmp_path, 1)
-    served = json.loads((copy / "environment.json").read_text())
-    (copy / "environment.json").write_text(json.dumps({**served, "index_hash": "0" * 64}), encoding="utf-8")
-    with refused(CheckpointError, "index_hash: '0000"):
-        train(config, resume=True)
-
-
-@pytest.mark.parametrize("name", ["adapter_model.safetensors", "rng_state.pth"])
-def test_a_missing_file_leads_to_the_checkpoint_before(straight, tmp_path, caplog, name):
-    config, copy = copy_of(straight, tmp_path, 2)
-    (copy / "checkpoints" / "checkpoint-2" / name).unlink()
-    with caplog.at_level(logging.WARNING):
-        from querylect.train.run_folder import RunFolder
-
-        assert RunFolder(copy).newest_checkpoint(config.train, config.policy) == copy / "checkpoints" / "checkpoint-1"
-    assert [path.name for path, _ in logged(caplog, "train.run_folder")] == ["checkpoint-2"]
 
 
 def test_base_weights_that_were_swapped_under_an_adapter_are_refused(straight, tmp_path, speaking):

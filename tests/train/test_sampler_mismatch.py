@@ -6,13 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from querylect.benchmarks.greedy import greedy_trees
 from querylect.configs.schema import RunConfig
-from querylect.data.types import Question
-from querylect.envs.client.connect import open_environment
 from querylect.errors import EngineUnavailableError
-from querylect.inference.load import of_config
-from querylect.inference.rewriter import Rewriter
 from querylect.train import loss as policy_loss
 from querylect.train.loss import StepFigures, importance_weights
 from querylect.train.run import train
@@ -66,15 +61,6 @@ def test_the_figures_of_a_step_by_hand():
     nothing = StepFigures()
     weigh(nothing, [0.0, 0.0], [0.0, 0.0], [0.0, 0.0])
     assert read(nothing) == {}, "no token, no figure"
-
-
-def test_figures_of_several_processes_are_joined():
-    """Another process has two tokens with ratio 1 beside ours with ratio 3."""
-    figures, other = StepFigures(), StepFigures()
-    weigh(figures, [math.log(3)], [0.0], [1.0])
-    weigh(other, [0.0, 0.0], [0.0, 0.0], [1.0, 1.0])
-    joined = read(figures, other)
-    assert [joined[f"{RATIO}/{name}"] for name in ("min", "mean", "max")] == pytest.approx([1.0, 5 / 3, 3.0])
 
 
 def test_the_policy_that_samples_for_itself_has_nothing_to_correct(settings, monkeypatch):
@@ -182,25 +168,6 @@ def test_a_server_that_dies_leaves_a_checkpoint(served, monkeypatch):
         train(change(config, **{"train.save_steps": 9}))
     checkpoints = Path(config.output) / config.name / "checkpoints"
     assert [path.name for path in checkpoints.iterdir()] == ["checkpoint-2"]
-
-
-def test_questions_are_rewritten_and_evaluated_with_the_engine_of_the_config(served):
-    config, server = served
-    local_config = change(config, **{"rollout.engine": "transformers"})
-    questions, texts = [Question("head", "my head hurts"), Question("gums", "bleeding gums")], []
-    question_texts = [question.text for question in questions]
-    actual, expected = (
-        [result.record() for result in Rewriter(of_config("", run_config, None, None)).rewrite(question_texts)]
-        for run_config in (config, local_config)
-    )
-    assert actual == expected
-    assert len(server.requests) == (2 if config.rollout.engine == "vllm_server" else 0)
-    with open_environment(config.env, config.client) as client:
-        for run_config in (config, local_config):
-            trees = greedy_trees(run_config, client, None, questions)
-            texts.append([[node.text for node in tree.walk()] for tree in trees])
-    assert texts[0] == texts[1]
-    assert [len(turns) for turns in texts[0]] == [2, 2]
 
 
 def test_a_resumed_run_may_find_its_engine_elsewhere_but_not_have_another(settings):

@@ -95,29 +95,6 @@ def test_what_one_process_asks_for_all_do():
     assert stopper.stopped_by == TERM
 
 
-@pytest.mark.parametrize("number", [TERM, USR1, INT])
-def test_a_signal_during_a_report_is_reported_at_the_next_one(number):
-    """Of two processes, this one gets the signal after it has reported that it had none."""
-
-    class Late(Processes):
-        def all_gather(self, value):
-            gathered.append(value)
-            if len(gathered) == 1:
-                os.kill(os.getpid(), number)
-            return [value, (None, False, False)]
-
-    gathered = []
-    stopper = StopOnSignal(Late(0, 2))
-    with stopper.listening():
-        stopper.on_train_begin(None, None, None)
-        stopper.on_log(None, LAST, first := control(), STEP)
-        assert not first.should_training_stop
-        stopper.on_log(None, LAST, second := control(), STEP)
-    assert second.should_training_stop
-    assert second.should_save
-    assert [received for received, _, _ in gathered] == [None, number]
-
-
 def test_a_stop_waits_for_the_last_step_on_a_rollout():
     stopper, args = StopOnSignal(), SimpleNamespace(num_iterations=2)
     steps = [SimpleNamespace(global_step=step, max_steps=9) for step in (3, 4)]

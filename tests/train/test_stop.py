@@ -6,17 +6,15 @@ from math import exp, factorial, prod
 from random import Random
 
 import pytest
-from querylect.configs.load import dump_config, validated
-from querylect.configs.schema import RewardConfig, RewriterConfig, RunConfig
-from querylect.configs.yaml12 import parse_yaml
+from querylect.configs.load import validated
+from querylect.configs.schema import RewriterConfig, RunConfig
 from querylect.data.types import Question
 from querylect.envs.plan import SearchPlan
 from querylect.errors import ConfigError
-from querylect.rewards.reward import weight_of_turn
-from querylect.rewriters.base import Rewrite, StagedQuestion
+from querylect.rewriters.base import Rewrite
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
-from querylect.rewriters.stop import FIRST, FIRST_UNSEARCHED, LATER, STOP, keep, read_stop
+from querylect.rewriters.stop import FIRST, LATER, STOP, keep, read_stop
 from querylect.rollouts.tree import Node, Tree
 from querylect.train import turns
 
@@ -63,14 +61,6 @@ def test_a_stop_without_a_search_keeps_the_format_and_has_no_plan():
     assert (failed.plan, failed.unsearched, failed.format_ok) == (None, False, False)
 
 
-def test_the_offer_says_what_a_stop_in_turn_1_leads_to():
-    policy = rewriter("general", stop="answer")
-    assert policy.first(QUESTION)[-1]["content"].endswith(FIRST_UNSEARCHED)
-    assert policy.follow_up(QUESTION, [], 2).endswith(LATER)
-    assert STOP in FIRST_UNSEARCHED
-    assert FIRST not in policy.first(QUESTION)[-1]["content"]
-
-
 @pytest.mark.parametrize("mixed", [False, True])
 def test_a_stop_without_a_search_needs_a_reader(mixed):
     rewriter = {"rewriter": {"stop": "answer"}}
@@ -79,14 +69,6 @@ def test_a_stop_without_a_search_needs_a_reader(mixed):
     with refused(ConfigError, f"{setting} is answer", "reward.kind is metric"):
         validated(RunConfig, member if mixed else rewriter, "a.yaml")
     assert validated(RunConfig, {**rewriter, "reward": {"kind": "answer"}}, "a.yaml").rewriter.stop == "answer"
-
-
-@pytest.mark.parametrize("stop", [True, False, "answer"])
-def test_every_value_of_the_setting_is_read_from_a_file_and_written_back(stop):
-    config = RunConfig(rewriter=RewriterConfig(stop=stop), reward=RewardConfig(kind="answer"))
-    assert validated(RunConfig, parse_yaml(dump_config(config)), "a.yaml") == config
-    override = f"rewriter.stop={str(stop).lower()}"
-    assert validated(RunConfig, {"reward": {"kind": "answer"}}, "a.yaml", [override]).rewriter.stop == stop
 
 
 @pytest.mark.parametrize(
@@ -131,27 +113,6 @@ def test_prompts_end_with_the_offer_and_a_rewriter_without_it_makes_none():
     assert policy.follow_up(QUESTION, [], 2) == f"{plain.follow_up(QUESTION, [], 2)}\n{LATER}"
     assert STOP not in str(plain.first(QUESTION)) + plain.follow_up(QUESTION, [], 2)
     assert not plain.parse(QUESTION, f"<think></think><rewrite>{STOP}</rewrite>", 1).stop
-
-
-def test_the_first_stage_of_a_rewriter_stays():
-    staged = rewriter("hcqr", hcqr={"options": False})
-    stage = staged.first_stage(QUESTION)
-    assert staged.first(StagedQuestion.of(QUESTION, stage.placeholder))[-1]["content"].endswith(FIRST)
-    assert rewriter("general").first_stage(QUESTION) is None
-
-
-def test_a_stop_keeps_the_plan_before_it_and_a_rewrite_does_not():
-    plan = SearchPlan.of("headache")
-    stop = Rewrite(SearchPlan.of("my head hurts"), stop=True)
-    assert keep(stop, plan).plan == plan
-    assert keep(stop, None) == stop
-    rewrite = Rewrite(SearchPlan.of("migraine"), rewrites=("migraine",))
-    assert keep(rewrite, plan) == rewrite
-
-
-def test_a_stop_weighs_as_the_turns_that_it_ends():
-    assert [weight_of_turn([0.5, 1.0, 2.0], turn, stopped=True) for turn in (1, 2, 3)] == [3.5, 3.0, 2.0]
-    assert [weight_of_turn([0.5, 1.0, 2.0], turn, stopped=False) for turn in (1, 2, 3)] == [0.5, 1.0, 2.0]
 
 
 # A policy of two turns whose third answer is a stop: every tree of the branching is enumerated.

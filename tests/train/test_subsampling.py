@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
-from querylect.configs.schema import TrainConfig
 from querylect.train.credit import inclusion_probabilities, subsample
 
 from ..credited import Credited
@@ -60,8 +58,3 @@ def test_fewer_tokens_are_computed_and_the_normalizer_stays(settings, monkeypatc
     assert 0 < fewer < all_tokens
     assert 0 < fewer_tokens < tokens
     assert items == same_items
-
-
-def test_a_kl_term_needs_all_samples():
-    with pytest.raises(ValidationError, match=r"train\.samples_per_update"):
-        TrainConfig(samples_per_update=2, beta=0.1)

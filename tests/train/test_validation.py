@@ -157,22 +157,24 @@ def test_the_turn_that_won_is_used_and_a_tie_goes_to_the_earlier(tmp_path):
 
 def test_validation_questions_are_a_sample_of_the_split(settings, served):
     from querylect.envs.client.client import EnvironmentClient
-    from querylect.train.validation import draw_validation
+    from querylect.train.questions import draw_validation
 
     with served(ASKED) as url:
         config = change(settings, **{"client.urls": [url], "train.validate_steps": 1, "train.validation_questions": 2})
         with EnvironmentClient(config.client) as client:
             everything = change(config, **{"train.validation_questions": 99})
             two, all_texts = (
-                [question.text for question in draw_validation(run_config.train, client, [])]
+                [question.text for question in draw_validation(run_config.train.validation_questions, client, [])]
                 for run_config in (config, everything)
             )
             assert two == all_texts[:2] == [ASKED[2], ASKED[0]]
             assert set(all_texts) == set(ASKED)
             reseeded = change(config, seed=5)
-            assert draw_validation(reseeded.train, client, []) == draw_validation(config.train, client, [])
+            assert draw_validation(reseeded.train.validation_questions, client, []) == draw_validation(
+                config.train.validation_questions, client, []
+            )
             with refused(DataError, "train and validation"):
-                draw_validation(config.train, client, [Question("other", "A sore head?")])
+                draw_validation(config.train.validation_questions, client, [Question("other", "A sore head?")])
 
 
 def test_validation_without_its_split_is_refused(settings):

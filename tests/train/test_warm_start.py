@@ -1,4 +1,4 @@
-"""The warm start: which proposal is imitated, by rewards alone, and that imitating it works."""
+"""The warm start: which proposal or sample is imitated, by rewards alone, and that imitating it works."""
 
 import pytest
 import torch
@@ -7,21 +7,33 @@ from querylect.data.types import Question
 from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import Step, StepResult
-from querylect.errors import ConfigError, EnvironmentUnavailableError
+from querylect.errors import ConfigError
+from querylect.rewriters.base import Rewrite
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rewriters.stop import FIRST_UNSEARCHED
 from querylect.rollouts.checkpoints import find_checkpoint
-from querylect.train.imitation import imitation_loss
+from querylect.rollouts.policy import add_lora, load_policy
+from querylect.rollouts.tree import Node, Tree
+from querylect.train import warm_start as warm_starts
 from querylect.train.questions import worth_training
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
-from querylect.train.warm_start import TitleExample, demonstration, title_examples, warm_start
+from querylect.train.warm_start import (
+    TitleExample,
+    best_sample,
+    demonstration,
+    expert_rounds,
+    imitation_loss,
+    title_examples,
+    warm_start,
+)
 from safetensors.torch import load_file
 
 from ..lessons import change, records, without_seconds
 from ..raising import refused
-from ..tree_samplers import engine_of, tree_sampler_of
+from ..several import Started
+from ..tree_samplers import engine_around, engine_of, tree_sampler_of
 
 pytestmark = pytest.mark.model
 
@@ -83,19 +95,6 @@ def test_the_best_title_is_imitated_and_the_question_where_none_gains(warm, tree
         if lesson.documents:
             assert lesson.answer == second[lesson.question.id].lower()
     assert {id for id, _ in probe.searches} == {question.id for question in questions}
-
-
-def test_where_no_title_earns_a_policy_that_may_stop_is_taught_to(warm, client, monkeypatch):
-    keep_all(monkeypatch)
-    config = change(warm, **{"rewriter.stop": True})
-    tree_sampler = tree_sampler_of(config, client, engine_of(config))
-    tree_sampler.client = Graded(client, {})
-    lesson, *_ = title_examples(config, tree_sampler, client.questions("train"))
-    taught = demonstration(tree_sampler, lesson)
-    (_, first), (begin, end) = taught.spans
-    answer = tree_sampler.engine.tokenizer.decode(taught.ids[begin:end], skip_special_tokens=False)
-    assert tree_sampler.rewriter.parse(lesson.question, tree_sampler.rewriter.opening + answer, 2).stop
-    assert first < begin
 
 
 class Reading(Graded):
@@ -176,12 +175,6 @@ def test_a_warm_start_that_was_stopped_is_begun_again(warm, monkeypatch):
     assert without_seconds(folder / "metrics.jsonl") == without_seconds(uninterrupted / "metrics.jsonl")
 
 
-def test_an_outage_stops_the_warm_start(warm, tree_sampler, client):
-    tree_sampler.client = Graded(client, {}, broken=True)
-    with refused(EnvironmentUnavailableError, "client.deadline"):
-        list(title_examples(warm, tree_sampler, client.questions("train")))
-
-
 @pytest.mark.parametrize("packing", [True, False])
 def test_the_loss_is_that_of_the_answers_alone(tree_sampler, packing):
     lesson = TitleExample(Question("q", "Aspirin headache"), [], "statin")
@@ -195,24 +188,6 @@ def test_the_loss_is_that_of_the_answers_alone(tree_sampler, packing):
     answers = [index - 1 for begin, end in taught.spans for index in range(begin, end)]
     loss = imitation_loss(tree_sampler.engine.model, [taught], TrainConfig(packing=packing))
     torch.testing.assert_close(loss, -logps[answers].mean())
-
-
-def test_imitating_makes_the_answer_likelier(warm, tree_sampler, client, tmp_path, monkeypatch):
-    keep_all(monkeypatch)
-    (tmp_path / "folder").mkdir()
-    config = change(warm, **{"train.warm_start.questions_per_step": 1,
-                             "train.warm_start.learning_rate": 0.01})  # fmt: skip
-    policy = tree_sampler.engine.model
-    examples = [
-        demonstration(tree_sampler, lesson)
-        for lesson in title_examples(config, tree_sampler, client.questions("train"))
-    ]
-    with torch.no_grad():
-        initial_loss = float(imitation_loss(policy, examples))
-    warm_start(config, policy, tree_sampler, None, client.questions("train"), RunFolder(tmp_path / "folder"))
-    with torch.no_grad():
-        assert float(imitation_loss(policy, examples)) < initial_loss
-    assert [record["step"] for record in records(tmp_path / "folder" / "warm_start.jsonl")] == [1, 2, 3, 4, 5]
 
 
 def test_a_run_may_begin_warm(warm):
@@ -237,14 +212,77 @@ def test_training_questions_are_chosen_by_what_they_are_worth_raw(warm, client):
         assert [question.id for question in selected] == ids
 
 
-def test_training_questions_may_be_chosen_by_another_metric_than_the_reward(warm, client):
-    """`train.raw_metric` also decides how deep the question is searched."""
-    questions = client.questions("train")
-    steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text, 5)) for question in questions]
-    shallow, chosen = change(warm, **{"reward.metric": "ndcg@1"}), []
-    for metric in ("recall@1", "recall@5"):
-        raw = {"train.raw_metric": metric, "train.raw_reward": [0.6, 1]}
-        chosen.append([question.id for question in worth_training(change(shallow, **raw), client, questions)])
-        results = client.step(steps, metrics=[metric])
-        assert chosen[-1] == [result.question_id for result in results if result.metrics[metric] >= 0.6]
-    assert chosen[0] != chosen[1]
+@pytest.fixture
+def expert(settings):
+    """Three rounds over four of the five questions each, eight samples of one turn."""
+    warm = {"questions": 4, "questions_per_step": 2, "learning_rate": 0.02}
+    return change(settings, **{"train.warm_start": warm, "rollout.branching": [8], "train.steps": 1})
+
+
+class Ready:
+    """A policy with its adapter, its sampler and a tree_sampler."""
+
+    def __init__(self, config, client):
+        model, tokenizer = load_policy(config.policy)
+        self.policy = add_lora(model, config.policy)
+        engine, self.weight_sync = engine_around(config, self.policy, tokenizer)
+        self.tree_sampler = tree_sampler_of(config, client, engine)
+
+
+def node(reward, **changes):
+    rewrite = Rewrite(SearchPlan.of("word"), rewrites=("word",))
+    return Node(**{"turn": 1, "prompt_ids": [1], "completion_ids": [7, 8], "logprobs": [], "finished": True, "text": "",
+                   "rewrite": rewrite, "reward": reward, **changes})  # fmt: skip
+
+
+def chosen(*roots):
+    best = best_sample(Tree(Question("q", "question"), list(roots)))
+    return None if best is None else best.reward
+
+
+def test_the_best_sample_is_imitated_where_it_beats_the_mean_by_the_margin(monkeypatch):
+    monkeypatch.setattr(warm_starts, "MARGIN", 0.25)
+    assert chosen(node(0.0), node(0.5), node(1.0)) == 1.0
+    assert chosen(node(0.5), node(0.5), node(0.8)) is None, "0.2 above a mean of 0.6"
+    assert chosen(node(0.5), node(1.0)) is None, "the margin itself is not enough"
+
+
+def test_every_round_samples_from_the_policy_as_it_is_then(expert, client, monkeypatch):
+    """Between two rounds the adapter is changed: the samples of the second have its log-probabilities."""
+    ready = Ready(expert, client)
+    trees, grow = [], ready.tree_sampler.grow
+
+    def record_trees(questions, widths, **how):
+        trees.append(grow(questions, widths, **how))
+        return trees[-1]
+
+    monkeypatch.setattr(ready.tree_sampler, "grow", record_trees)
+    rounds = expert_rounds(expert, ready.policy, ready.tree_sampler, ready.weight_sync, client.questions("train"))
+    for _ in range(2):
+        trees.clear()
+        next(rounds)
+        for node in [node for grown in trees for tree in grown for node in tree.walk()][::7]:
+            ids = torch.tensor([[*node.prompt_ids, *node.completion_ids]])
+            with torch.no_grad():
+                logps = torch.log_softmax(ready.policy(input_ids=ids).logits[0, :-1].float(), -1)
+            logps = logps.gather(-1, ids[0, 1:, None])[len(node.prompt_ids) - 1 :, 0]
+            torch.testing.assert_close(torch.tensor(node.logprobs), logps, rtol=1e-3, atol=1e-3)
+        torch.manual_seed(0)
+        with torch.no_grad():
+            for weights in ready.policy.parameters():
+                if weights.requires_grad:
+                    weights += 0.05 * torch.randn_like(weights)
+
+
+def test_two_processes_share_what_the_first_has_imitated(expert, tmp_path):
+    config = change(expert, **{"train.questions_per_step": 4, "train.steps": 2})
+    single = train(config)
+    assert {line["round"] for line in records(single / "warm_start.jsonl")} <= {1, 2, 3}
+    with Started(change(config, output=str(tmp_path / "both")), tmp_path / "two", 2) as started:
+        assert started.codes() == [0, 0], started.stderr(0) + started.stderr(1)
+    pair = tmp_path / "both" / "run"
+    assert records(pair / "warm_start.jsonl") == records(single / "warm_start.jsonl")
+    warmed, alone = (load_file(folder / "warm_start" / "adapter_model.safetensors") for folder in (pair, single))
+    assert all(torch.equal(warmed[name], alone[name]) for name in alone)
+    rollouts = [records(folder / "rollouts.jsonl") for folder in (pair, single)]
+    assert rollouts[0] == rollouts[1], "half of them are of the second process"

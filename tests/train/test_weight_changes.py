@@ -4,40 +4,11 @@ import pytest
 import torch
 from querylect.train.run import train
 from querylect.train.trainer import TreeTrainer
-from querylect.train.weight_changes import SAMPLED, WeightChanges, WeightSample
+from querylect.train.weight_changes import WeightChanges
 
 from ..lessons import change, records
 
 pytestmark = pytest.mark.model
-
-
-def test_small_tensors_are_compared_whole_and_bit_by_bit():
-    exact, rounded = torch.zeros(6), torch.ones(4, dtype=torch.bfloat16)
-    sample = WeightSample([exact, rounded, torch.zeros(0)])
-    assert sample.changed() == (0, 10)
-    exact[2] = 1.0
-    rounded[0] += 0.001  # rounded away
-    rounded[1] += 0.01
-    assert sample.changed() == (2, 10)
-    assert sample.changed() == (0, 10), "compared with the step before, not with the first"
-    exact[3] = float("nan")
-    assert sample.changed() == (1, 10)
-    assert sample.changed() == (0, 10), "the same NaN is no change"
-
-
-def test_a_sample_is_seeded_spread_by_size_and_near_the_whole():
-    torch.manual_seed(0)
-    tensors = [torch.randn(900_000), torch.randn(100_000), torch.randn(3)]
-    samples = [WeightSample(tensors, seed) for seed in (0, 0, 1)]
-    positions = [[part.tolist() for part in sample._indices] for sample in samples]
-    assert positions[0] == positions[1] != positions[2]
-    counts = [len(part) for part in positions[0]]
-    assert counts[2] == 1
-    assert sum(counts) <= SAMPLED + 1
-    assert counts[0] == pytest.approx(9 * counts[1], rel=0.1)
-    tensors[0][torch.rand(900_000) < 0.25] += 1.0
-    changed, compared = samples[0].changed()
-    assert changed / compared == pytest.approx(0.225, abs=0.01)
 
 
 def test_the_shares_of_all_processes_are_weighed_by_what_they_compare():

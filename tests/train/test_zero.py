@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from querylect.configs.schema import PolicyConfig, TrainConfig
 from querylect.errors import CheckpointError
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
@@ -325,9 +324,9 @@ def test_a_checkpoint_of_another_launcher_is_refused(tmp_path, monkeypatch):
     for name in ("adapter_model.safetensors", "scheduler.pt", "rng_state_0.pth", "trainer_state.json"):
         (checkpoint / name).touch()
     with refused(CheckpointError, checkpoint, OPTIMIZER_PARTS, "DeepSpeed"):
-        RunFolder(tmp_path).newest_checkpoint(TrainConfig(), PolicyConfig())
+        RunFolder(tmp_path).newest_checkpoint()
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    assert RunFolder(tmp_path).newest_checkpoint(TrainConfig(), PolicyConfig()) == checkpoint
+    assert RunFolder(tmp_path).newest_checkpoint() == checkpoint
     (checkpoint / "optimizer.pt").touch()
     with refused(CheckpointError, checkpoint, "optimizer.pt", "DeepSpeed"):
-        RunFolder(tmp_path).newest_checkpoint(TrainConfig(), PolicyConfig())
+        RunFolder(tmp_path).newest_checkpoint()

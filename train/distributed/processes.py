@@ -19,7 +19,7 @@ from ...envs.client.child_process import local_service
 from ...envs.client.client import EnvironmentClient
 from ...envs.client.connect import AnyClient, known_services, open_environment, open_environments
 from ...errors import ConfigError, QuerylectError, in_one_line
-from ..run_folder import staged
+from ...storage import atomic_folder
 from ..sharding import check_fsdp, launch_fsdp, prepare_deepspeed, uses_deepspeed, uses_fsdp
 
 if TYPE_CHECKING:
@@ -83,10 +83,10 @@ class Processes:
             _set_pg_timeout(timeout)
 
     @contextmanager
-    def staged(self, target: Path) -> Iterator[Path]:
-        """`run_folder.staged` for writes of all processes. Collective."""
+    def atomic_folder(self, target: Path) -> Iterator[Path]:
+        """`storage.atomic_folder` for writes of all processes. Collective."""
         with ExitStack() as stack:
-            yield self.on_main_process(lambda: stack.enter_context(staged(target)))
+            yield self.on_main_process(lambda: stack.enter_context(atomic_folder(target)))
             self.all_gather(None)  # all have written
             self.on_main_process(stack.close)
 

@@ -1,14 +1,9 @@
-"""Check whether a policy can be trained on packed rows, by its config and by a small tree computed both ways.
+"""Check whether a policy can be trained on packed rows, by its config and by a small tree computed both ways."""
 
-If it cannot, an error has the reason and the measured values.
-"""
-
-import logging
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ...errors import ModelError
 from ...rollouts.engines.shared_prefix import obstacle
@@ -19,8 +14,6 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
 
-log = logging.getLogger(__name__)
-
 NOISE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.02}
 """Minimum tolerance, as RMS in nats, for log-probabilities computed in two different orders."""
 PROMPT = 12
@@ -30,33 +23,29 @@ PROMPT = 12
 def refuse_unpackable(model: "PreTrainedModel | PeftModel", longest: int) -> None:
     """Raise ModelError if the policy, adapters included, cannot be trained on packed rows of up to `longest` tokens."""
     if reason := why_not(model, longest, attention_kind(next(model.parameters()).device)):
+        name = getattr(model.config.get_text_config(), "model_type", "?")
         raise ModelError(
-            f"the policy cannot be trained on packed trees: {reason}. Set train.packing=false to train every leaf in a "
-            "row of its own, which costs more, or choose a policy with full attention in every layer (Llama, SmolLM2, "
-            "Qwen2, Qwen3, …)."
+            f"the policy ({name!r}) cannot be trained on packed trees: {reason}. Set train.packing=false to train "
+            "every leaf in a row of its own, which costs more, or choose a policy with full attention in every layer "
+            "(Llama, SmolLM2, Qwen2, Qwen3, …)."
         )
 
 
 def why_not(model: "PreTrainedModel | PeftModel", longest: int, kind: Kind = "sdpa") -> str:
     """Why `model` cannot use packed rows with sequences of up to `longest` tokens; "" if it can."""
     config = model.config.get_text_config()
-    name = repr(getattr(config, "model_type", "?"))
     if unsupported := obstacle(config, longest):
-        return f"{name} uses {unsupported}"
+        return f"it uses {unsupported}"
     balance = getattr(config, "router_aux_loss_coef", None)
     if balance and hasattr(config, "output_router_logits"):
-        return f"{name} balances its experts by a loss over the tokens of rows (router_aux_loss_coef {balance:g})"
+        return f"it balances its experts by a loss over the tokens of rows (router_aux_loss_coef {balance:g})"
     try:
         gap, allowed = compare(model, kind)
     except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError, ModelError) as error:
-        return f"{name} does not take a packed row ({' '.join(str(error).split())[:200]})"
-    log.info("packed against flat log-probabilities: %.2g apart, %.2g allowed", gap, allowed)
-    if gap <= allowed:
+        return f"it does not take a packed row ({' '.join(str(error).split())[:200]})"
+    if gap <= allowed:  # False for NaN
         return ""
-    return (  # also for NaN
-        f"on a small random tree the log-probabilities of {name} differ by {gap:.2g} between packed and flat, where "
-        f"{allowed:.2g} is rounding"
-    )
+    return f"log-probabilities of packed and flat rows differ by {gap:.2g}, where {allowed:.2g} is rounding"
 
 
 @torch.no_grad()
@@ -75,16 +64,11 @@ def compare(model: "PreTrainedModel | PeftModel", kind: Kind = "sdpa") -> tuple[
     was_training = model.training
     model.eval()
     try:  # flat first, while every layer still has its own attention
-        single = torch.cat(
-            [token_logps(model, [row], [its], 1.0, attention=None)[0] for row, its in zip(rows, targets, strict=True)]
-        )
+        pairs = zip(rows, targets, strict=True)
+        single = torch.cat([token_logps(model, [row], [its], 1.0, attention=None)[0] for row, its in pairs])
         batched, _, _ = token_logps(model, rows, targets, 1.0, attention=None)
         packed, _, _ = token_logps(model, rows, targets, 1.0, attention=kind)
     finally:
         model.train(was_training)
-    floor = NOISE.get(next(model.parameters()).dtype, NOISE[torch.float32])
-    return _rms(packed - single), max(floor, 3 * _rms(batched - single))
-
-
-def _rms(difference: Tensor) -> float:
-    return float(difference.square().mean().sqrt())
+    gap, noise = (float((other - single).square().mean().sqrt()) for other in (packed, batched))
+    return gap, max(NOISE.get(next(model.parameters()).dtype, NOISE[torch.float32]), 3 * noise)

@@ -7,8 +7,7 @@ inside one call of the model, so that DDP, ZeRO-3 and FSDP2 see the weights of t
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from accelerate.utils import extract_model_from_parallel
@@ -101,57 +100,13 @@ def _read(policy: "PreTrainedModel", hidden: Tensor, targets: Tensor, temperatur
         head.unshard()
     if not isinstance(head, nn.Linear):
         raise ModelError(f"the output layer of {type(policy).__name__} is a {type(head).__name__}, not a linear layer")
-    return _fused(head, hidden, targets, temperature, *logit_settings(policy.config.get_text_config()), entropies)
-
-
-def _fused(
-    head: nn.Linear,
-    hidden: Tensor,
-    targets: Tensor,
-    temperature: float,
-    softcap: float | None,
-    scale: float,
-    entropies: bool,
-) -> Scores:
+    softcap, scale = logit_settings(policy.config.get_text_config())
     outputs, width = ("entropy",) if entropies else (), max(1, HEAD_CHUNK // HEAD_TOKENS)
     with maybe_gather_lm_head_ctx(head.weight, head.bias):
-        values, entropy, *_ = _FusedScores.apply(
+        values, entropy, *_ = ChunkedLogProbFunction.apply(
             hidden, head.weight, head.bias, targets, temperature, width, softcap, scale, outputs
         )
     return values, entropy
-
-
-class _FusedScores(ChunkedLogProbFunction):  # type: ignore[misc]  # TRL has no types
-    """TRL's function, but the gradient of hidden states in bfloat16 is never held in float32 as well.
-
-    TRL 1.16.0 sums the gradient of all tokens in float32 and casts it: 6 bytes per element instead of 2. Here the
-    tokens of one tile are one call. The gradient of a trained head is another call, which computes the tiles once more.
-    """
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        hidden, weight, bias, *by_token = ctx.saved_tensors  # targets, log-normalizers, entropies
-        if hidden.dtype == torch.float32 or len(hidden) <= HEAD_TOKENS:
-            return ChunkedLogProbFunction.backward(ctx, *gradients)
-        of_hidden, of_weight, of_bias = ctx.needs_input_grad[:3]
-
-        def part(tokens: slice, needed: tuple[bool, bool, bool]) -> Any:
-            saved = (hidden[tokens], weight, bias, *(values[tokens] for values in by_token))
-            context = SimpleNamespace(**{**vars(ctx), "saved_tensors": saved, "needs_input_grad": needed})
-            values = [None if gradient is None else gradient[tokens] for gradient in gradients[:2]]
-            return ChunkedLogProbFunction.backward(context, *values)
-
-        result: list[Tensor | None] = [None] * 9
-        with maybe_gather_lm_head_ctx(weight, bias):
-            if of_weight or of_bias:
-                result[1:3] = part(slice(None), (False, of_weight, of_bias))[1:3]
-            if of_hidden:
-                gradient = torch.empty_like(hidden)
-                for start in range(0, len(hidden), HEAD_TOKENS):
-                    tokens = slice(start, start + HEAD_TOKENS)
-                    gradient[tokens] = part(tokens, (True, False, False))[0]
-                result[0] = gradient
-        return tuple(result)
 
 
 def logit_settings(config: "PreTrainedConfig") -> tuple[float | None, float]:
