@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from ruamel.yaml.error import YAMLError
 
 from ..errors import ConfigError
-from .schema import RunConfig, shortened
+from .schema import RunConfig
 from .section import Section
 from .yaml12 import parse_yaml, write_yaml
 
@@ -87,7 +87,7 @@ def validated(
 
 def dump_config(config: RunConfig) -> str:
     """The whole configuration as YAML; `load_config` reads it back to an equal one."""
-    return write_yaml(shortened(config.model_dump(mode="json")))
+    return write_yaml(config.model_dump(mode="json"))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -38,24 +38,22 @@ def page() -> str:
     headings: dict[str, str] = {}
     parts = [INTRODUCTION]
     for title, prefix, description, model in PAGES:
-        parts += [f"## {title}\n", f"{description}\n", *_sections(model, prefix, "", headings)]
+        parts += [f"## {title}\n", f"{description}\n", *_sections(model, prefix, headings)]
     parts += ["## Methods\n", "What `settings` of a paper's system may say, by method ([methods.md](methods.md)).\n"]
     for section in vars(methods).values():
         if getattr(section, "__module__", "") == methods.__name__ and str(section.__doc__).startswith("`"):
             name = str(section.__doc__).split("`")[1]
-            parts += _sections(section, f"{name} ", name, headings)
+            parts += [f"### {name}\n\n{_linked(str(section.__doc__))}\n", *_sections(section, f"{name} ", headings)]
     return "\n".join(parts)
 
 
-def _sections(model: type[Section], prefix: str, title: str, headings: dict[str, str]) -> Iterator[str]:
+def _sections(model: type[Section], prefix: str, headings: dict[str, str]) -> Iterator[str]:
     """A model and those of its sections that are not described yet, under `prefix` and their path.
 
     `headings` has the headings of all sections, by the names of their classes.
     """
     root = model.model_json_schema()
     pages = [("", root)]
-    if title:
-        yield f"### {title}\n\n{_linked(root['description'])}\n"
     for path, schema in pages:
         if path:
             yield f"### {prefix}{path}\n\n{_linked(schema['description'])}\n"
@@ -76,15 +74,14 @@ def _sections_in(path: str, setting: Mapping[str, Any]) -> Iterator[tuple[str, s
         yield path, setting["$ref"].rpartition("/")[2]
     for option in (*setting.get("anyOf", ()), *([setting["items"]] if "items" in setting else [])):
         yield from _sections_in(path, option)
-    if values := _values(setting):
+    for values in _values(setting):
         yield from _sections_in(f"{path}.NAME", values)
 
 
-def _values(setting: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the values of a mapping may be; empty if anything, or for another type of setting."""
-    by_pattern = list(setting.get("patternProperties", {}).values())
-    values = by_pattern[0] if by_pattern else setting.get("additionalProperties")
-    return values if isinstance(values, dict) else {}
+def _values(setting: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What the values of a mapping may be; nothing for another type of setting."""
+    values = [*setting.get("patternProperties", {}).values(), setting.get("additionalProperties")]
+    return [value for value in values if isinstance(value, dict)][:1]
 
 
 def _kind(setting: Mapping[str, Any], headings: Mapping[str, str]) -> str:
@@ -102,10 +99,9 @@ def _kind(setting: Mapping[str, Any], headings: Mapping[str, str]) -> str:
         case {"type": "array", "items": items}:
             return f"list of {_kind(items, headings)}"
         case {"type": "object"}:
-            return f"by name: {_kind(_values(setting), headings)}"
-    kind = TYPES.get(setting.get("type", ""), setting.get("type", "any"))
+            return f"by name: {_kind(_values(setting)[0], headings)}" if _values(setting) else "by name: any"
     bounds = " and ".join(f"{sign} {setting[name]:g}" for name, sign in BOUNDS.items() if name in setting)
-    return f"{kind} {bounds}".strip()
+    return f"{TYPES.get(setting.get('type', ''), setting.get('type', 'any'))} {bounds}".strip()
 
 
 def _default(setting: Mapping[str, Any]) -> str:
@@ -113,9 +109,9 @@ def _default(setting: Mapping[str, Any]) -> str:
     value = setting.get("default", ...)
     if value is ...:
         return ", *required*"
-    if any(_sections_in("", setting)) and value:
+    if value == "" or (any(_sections_in("", setting)) and value):
         return ""
-    return f", `{value if isinstance(value, str | float) else json.dumps(value)}`" if value != "" else ""
+    return f", `{value if isinstance(value, str | float) else json.dumps(value)}`"
 
 
 def anchor(heading: str) -> str:

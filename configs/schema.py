@@ -1,7 +1,7 @@
 """Every setting of a run, validated. An unknown key is an error that names the nearest known key."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -214,42 +214,10 @@ SHARED = ("env", "client", "rewriter")
 """Sections that a member of a mix inherits, key by key."""
 
 
-def filled_in(values: Any) -> Any:
-    """The plain values of a run with what its members inherit; malformed values are left to validation."""
-    return _with_members(values, lambda base, member: _merged(base or {}, member or {}))
-
-
-def shortened(values: dict[str, Any]) -> dict[str, Any]:
-    """The inverse of `filled_in`: members without the settings that they inherit."""
-    changed: dict[str, Any] = _with_members(values, _difference)
-    return changed
-
-
-def _with_members(values: Any, change: Callable[[Any, Any], Any]) -> Any:
-    """The values with `change(run's, member's)` as each shared section of each member."""
-    match values:
-        case {"mix": {"environments": dict(members)} as mix}:
-            new = {
-                name: {**(member or {}), **{key: change(values.get(key), (member or {}).get(key)) for key in SHARED}}
-                if isinstance(member, dict | None)
-                else member
-                for name, member in members.items()
-            }
-            return {**values, "mix": {**mix, "environments": new}}
-    return values
-
-
 def _merged(base: Any, overrides: Any) -> Any:
     if not (isinstance(base, dict) and isinstance(overrides, dict)):
         return overrides
     return {**base, **{key: _merged(base[key], value) if key in base else value for key, value in overrides.items()}}
-
-
-def _difference(base: Any, merged: Any) -> Any:
-    """The `overrides` for which `_merged(base, overrides)` is `merged`."""
-    if not (isinstance(base, dict) and isinstance(merged, dict)):
-        return merged
-    return {key: _difference(base.get(key), value) for key, value in merged.items() if base.get(key, ...) != value}
 
 
 class RunConfig(Section):
@@ -292,8 +260,17 @@ class RunConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_members(cls, values: object) -> object:
-        return filled_in(values)
+    def _fill_members(cls, values: Any) -> Any:
+        """Malformed values are left to validation."""
+        match values:
+            case {"mix": {"environments": dict(members)} as mix}:
+                filled = dict(members)
+                for name, member in members.items():
+                    if isinstance(own := member or {}, dict):
+                        inherited = {key: _merged(values.get(key) or {}, own.get(key) or {}) for key in SHARED}
+                        filled[name] = {**own, **inherited}
+                return {**values, "mix": {**mix, "environments": filled}}
+        return values
 
     @model_validator(mode="after")
     def _check_together(self) -> "RunConfig":

@@ -44,7 +44,7 @@ def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi
 
     Collective. Raises ConfigError, DataError or EnvironmentUnavailableError.
     """
-    from ..rewriters.first_stage import FirstStages, answered
+    from ..rewriters.first_stage import FirstStages, Outcome, answered
     from ..rollouts.build import rewriter_for
     from ..rollouts.llms import policy_llm
 
@@ -70,22 +70,20 @@ def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi
     if train.validate_steps:
         validation = on_main(lambda: draw_validation(train.validation_questions, client, train_split))
     if any(rewriter.first_stage(question) for question in questions):
-        outcomes: dict[str, Question | str] = {}
         with FirstStages(rewriter, policy_llm(config.policy), config.rollout.history_tokens) as stages:
-            while True:
-                wanted = {question.id for question in questions} if train.warm_start.questions else set(order)
-                wanted |= {question.id for question in validation}
-                new = [q for q in (*validation, *questions) if q.id in wanted and q.id not in outcomes]
-                if not new:
-                    break
-                outcomes |= zip(
-                    (question.id for question in new), on_main(lambda new=new: stages.ask(new)), strict=True
-                )
-                questions = [question for question in questions if not isinstance(outcomes.get(question.id), str)]
+
+            def ask(batch: Sequence[Question]) -> list[Outcome]:
+                return on_main(lambda: stages.ask(batch))
+
+            validation = answered(ask(validation))
+            outcomes, needed = dict[str, Outcome](), set(order)
+            everything = train.warm_start.questions > 0
+            while new := [q for q in questions if q.id not in outcomes and (everything or q.id in needed)]:
+                outcomes |= zip((question.id for question in new), ask(new), strict=True)
+                staged = {question.id: question for question in answered(list(outcomes.values()))}
+                questions = [staged.get(q.id, q) for q in questions if q.id in staged or q.id not in outcomes]
                 order = ordered()
-        staged = {question.id: question for question in answered(list(outcomes.values()))}
-        questions = [staged.get(question.id, question) for question in questions]
-        validation = [staged[question.id] for question in validation if question.id in staged]
+                needed = set(order)
     return TrainingData(rewriter, train_split, questions, order, validation)
 
 

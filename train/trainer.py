@@ -299,15 +299,18 @@ class TreeTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
         """TRL's checkpoint, written to `output_dir` and moved from there, so it is complete or absent."""
-        partial = Path(self.args.output_dir)
+        partial, main = Path(self.args.output_dir), self.processes.is_main_process
         target = self.folder.checkpoints / f"checkpoint-{self.state.global_step}"
         self.processes.on_main_process(lambda: shutil.rmtree(partial, ignore_errors=True))
-        with writing(target):
-            super()._save_checkpoint(model, trial)
-        self.processes.all_gather(None)  # all have written
-        if self.processes.is_main_process:
-            (partial / target.name).rename(target)
-            partial.rmdir()
+        try:
+            with writing(target):
+                super()._save_checkpoint(model, trial)
+                self.processes.all_gather(None)  # all have written
+                if main:
+                    (partial / target.name).rename(target)
+        finally:
+            if main:
+                shutil.rmtree(partial, ignore_errors=True)
         self.processes.on_main_process(lambda: self.folder.keep_newest(self.run.train.keep_checkpoints))
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:

@@ -2,15 +2,13 @@
 
 import json
 import re
-from math import prod
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from querylect.configs.evaluation import SpecConfig
 from querylect.configs.load import dump_config, known_configs, load_config, validated
-from querylect.configs.mix import environments
-from querylect.configs.schema import LoraConfig, RolloutConfig, RunConfig
+from querylect.configs.schema import LoraConfig, RunConfig
 from querylect.configs.section import as_name
 from querylect.configs.yaml12 import card_metadata, parse_yaml, write_yaml
 from querylect.errors import ConfigError
@@ -52,44 +50,6 @@ def test_a_packaged_config_survives_a_round_trip_and_chooses_sensible_sizes(name
         assert rollout.engine == "vllm"
 
 
-def test_mixed_configs_name_every_retriever_in_its_prompt():
-    """Each member has its own index, and its prompt names the retriever."""
-    for name, retrievers in (
-        ("mix_bm25_minilm", ["bm25", "all-minilm-l6-v2"]),
-        ("paper_mix", ["bm25", "contriever", "all-minilm-l6-v2", "qwen3-embedding-0.6b"]),
-    ):
-        members = list(environments(load_config(name, [])).values())
-        assert [member.env.retriever for member in members] == retrievers
-        assert len({member.env.index for member in members}) == len(members)
-        assert len({repr(member.env.dataset) for member in members}) == 1
-        for member in members:
-            assert member.rewriter.name in ("explore", "direct") or member.rewriter.prompt == "hpo_mix"
-
-
-def test_paper_configs_have_the_released_settings():
-    retrievers = {
-        "paper_bm25": "bm25", "paper_contriever": "contriever", "paper_minilm": "all-minilm-l6-v2",
-        "paper_qwen3": "qwen3-embedding-0.6b", "paper_mix": RunConfig().env.retriever,
-    }  # fmt: skip
-    for name, retriever in retrievers.items():
-        config = load_config(name, [])
-        assert config.env.retriever == retriever
-        assert config.rollout.branching == [4, 4]
-        assert (config.rollout.temperature, config.rollout.top_p) == (1.0, 1.0)
-        assert (config.rollout.max_prompt_tokens, config.rollout.max_new_tokens) == (4352, 1024), "what 80 GB hold"
-        assert (config.train.learning_rate, config.train.beta, config.train.questions_per_step) == (1e-6, 1e-3, 512)
-        assert (config.reward.format_weight, config.reward.turn_weights) == (0.1, [0.5, 1.0])
-        assert not config.train.use_bias_correction_kl
-
-
-def test_earlier_answers_and_documents_in_a_later_prompt():
-    rollout = RolloutConfig(branching=[2, 2, 2], max_new_tokens=40, documents=10, document_tokens=7)
-    assert [rollout.earlier_tokens(turn) for turn in (1, 2, 3)] == [0, 110, 220]
-    tight = rollout.model_copy(update={"observation_tokens": 25})
-    assert [tight.earlier_tokens(turn) for turn in (1, 2, 3)] == [0, 65, 130]
-    assert rollout.model_copy(update={"observation_tokens": 500}).earlier_tokens(2) == 110
-
-
 @pytest.mark.parametrize("metric", ["mrr", "ndcg@0", "map@10"])
 def test_a_reward_that_no_search_can_give_is_refused_when_it_is_read(metric):
     with refused(ConfigError, "reward.metric", metric, "ndcg|recall|mrr"):
@@ -105,43 +65,6 @@ def test_a_search_gives_what_the_metric_looks_at_and_the_next_turn_shows():
     assert depth("reward.metric=ndcg@20", "rollout.documents=30") == 30
     assert depth("reward.answer.top=40") == 10
     assert depth("reward.kind=answer", "reward.answer.top=40") == 40
-
-
-MODES = {
-    "paper_single": ([16], "turn"),
-    "paper_independent": ([16, 1], "trajectory"),
-    "paper_branching": ([4, 4], "turn"),
-}
-
-
-def test_the_modes_of_the_paper_differ_in_nothing_else():
-    """Sixteen leaves each, the released settings, and the same environment, prompt and policy."""
-    of_the_mode = {
-        "name", "rollout.branching", "reward.turn_weights", "train.credit", "train.scale", "train.loss_type",
-        "eval.turns", "rollout.max_prompt_tokens",
-    }  # fmt: skip
-    plain = {name: dict(flat(load_config(name, []).model_dump())) for name in MODES}
-    for name, (branching, credit) in MODES.items():
-        config = load_config(name, [])
-        assert prod(config.rollout.branching) == 16
-        assert (config.rollout.branching, config.train.credit) == (branching, credit)
-        assert config.eval.turns == len(branching)
-        assert (config.rollout.temperature, config.rollout.top_p) == (1.0, 1.0)
-        assert config.rollout.max_prompt_tokens == (2048 if len(branching) == 1 else 3584)
-        assert (config.rollout.max_new_tokens, config.rollout.observation_tokens) == (512, 1024), "what 80 GB hold"
-        assert (config.train.learning_rate, config.train.beta, config.train.questions_per_step) == (1e-6, 1e-3, 512)
-        assert (config.reward.format_weight, config.reward.metric) == (0.1, "ndcg@10")
-        assert config.reward.turn_weights == [0.5, 1.0][-len(branching) :]
-        different = {key for key in plain[name] if plain[name][key] != plain["paper_single"].get(key)}
-        assert different <= of_the_mode, different - of_the_mode
-
-
-def flat(values, above=""):
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
 
 
 def test_overrides_win_over_the_file_and_later_over_earlier(save_yaml):
@@ -160,11 +83,6 @@ def test_overrides_win_over_the_file_and_later_over_earlier(save_yaml):
 def test_yaml_words_that_look_like_something_else_are_text(save_yaml):
     config = load_config(save_yaml("name: no\noutput: 1:30\nseed: 010\n"), ["env.name=1e-5x"])
     assert (config.name, config.output, config.seed, config.env.name) == ("no", "1:30", 10, "1e-5x")
-
-
-def test_a_missing_file_names_the_packaged_configs():
-    with refused(ConfigError, "'configs/demmo.yaml'", "'demo'", ", ".join(known_configs())):
-        load_config("configs/demmo.yaml", [])
 
 
 def test_the_head_of_a_card_may_have_keys_that_are_not_text_or_stand_twice():
@@ -202,13 +120,6 @@ def test_a_tilde_is_the_home_folder_in_every_path_of_a_run(tmp_path, monkeypatch
     (tmp_path / "index" / "meta.json").touch()
     assert config.env.has_index
     assert not (tmp_path / "~").exists()
-
-
-def test_a_duplicate_key_is_refused_with_its_line(save_yaml):
-    path = save_yaml("train:\n  steps: 5\n  beta: 0.1\n  steps: 6\n")
-    message = refusal(path)
-    assert message.startswith(f"{path}: line 4, column 3: ")
-    assert '"steps"' in message
 
 
 @pytest.mark.parametrize("content", [b"name: \xff\n", b"name: \x00\n", b"name: !!python/object/apply:os.mkdir [a]\n"])

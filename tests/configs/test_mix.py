@@ -2,11 +2,9 @@
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 from querylect.configs.load import dump_config, load_config
 from querylect.configs.mix import chosen, environments, only
-from querylect.configs.schema import RunConfig, filled_in, shortened
+from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError
 
 from ..command import end
@@ -37,7 +35,7 @@ def path(tmp_path):
     return str(file)
 
 
-def test_a_member_says_only_what_differs(path):
+def test_a_member_says_only_what_differs(path, tmp_path):
     config = load_config(path)
     bm25, minilm = environments(config).values()
     assert (bm25.env, bm25.client, bm25.rewriter) == (config.env, config.client, config.rewriter)
@@ -48,54 +46,18 @@ def test_a_member_says_only_what_differs(path):
     assert [config.mix.environments[name].weight for name in ("bm25", "minilm")] == [3.0, 1.0]
     assert bm25.mix is minilm.mix is None
     assert minilm.train == config.train
-
-
-def test_an_override_of_what_is_shared_reaches_the_members_also_after_a_round_trip(path, tmp_path):
-    config = load_config(path)
-    dumped = tmp_path / "written.yaml"
-    dumped.write_text(dump_config(config))
-    assert load_config(str(dumped)) == config
-    for source in (path, str(dumped)):
-        changed = environments(load_config(source, ["env.port=9", "env.dataset.path=elsewhere"]))
-        assert [member.env.port for member in changed.values()] == [9, 9]
-        assert [member.env.dataset.path for member in changed.values()] == ["elsewhere", "data/own"]
-    overridden = load_config(path, ["mix.environments.bm25.env.port=5", "mix.environments.minilm.weight=2.5"])
-    assert [member.env.port for member in environments(overridden).values()] == [5, 100]
-    assert overridden.mix.environments["minilm"].weight == 2.5
-
-
-VALUES = st.recursive(
-    st.integers(0, 3) | st.none() | st.lists(st.integers(0, 2), max_size=2),
-    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
-    max_leaves=8,
-)
-SECTION = st.fixed_dictionaries({"a": VALUES, "b": VALUES})
-
-
-@given(SECTION, SECTION, SECTION)
-def test_what_is_left_out_comes_back(env, client, overrides):
-    """For complete sections, as a validated config writes them: both have the same keys at every level."""
-
-    def like(base, value):
-        if isinstance(base, dict) and isinstance(value, dict):
-            return {key: like(base[key], value.get(key, base[key])) for key in base}
-        return value
-
-    member = {"weight": 1.0, "env": like(env, overrides), "client": like(client, overrides), "rewriter": {}}
-    values = {"env": env, "client": client, "rewriter": {}, "mix": {"environments": {"x": member}}}
-    assert filled_in(shortened(values)) == values
-
-
-def test_without_a_mix_there_is_one_environment_and_it_is_the_config():
-    config = RunConfig()
-    assert environments(config) == {"": config}
-    assert only(config, None) is config
-    with refused(ConfigError, "--env", "'bm25'"):
-        chosen(config, "bm25")
+    changed = environments(load_config(path, ["env.port=9", "env.dataset.path=elsewhere"]))
+    assert [member.env.port for member in changed.values()] == [9, 9]
+    assert [member.env.dataset.path for member in changed.values()] == ["elsewhere", "data/own"]
+    (tmp_path / "written.yaml").write_text(dump_config(config))
+    assert load_config(str(tmp_path / "written.yaml")) == config
 
 
 def test_one_environment_is_chosen_by_its_name(path):
-    config = load_config(path)
+    config, plain = load_config(path), RunConfig()
+    assert environments(plain) == {"": plain}
+    with refused(ConfigError, "--env", "'bm25'"):
+        chosen(plain, "bm25")
     assert only(config, "minilm").env.retriever == "all-minilm-l6-v2"
     assert list(chosen(config, None)) == ["bm25", "minilm"]
     with refused(ConfigError, "--env", "'mini'", "bm25, minilm"):
@@ -117,13 +79,6 @@ def test_one_environment_is_chosen_by_its_name(path):
 def test_what_cannot_be_mixed_is_refused_by_name(path, override, facts):
     with refused(ConfigError, *facts):
         load_config(path, [override])
-
-
-def test_a_name_that_stands_twice_is_refused(tmp_path):
-    file = tmp_path / "twice.yaml"
-    file.write_text(MIX.replace("    minilm:", "    bm25:"))
-    with refused(ConfigError, "line 12, column 5", '"bm25"'):
-        load_config(str(file))
 
 
 @pytest.mark.parametrize("command", ["serve", "index merge"])

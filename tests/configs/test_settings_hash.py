@@ -79,11 +79,6 @@ BASE_SPLITS = dataset({"d1": 2, "d2": 1}).splits
 BASE = settings_hash(dataset({"d1": 2, "d2": 1}), DOCUMENTS, EnvironmentConfig())
 
 
-def test_the_order_of_judgements_and_settings_of_the_service_are_not_in_the_hash():
-    config = EnvironmentConfig(name="other", port=1, workers=2)
-    assert settings_hash(dataset({"d2": 1, "d1": 2}), DOCUMENTS, config) == BASE
-
-
 def _other(question=None, **splits):
     """The dataset of BASE with another training question, or with these splits."""
     train = Split([question], BASE_SPLITS["train"].qrels) if question else BASE_SPLITS["train"]
@@ -108,8 +103,3 @@ def _other(question=None, **splits):
 def test_other_judgements_or_questions_change_the_hash(changed):
     """A split that went from the test questions to the training questions makes every later figure worthless."""
     assert settings_hash(changed, DOCUMENTS, EnvironmentConfig()) != BASE
-
-
-def test_the_device_of_the_search_changes_the_hash():
-    config = EnvironmentConfig.model_validate({"vectors": {"device": "gpu"}})
-    assert settings_hash(dataset({"d1": 2, "d2": 1}), DOCUMENTS, config) != BASE

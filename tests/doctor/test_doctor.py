@@ -11,8 +11,7 @@ from querylect.cli import main
 from querylect.configs.load import load_config
 from querylect.doctor import checks
 from querylect.doctor.checks import Finding
-from querylect.doctor.memory import memory, preview_training
-from querylect.sources import install_command
+from querylect.doctor.memory import memory
 
 from ..command import programs
 from ..wandb_server import KEY
@@ -63,30 +62,6 @@ def test_a_cluster_by_its_partitions(tmp_path, monkeypatch):
     assert (checks._slurm().state, "Unable to contact" in checks._slurm().observed) == ("missing", True)
 
 
-def test_an_extra_says_what_it_lacks_and_how_to_get_it(monkeypatch):
-    from packaging.requirements import Requirement
-
-    requirements = {
-        "there": [Requirement("pytest>=1")],
-        "old": [Requirement("pytest>=999")],
-        "gone": [Requirement("nowhere-to-be-found>=1"), Requirement("pytest")],
-    }
-    monkeypatch.setattr(checks, "known_extras", lambda: requirements)
-    findings = by_name(checks.extras())
-    assert {name: finding.state for name, finding in findings.items()} == {
-        "extra there": "ok",
-        "extra old": "missing",
-        "extra gone": "missing",
-    }
-    assert (findings["extra old"].observed, findings["extra old"].expected) == (
-        f"pytest {pytest.__version__}",
-        "pytest>=999",
-    )
-    gone = findings["extra gone"]
-    assert (gone.expected, gone.remedy) == ("nowhere-to-be-found>=1", install_command("gone"))
-    assert gone.observed.startswith("nowhere-to-be-found missing, pytest ")
-
-
 GIB = 2**30
 H100 = ["NVIDIA H100", 79.2]
 
@@ -106,13 +81,6 @@ def test_the_memory_of_a_run_against_this_machine_or_the_gpus_of_its_job(name, g
     assert finding.state == state
     assert fact in f"{finding.observed}; {finding.expected}"
     assert remedy in finding.remedy
-
-
-def test_a_policy_of_unknown_size_has_no_estimate():
-    config = load_config("tiny", ["policy.model=nobody/nothing"])
-    assert memory(config, {}, GIB).state == "missing"
-    (line,) = preview_training(config)[:1]
-    assert line.startswith("memory: not estimated")
 
 
 @pytest.mark.parametrize(("changes", "code"), [([], 0), (["policy.model=Qwen/Qwen3-32B"], 2)])
@@ -159,14 +127,3 @@ def test_the_command_on_this_machine_shows_no_token(tmp_path):
     assert findings["torch"]["state"] == findings["faiss"]["state"] == "ok"
     for secret in (KEY, HF_TOKEN):
         assert secret not in done.stdout + done.stderr
-
-
-def test_findings_are_lines_with_their_remedies(monkeypatch, capsys):
-    monkeypatch.setattr(checks, "probe", lambda: {})
-    monkeypatch.setattr(
-        checks, "machine", lambda *_: [Finding("slurm", "missing", "none", "one", "do"), Finding("b", "ok", "1")]
-    )
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor"])
-    assert not ended.value.code
-    assert capsys.readouterr().out == "missing slurm  none; expected one\n               → do\nok      b      1\n"

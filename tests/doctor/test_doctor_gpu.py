@@ -2,14 +2,11 @@
 
 # ruff: noqa: F811 (fixture)
 
-import json
 from types import SimpleNamespace
 
 import pytest
 import torch
-from querylect.cli import main
 from querylect.doctor import checks, gpu
-from querylect.doctor.checks import Finding
 from querylect.train.packing import packing
 
 from ..vllm_doubles import vllm  # noqa: F401 (fixture)
@@ -81,23 +78,3 @@ def test_a_check_that_ends_or_hangs_is_said_and_the_next_one_runs(monkeypatch):
     assert "Segmentation fault" in gradients.observed
     assert "300 s" in vllm.observed
     assert third.observed == "cuda"
-
-
-@pytest.mark.parametrize(("state", "code"), [("ok", 0), ("missing", 0), ("failed", 2)])
-def test_the_command_ends_by_its_checks(monkeypatch, capsys, state, code):
-    monkeypatch.setattr(checks, "gpu_findings", lambda: [Finding("vllm", state, "said")])
-    monkeypatch.setattr(checks, "probe", lambda: {})
-    monkeypatch.setattr(checks, "machine", lambda *_: [])
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", "--gpu", "--json"])
-    assert (ended.value.code or 0) == code
-    report = json.loads(capsys.readouterr().out)
-    assert report["ready"] == (code == 0)
-    assert [finding["name"] for finding in report["findings"]] == ["vllm"]
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_without_a_gpu_a_check_says_so(capsys):
-    gpu.main("vllm")
-    finding = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (finding["state"], finding["observed"]) == ("failed", "torch sees no GPU")

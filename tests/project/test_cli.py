@@ -1,18 +1,16 @@
 """The command line: what each command calls, what it prints, and how it ends."""
 
-import json
 import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from querylect import errors
 from querylect.configs.load import load_config
 
-from ..command import end, mistake
+from ..command import end
 
 pytestmark = pytest.mark.server
 
@@ -58,13 +56,6 @@ def test_configs_help_version_and_dry_runs_load_nothing_heavy():
     assert not HEAVY & for_commands
 
 
-def test_help_names_every_command(capsys):
-    assert end("--help") == 0
-    stdout = capsys.readouterr().out
-    for command in ("index", "serve", "train", "eval", "report", "rewrite"):
-        assert f" {command} " in stdout
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_dry_run_prints_a_config_that_loads_back_equal(command, capsys, tmp_path):
     assert end(*command.split(), "tiny", "train.steps=5", "policy.lora=null", "--dry-run") == 0
@@ -89,46 +80,6 @@ def test_a_dry_run_of_training_refuses_settings_that_contradict_each_other(chang
     assert fact in capsys.readouterr().err
 
 
-def test_a_dry_run_of_training_is_checked_for_the_processes_of_its_launcher(monkeypatch, capsys):
-    twelve = ("train", "paper_contriever", "train.questions_per_step=12", "--dry-run")
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    assert end(*twelve) == 0
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    assert end(*twelve) == 2
-    assert "FSDP" in capsys.readouterr().err
-
-
-def test_index_build_missing_skips_existing_and_remote_indexes(replace_function, tmp_path):
-    """A job that starts again: one of three indexes is built, one is searched elsewhere."""
-    calls = replace_function("envs.build", "build_index", SimpleNamespace(documents=9000))
-    members = {name: {"env": {"index": str(tmp_path / name)}} for name in ("built", "missing", "elsewhere")}
-    members["elsewhere"]["client"] = {"urls": ["http://node-b:8000"]}
-    (tmp_path / "built").mkdir()
-    (tmp_path / "built" / "meta.json").touch()
-    overrides = [f"mix={json.dumps({'environments': members})}"]
-    assert end("index", "build", "tiny", *overrides, "--missing") == 0
-    assert [arguments[0].index for arguments, _ in calls] == [str(tmp_path / "missing")]
-    assert end("index", "build", "tiny", *overrides) == 0
-    assert len(calls) == 4
-    assert end("index", "build", "tiny", "--missing", "--shard", "1/2") == 2
-
-
-@pytest.mark.parametrize(("secret", "token"), [("s3cret", "s3cret"), ("", None)])
-def test_serve_takes_the_token_from_the_named_variable(secret, token, replace_function, monkeypatch, capsys):
-    monkeypatch.setenv("MY_TOKEN", secret)
-    calls = replace_function("envs.server.serve", "serve", lambda env, ready, **options: ready("http://127.0.0.1:4711"))
-    assert end("serve", "tiny", "client.token_env=MY_TOKEN") == 0
-    (args, options) = calls[0]
-    assert args == (load_config("tiny", []).env,)
-    assert options["token"] == token
-    assert capsys.readouterr().out == "http://127.0.0.1:4711\n"
-
-
-def test_eval_of_a_folder_without_a_config_is_the_users_mistake(tmp_path, capsys):
-    assert mistake("eval", str(tmp_path)) is errors.ConfigError
-    assert str(tmp_path) in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(("kind", "code"), [(errors.ConfigError, 2), (errors.StorageError, 1)])
 def test_an_error_of_ours_is_one_sentence_and_its_exit_code(kind, code, replace_function, capsys):
     def fail(config, resume, trust):
@@ -151,19 +102,6 @@ def test_any_other_error_shows_its_traceback_and_asks_for_a_report(replace_funct
     assert "Traceback" in printed
     assert "EOFError: nobody expected this" in printed
     assert "please report it" in printed.splitlines()[-1]
-
-
-def test_ctrl_c_ends_training_with_130_and_one_line_of_one_process(replace_function, capsys, monkeypatch):
-    def interrupt(config, resume, trust):
-        raise KeyboardInterrupt
-
-    replace_function("train.run", "train", interrupt)
-    for rank in ("0", "1"):
-        monkeypatch.setenv("RANK", rank)
-        assert end("train", "tiny") == 130
-    printed = capsys.readouterr().err
-    assert "--resume" in printed
-    assert printed.count("\n") == 1
 
 
 def test_a_real_sigint_ends_the_process_with_130():

@@ -39,10 +39,3 @@ def test_bash_completes_commands_options_and_configs(shell):
         count = len(words.split()) - 1
         lines += [f"COMP_WORDS=({words}); COMP_CWORD={count}; _querylect_completion querylect; echo ${{COMPREPLY[@]}}"]
     assert shell("\n".join(lines)).splitlines() == ["train", "build", "--rewriter", "demo_two_turn"]
-
-
-def test_it_is_installed_for_new_shells(shell, tmp_path):
-    shell("querylect --install-completion bash")
-    (script,) = (tmp_path / ".bash_completions").iterdir()
-    assert str(script) in (tmp_path / ".bashrc").read_text()
-    assert shell("source ~/.bashrc; complete -p querylect").strip().endswith("-F _querylect_completion querylect")

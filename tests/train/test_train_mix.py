@@ -5,13 +5,12 @@ Both environments have the same question ids, and corpora that share no document
 """
 
 import json
-from pathlib import Path
 
 import pytest
 from querylect.configs.schema import EnvironmentConfig, RunConfig
 from querylect.data.sampling import draw
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.errors import CheckpointError, ConfigError, DataError, EnvironmentUnavailableError
+from querylect.errors import CheckpointError, DataError, EnvironmentUnavailableError
 from querylect.rollouts.checkpoints import find_checkpoint, used_turn
 from querylect.rollouts.tree_sampler import TreeSampler
 from querylect.train.run import train
@@ -202,19 +201,6 @@ def copy_of(straight, tmp_path, upto):
     return stopped_copy(*straight[:2], tmp_path / "copy", upto)
 
 
-def test_a_resumed_run_is_the_run_that_was_not_stopped(straight, tmp_path):
-    import torch
-    from safetensors.torch import load_file
-
-    config, copy = copy_of(straight, tmp_path, 3)
-    assert train(config, resume=True) == copy
-    assert without_seconds(copy / "metrics.jsonl") == without_seconds(straight[1] / "metrics.jsonl")
-    assert records(copy / "rollouts.jsonl") == records(straight[1] / "rollouts.jsonl")
-    weights = Path("final") / "adapter_model.safetensors"
-    resumed_weights, straight_weights = load_file(copy / weights), load_file(straight[1] / weights)
-    assert all(torch.equal(resumed_weights[name], straight_weights[name]) for name in resumed_weights)
-
-
 def test_settings_and_indexes_of_every_member_are_held_to_on_resume(straight, tmp_path):
     config, copy = copy_of(straight, tmp_path, 1)
     plain = config.model_dump()
@@ -241,7 +227,7 @@ def test_an_outage_of_one_environment_stops_the_run_and_it_goes_on_exactly(strai
     values = config.model_dump()
     with run_app(breaking(app_of(herbs), after=4)) as url:
         values["mix"]["environments"]["dense"]["client"]["urls"] = [url]
-        facts = ("step 3", "environment dense", "client.deadline (120 s)", "failure: dense: ")
+        facts = ("step 3", "environment dense", "failure: dense: ")
         with refused(EnvironmentUnavailableError, *facts):
             train(RunConfig.model_validate(values))
     folder = tmp_path / "runs" / "run"
@@ -303,32 +289,6 @@ def test_a_mix_is_validated_over_the_questions_of_all(mix, lessons, herbs, run_a
 def served(config, url):
     """A member of a mix that is served at `url`."""
     return {"env": config.model_dump(), "client": {"urls": [url]}}
-
-
-def test_a_run_is_evaluated_on_each_environment(straight, small_environment, herbs, herbs_url, run_app, tmp_path):
-    """With ids without prefix and the prompts of training; `--env` takes one environment."""
-    from querylect.eval.records import read_records
-    from querylect.eval.run import evaluate_each
-
-    config, folder, _ = straight
-    quick = {"permutations": 50, "bootstrap": 50, "turns": 1, "hyde": False, "training_free": ["rm3"]}
-    with run_app(app_of(small_environment)) as url:
-        members = {"bm25": served(small_environment, url), "dense": served(herbs, herbs_url)}
-        plain = {**config.model_dump(), "mix": {"environments": members}, "eval": quick}
-        config = RunConfig.model_validate(plain)
-        reports = list(evaluate_each(config, folder, tmp_path / "out"))
-        assert reports == [tmp_path / "out" / f"eval-{name}" / "report.html" for name in ("bm25", "dense")]
-        held_out = {"q-head", "q-sugar", "q-hidden"}, {f"t-{name}" for name in ANSWERS}
-        for report, expected_ids in zip(reports, held_out, strict=True):
-            rows = read_records(report.parent / "eval.jsonl")
-            assert {row.question_id for row in rows} == expected_ids
-            assert {row.system for row in rows} == {"raw", "untrained", "trained", "rm3"}
-            assert report.is_file()
-        assert list(evaluate_each(config, folder, tmp_path / "one", "dense")) == [
-            tmp_path / "one" / "eval-dense" / "report.html"
-        ]
-        with refused(ConfigError, "--env", "'minilm'", "bm25, dense"):
-            list(evaluate_each(config, folder, tmp_path / "two", "minilm"))
 
 
 def test_a_question_that_another_member_trains_on_is_not_held_out(straight, herbs, herbs_url, run_app, tmp_path):
