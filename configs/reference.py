@@ -6,7 +6,7 @@ first use, and linked from the others. Imports only pydantic.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from . import methods
@@ -78,7 +78,7 @@ def _sections_in(path: str, setting: Mapping[str, Any]) -> Iterator[tuple[str, s
         yield from _sections_in(f"{path}.NAME", values)
 
 
-def _values(setting: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _values(setting: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """What the values of a mapping may be; nothing for another type of setting."""
     values = [*setting.get("patternProperties", {}).values(), setting.get("additionalProperties")]
     return [value for value in values if isinstance(value, dict)][:1]
