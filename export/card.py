@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ..configs.yaml12 import write_yaml
+from ..envs.schemas import EnvironmentInfo
 from ..eval.records import TRAINED
 from ..eval.table import Arm
 from ..markdown_tables import markdown_table
-from .exported import Exported, ExportedMember
+from .exported import Exported
 from .source import BaseModelSource
 
 NAMES = {"ndcg@10": "nDCG@10", "recall@10": "recall@10", "mrr@10": "MRR@10"}
@@ -34,8 +35,8 @@ def model_card(exported: Exported, base: BaseModelSource, repository: str | None
 
     name = repository.rpartition("/")[2] if repository is not None else exported.run.name
     members = exported.environments
-    member_name, first = next(iter(members.items()))
-    measured = [member.results for member in members.values() if member.results is not None]
+    member_name, chat = next(iter(exported.chats.items()))
+    measured = [results for results in exported.results.values() if results is not None]
     eval_results = [
         EvalResult(
             task_type="text-retrieval",
@@ -53,7 +54,7 @@ def model_card(exported: Exported, base: BaseModelSource, repository: str | None
         for metric, value in row["metrics"].items()
         if value is not None
     ]
-    retrievers = [str(member.environment.retriever.get("name", "")) for member in members.values()]
+    retrievers = [str(member.retriever.get("name", "")) for member in members.values()]
     tags = ["querylect", "query-rewriting", "information-retrieval", "reinforcement-learning", "grpo"]
     data = ModelCardData(
         **base.licence,
@@ -75,12 +76,13 @@ def model_card(exported: Exported, base: BaseModelSource, repository: str | None
         repository=repository,
         max_lora_rank=next((size for size in LORA_RANKS if size >= (rank or 0)), LORA_RANKS[-1]),
         member_name=member_name,
-        chat=first.chat,
+        chat=chat,
+        turns=len(exported.config["rollout"]["branching"]),
         retriever=_retriever,
         retrievers=_distinct(map(_retriever, members.values())),
         retriever_names=_distinct(f"`{retriever or '?'}`" for retriever in retrievers),
         results_table=results_table,
-        settings=write_yaml(exported.training).rstrip(),
+        settings=write_yaml(exported.config).rstrip(),
         data_licences=_distinct(results["licence"] for results in measured if results["licence"]),
         fenced=fenced,
         quoted=partial(json.dumps, ensure_ascii=False),
@@ -96,8 +98,8 @@ def _distinct(texts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def _retriever(member: ExportedMember) -> str:
-    return f"the retriever `{member.environment.retriever.get('name', '?')}` over `{member.environment.name}`"
+def _retriever(searched: EnvironmentInfo) -> str:
+    return f"the retriever `{searched.retriever.get('name', '?')}` over `{searched.name}`"
 
 
 def results_table(results: Mapping[str, Any]) -> str:

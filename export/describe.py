@@ -8,7 +8,7 @@ from typing import Any
 from ..configs.llm import LlmConfig
 from ..configs.mix import environments
 from ..configs.rewriter import RewriterConfig
-from ..configs.schema import RunConfig
+from ..configs.schema import RunConfig, shortened
 from ..data.history import records_of
 from ..data.types import Question
 from ..llms.base import Message
@@ -20,23 +20,13 @@ from ..rollouts.checkpoints import base_fingerprint, optimized_prompt, with_prom
 from ..rollouts.engines.base import Engine
 from ..rollouts.tree_sampler import Conversation
 from ..sources import portable
+from ..storage import json_object
 from ..version import __version__
-from .exported import (
-    LLM,
-    Exported,
-    ExportedChat,
-    ExportedMember,
-    ExportedPolicy,
-    ExportedRollout,
-    ExportedRun,
-)
+from .exported import LLM, OF_MACHINE, Exported, ExportedChat, ExportedRun
 from .source import BaseModelSource, CheckpointSource, example_question
 
-_LOCAL = {
-    "rollout": {"micro_batch", "engine", "vllm", "server"},
-    "reward": {"answer": {"gold": True, "reader": set(LlmConfig.model_fields) - {"model"}}},
-}
-"""Settings of training that belong to a machine."""
+_READER = {"answer": {"gold": True, "reader": set(LlmConfig.model_fields) - {"model"}}}
+"""Settings of `reward` that belong to a machine."""
 
 
 def describe(
@@ -54,67 +44,57 @@ def describe(
 
     `results` is keyed by environment name; environments without results are missing.
     """
-    config = with_prompt(source.config, source.checkpoint)
-    rollout, used = config.rollout, source.used
-    members = {}
+    config, chats = with_prompt(source.config, source.checkpoint), {}
     for name, settings in environments(config).items():
         question = Question("example", example) if example else example_question(source.run, name)
-        searched = source.searched[name]
-        retriever = RetrieverInfo.from_service(searched.retriever)
-        members[name] = ExportedMember(
-            rewriter=_published_rewriter(settings.rewriter, name, folder),
-            chat=_chat(settings, retriever, engine, question),
-            environment=searched.model_copy(update={"retriever": _without_folders(searched.retriever)}),
-            results=results.get(name),
-        )
+        chats[name] = _chat(settings, RetrieverInfo.from_service(source.searched[name].retriever), engine, question)
+    values = published(config, base, folder, optimized_prompt(source.checkpoint) is not None)
+    values["policy"]["dtype"] = dtype
     return Exported(
         querylect=__version__,
         base_model=base.name,
         lora=adapter,
-        environments=members,
-        rollout=ExportedRollout(
-            turns=len(rollout.branching),
-            turn=used.turn,
-            turn_reason=used.reason,
-            k=config.search_depth,
-            max_new_tokens=rollout.max_new_tokens,
-            max_prompt_tokens=rollout.max_prompt_tokens,
-            documents=rollout.documents,
-            document_tokens=rollout.document_tokens,
-            observation_tokens=rollout.observation_tokens,
-            history_tokens=rollout.history_tokens,
-        ),
-        policy=ExportedPolicy(
-            dtype=dtype,
-            trust_remote_code=config.policy.trust_remote_code,
-            base_fingerprint=base_fingerprint(source.run),
-        ),
-        training=training(config, base, optimized_prompt(source.checkpoint) is not None),
+        config=values,
+        environment=_without_folders(json_object(source.run / "environment.json") or {}),
+        turn=source.used.turn,
+        turn_reason=source.used.reason,
+        chats=chats,
+        results={name: results.get(name) for name in chats},
         license=base.licence["license"],
         run=ExportedRun(
             name=config.name,
             checkpoint=source.checkpoint.name,
             step=source.step,
             checkpoint_hash=source.checkpoint_hash,
+            base_fingerprint=base_fingerprint(source.run),
         ),
     )
 
 
-def training(config: RunConfig, base: BaseModelSource, optimized: bool = False) -> dict[str, Any]:
-    """The training settings, without those specific to this machine (folders, addresses, engines); with those of the
-    optimisation of a prompt."""
-    sections = {"seed", "policy", "rollout", "reward", "train"}
-    settings = config.model_dump(mode="json", include=sections, exclude=_LOCAL)  # type: ignore[arg-type]
-    settings["policy"]["model"] = base.name
+def published(config: RunConfig, base: BaseModelSource, folder: Path, optimized: bool = False) -> dict[str, Any]:
+    """The settings of a run, as `shortened`, without those specific to its machine (folders, addresses, engines); with
+    those of the optimisation of a prompt. Prompt files are copied into `folder`."""
+    sections = {"name", "seed", "policy", "rollout", "reward", "train"}
+    machine = {"rollout": OF_MACHINE, "reward": _READER}
+    values = config.model_dump(mode="json", include=sections, exclude=machine)  # type: ignore[arg-type]
+    values["policy"]["model"] = base.name
+    values["rewriter"] = _published_rewriter(config.rewriter, "", folder).model_dump(mode="json")
     if config.reward.kind == "metric":
-        del settings["reward"]["answer"]
+        del values["reward"]["answer"]
     else:
-        settings["reward"]["answer"]["reader"]["model"] = portable(config.reward.answer.reader.model)
+        values["reward"]["answer"]["reader"]["model"] = portable(config.reward.answer.reader.model)
     if config.mix is not None:
-        settings["mix"] = {name: member.weight for name, member in config.mix.environments.items()}
+        members = {
+            name: {
+                "weight": member.weight,
+                "rewriter": _published_rewriter(member.rewriter, name, folder).model_dump(mode="json"),
+            }
+            for name, member in config.mix.environments.items()
+        }
+        values["mix"] = {"environments": members}
     if optimized:
-        settings["optimize"] = config.optimize.model_dump(mode="json", exclude={"reflection", "task"})
-    return settings
+        values["optimize"] = config.optimize.model_dump(mode="json", include={"searches"})
+    return shortened(values)
 
 
 def _published_rewriter(rewriter: RewriterConfig, name: str, folder: Path) -> RewriterConfig:
@@ -134,10 +114,10 @@ def findable(llm: LlmConfig) -> str:
     return "" if is_local or (llm.base_url is not None and llm.model.count("/") != 1) else llm.model
 
 
-def _without_folders(retriever: Mapping[str, object]) -> dict[str, object]:
-    """The retriever's description, with local model paths reduced to their last component."""
-    cleaned: dict[str, object] = {}
-    for key, value in retriever.items():
+def _without_folders(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A description of environments, with local model paths reduced to their last component."""
+    cleaned: dict[str, Any] = {}
+    for key, value in values.items():
         if isinstance(value, Mapping):
             value = _without_folders(value)
         elif key in ("model", "query_model") and isinstance(value, str):

@@ -1,18 +1,22 @@
 """Exports a run to a self-contained folder or to a repository of the Hugging Face Hub."""
 
-from contextlib import ExitStack
+import json
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
+from ..rollouts.chat import Tokenizer
 from ..storage import atomic_folder, parse_json
 from .card import model_card
 from .describe import describe
 from .exported import FILE
 from .results import find_results
-from .source import base_of, open_source
-from .weights import refuse_lone_adapter, write_adapter, write_merged, write_tokenizer
+from .source import BaseModelSource, base_of, open_source
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 OURS = (
     "*.safetensors",
@@ -56,9 +60,8 @@ def export_to_hub(run: Path, repo_id: str, *, public: bool = False, endpoint: st
     if repo_id.count("/") != 1:
         raise ConfigError(f"hub:{repo_id} is no repository. Write hub:OWNER/NAME.")
     api = HfApi(endpoint=endpoint)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix=".exporting-", dir=run)))
-        title = write_export(folder, run, repo_id, **options)
+    with TemporaryDirectory(prefix=".exporting-", dir=run) as folder:
+        title = write_export(Path(folder), run, repo_id, **options)
         api.create_repo(repo_id, private=not public, exist_ok=True)
         if not public and not api.model_info(repo_id).private:
             raise ConfigError(
@@ -106,16 +109,55 @@ def write_export(
     engine = TransformersEngine(model, tokenizer, rollout.micro_batch, rollout.longest_sequence)
     dtype = str(model.dtype).removeprefix("torch.")
     exported = describe(source, base, engine, dtype, results, folder, adapter=adapter, example=example)
-    if adapter:
-        write_adapter(folder, source.checkpoint, base)
-    else:
-        write_merged(folder, model)
+    rank = write_adapter(folder, source.checkpoint, base) if adapter else write_merged(folder, model)
     write_tokenizer(folder, tokenizer, sorted(engine.stop_ids), rollout.max_new_tokens)
     (folder / FILE).write_text(exported.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    rank = None
-    if adapter:
-        values = parse_json((source.checkpoint / "adapter_config.json").read_text(encoding="utf-8"))
-        rank = max([int(values["r"]), *(values.get("rank_pattern") or {}).values()])
     (folder / "README.md").write_text(model_card(exported, base, repository, rank), encoding="utf-8")
     after = f", after {source.step} steps" if source.step is not None else ""
     return f"Export {source.checkpoint.name} of the run {source.config.name}{after}"
+
+
+def refuse_lone_adapter(base: BaseModelSource, checkpoint: Path) -> None:
+    """Raise ConfigError if the base weights of the adapter in `checkpoint` are not publicly available."""
+    if base.dequantised or base.hub_id is None:
+        reason = "was read from a quantised GGUF file" if base.dequantised else "lies only on this machine"
+        remedy = "" if base.dequantised else ", or say with --base-model under which Hub id the same weights are found"
+        raise ConfigError(
+            f"{checkpoint} is an adapter, and its base {base.name} {reason}, so others do not have its weights. Give "
+            f"--merge-lora to export whole weights{remedy}."
+        )
+
+
+def write_merged(folder: Path, model: "PreTrainedModel") -> None:
+    """Write the weights of a policy, with its adapter merged in: exactly those, in the same dtype, that `querylect
+    eval` samples from."""
+    from transformers import GenerationConfig
+
+    model.generation_config = GenerationConfig()  # the base model's may enable sampling
+    model.save_pretrained(folder)
+    for weights in folder.glob("*.safetensors"):
+        shutil.copymode(folder / "config.json", weights)  # safetensors makes its files readable to the owner only
+
+
+def write_adapter(folder: Path, checkpoint: Path, base: BaseModelSource) -> int:
+    """Copy the adapter, with its base model set to the Hub id; returns its rank."""
+    shutil.copyfile(checkpoint / "adapter_model.safetensors", folder / "adapter_model.safetensors")
+    values = parse_json((checkpoint / "adapter_config.json").read_text(encoding="utf-8"))
+    values["base_model_name_or_path"] = base.hub_id
+    text = json.dumps(values, ensure_ascii=False, indent=2, sort_keys=True)
+    (folder / "adapter_config.json").write_text(text + "\n", encoding="utf-8")
+    return max([int(values["r"]), *(values.get("rank_pattern") or {}).values()])
+
+
+def write_tokenizer(folder: Path, tokenizer: Tokenizer, stop_ids: list[int], max_new_tokens: int) -> None:
+    """Also the configuration of greedy decoding with the token limit and stop tokens of turn 1 in evaluation."""
+    from transformers import GenerationConfig
+
+    tokenizer.save_pretrained(folder)
+    GenerationConfig(
+        do_sample=False,
+        max_new_tokens=max_new_tokens,
+        eos_token_id=stop_ids[0] if len(stop_ids) == 1 else stop_ids,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+    ).save_pretrained(folder)

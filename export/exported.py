@@ -1,11 +1,12 @@
 """`querylect.json`: the file that makes a model folder a rewriter.
 
 An exported folder is a plain model folder of transformers (or an adapter folder of peft) with this file beside the
-weights. Together they determine the search plan of a question: the prompt, the parser of the answer, the target
-retriever, the training settings and the evaluation results. The folder is self-contained except for the base model of
-an adapter: the prompts of the run are copied into it.
+weights: the settings of the run without what belongs to its machine, the environment that it was trained on, what was
+measured. The folder is self-contained except for the base model of an adapter: the prompts of the run are copied into
+it.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,14 +14,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..configs.llm import LlmConfig
 from ..configs.rewriter import RewriterConfig
+from ..configs.schema import MixConfig, MixMemberConfig, PolicyConfig, RewardConfig, RolloutConfig, RunConfig
 from ..envs.schemas import EnvironmentInfo
 from ..errors import ModelError
 
 FILE = "querylect.json"
 LLM = ("model", "dtype")
 """The fields of `rewriter.llm` that an export contains and that readers use."""
-
-Positive = Annotated[int, Field(ge=1)]
+OF_MACHINE = {"micro_batch", "engine", "vllm", "server"}
+"""Settings of `rollout` that belong to a machine."""
 
 
 class _Entry(BaseModel):
@@ -46,47 +48,6 @@ class ExportedChat(_Entry):
     """The greedy answer at the time of the export, without its opening; None if it depends on another model's."""
 
 
-class ExportedMember(_Entry):
-    """The rewriter for one environment."""
-
-    rewriter: RewriterConfig
-    """All settings; `prompt`, if the rewriter has one, is a file beside FILE (see `rewriter_of`)."""
-    chat: ExportedChat
-    environment: EnvironmentInfo
-    """The environment that was searched in training, as it describes itself."""
-    results: dict[str, Any] | None = None
-    """The held-out evaluation of exactly these weights, as `querylect eval` wrote it to results.json; None without."""
-
-
-class ExportedPolicy(_Entry):
-    """Settings needed to load the weights."""
-
-    dtype: str
-    """float32 or bfloat16; for an adapter, the dtype of its base model."""
-    trust_remote_code: bool = False
-    base_fingerprint: str | None = None
-    """Fingerprint of the weights before training (rollouts/policy.py); None if the run did not record it."""
-
-
-class ExportedRollout(_Entry):
-    """Sampling settings, and the document limits of later turns."""
-
-    turns: Positive
-    """Turns of training."""
-    turn: Positive
-    """The turn whose rewrite is used, selected on validation."""
-    turn_reason: str
-    """Why `turn` was selected."""
-    k: Positive
-    """Number of documents that a search plan requests."""
-    max_new_tokens: Positive
-    max_prompt_tokens: Positive
-    documents: int
-    document_tokens: int
-    observation_tokens: int | None
-    history_tokens: Positive
-
-
 class ExportedRun(_Entry):
     """The training run of the weights."""
 
@@ -97,6 +58,8 @@ class ExportedRun(_Entry):
     """Training steps of these weights, if known."""
     checkpoint_hash: str
     """sha256 over the files of the checkpoint (eval/identity.py)."""
+    base_fingerprint: str | None = None
+    """Fingerprint of the weights before training (rollouts/policy.py); None if the run did not record it."""
 
 
 class Exported(_Entry):
@@ -104,28 +67,59 @@ class Exported(_Entry):
 
     querylect: str
     """The querylect version that wrote the file."""
-    base_model: str | None
+    base_model: str
     """Hub id of the base model, or its name if it has no Hub id."""
     lora: bool
     """Whether the folder is an adapter on `base_model`."""
-    environments: Annotated[dict[str, ExportedMember], Field(min_length=1)]
-    """The rewriter of each environment by name; {"": …} if there is only one."""
-    rollout: ExportedRollout
-    policy: ExportedPolicy
-    training: dict[str, Any]
-    """The training settings of the run, without addresses and folders."""
+    config: dict[str, Any]
+    """Settings of the run, without addresses and folders; `policy.dtype` is that of the weights."""
+    environment: dict[str, Any]
+    """environment.json of the run."""
+    turn: Annotated[int, Field(ge=1)]
+    """The turn whose rewrite is used, selected on validation."""
+    turn_reason: str
+    """Why `turn` was selected."""
+    chats: Annotated[dict[str, ExportedChat], Field(min_length=1)]
+    """By name of the environment of a mix; {"": …} without a mix."""
+    results: dict[str, dict[str, Any] | None]
+    """Likewise the held-out evaluation of exactly these weights, as `querylect eval` wrote it; None without."""
     license: str
     """Hub licence identifier; `unknown` if the base model does not state one."""
     run: ExportedRun
 
+    @property
+    def environments(self) -> dict[str, EnvironmentInfo]:
+        """The environments that were searched in training, as they describe themselves."""
+        searched: Mapping[str, Any] = self.environment.get("environments") or {"": self.environment}
+        return {name: EnvironmentInfo.model_validate(values) for name, values in searched.items()}
 
-def rewriter_of(member: ExportedMember, folder: Path) -> RewriterConfig:
-    """The rewriter's settings for `make_rewriter`, with the prompt path resolved against `folder`.
 
-    Of `rewriter.llm` only the fields in LLM are taken, because the folder is untrusted: it must not be able to send
-    questions and keys to another address, or to write to a file of its choice.
+def settings_of(exported: Exported, folder: Path) -> RunConfig:
+    """The settings with which the export in `folder` is used.
+
+    The folder may be a stranger's, so only these sections are taken, and of `rewriter.llm` only the fields in LLM: it
+    must not be able to send questions and keys to another address, or to read or write a file of its choice.
     """
-    rewriter = member.rewriter
+    config = RunConfig.model_validate(exported.config)
+    model = exported.base_model if exported.lora else str(folder)
+    policy = PolicyConfig(model=model, dtype=config.policy.dtype, trust_remote_code=config.policy.trust_remote_code)
+    mix = config.mix and MixConfig(
+        environments={
+            name: MixMemberConfig(rewriter=_own_rewriter(member.rewriter, folder))
+            for name, member in config.mix.environments.items()
+        }
+    )
+    return RunConfig(
+        name=config.name,
+        policy=policy,
+        rewriter=_own_rewriter(config.rewriter, folder),
+        rollout=RolloutConfig(**config.rollout.model_dump(exclude=OF_MACHINE)),
+        reward=RewardConfig(metric=config.reward.metric, turn_weights=config.reward.turn_weights),
+        mix=mix,
+    )
+
+
+def _own_rewriter(rewriter: RewriterConfig, folder: Path) -> RewriterConfig:
     changes: dict[str, object] = {}
     if rewriter.name == "few_shot":
         changes["prompt"] = str(folder / Path(rewriter.prompt).name)
@@ -137,9 +131,12 @@ def rewriter_of(member: ExportedMember, folder: Path) -> RewriterConfig:
 def read_exported(folder: Path) -> Exported:
     """Read FILE of an exported folder. Raises ModelError if it is missing or does not describe a rewriter."""
     try:
-        return Exported.model_validate_json((folder / FILE).read_bytes())
+        exported = Exported.model_validate_json((folder / FILE).read_bytes())
+        RunConfig.model_validate(exported.config)
+        assert exported.environments, "it names no environment"
     except (OSError, ValidationError) as error:
         raise ModelError(
             f"{folder / FILE} describes no rewriter of this version of querylect: {error} Give a folder or Hub "
             "repository that `querylect export` wrote."
         ) from error
+    return exported

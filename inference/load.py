@@ -14,10 +14,9 @@ from ..configs.load import known_configs, load_config, validated
 from ..configs.mix import environments
 from ..configs.rewriter import RewriterConfig
 from ..configs.run_settings import is_own, load_run_config, refuse_code
-from ..configs.schema import PolicyConfig, RunConfig
-from ..configs.section import Section
+from ..configs.schema import PolicyConfig, RunConfig, shortened
 from ..errors import ConfigError, ModelError, in_one_line
-from ..export.exported import FILE, read_exported, rewriter_of
+from ..export.exported import FILE, read_exported, settings_of
 from ..rewriters.retriever_info import RetrieverInfo
 from ..rollouts.checkpoints import UsedTurn, find_checkpoint, refuse_task_model, used_turn, with_prompt
 from ..sources import optional_packages
@@ -26,12 +25,6 @@ from ..storage import json_object
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _NOT_NEEDED = ["*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "optimizer*"]
 """Files of a Hub repository that are not downloaded."""
-
-
-class _RewriterSettings(Section):
-    """What overrides of an exported rewriter may change."""
-
-    rewriter: RewriterConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,50 +139,23 @@ def with_retrievers(trained: Trained) -> Trained:
 
 def _open_export(name: str, folder: Path, settings: Sequence[str], trust: bool) -> Trained:
     exported = read_exported(folder)
+    values = shortened(settings_of(exported, folder).model_dump(mode="json"))
     if not trust:
-        refuse_code(name, {"policy": {"trust_remote_code": exported.policy.trust_remote_code}}, settings)
-    if exported.lora and exported.base_model is None:
-        raise ModelError(f"{name} is an adapter and does not name its base model. Export it again with --merge-lora.")
-    rollout, base_model = exported.rollout, exported.base_model
-    values: dict[str, object] = {
-        "name": exported.run.name,
-        "policy": {
-            "model": base_model if exported.lora else str(folder),
-            "dtype": exported.policy.dtype,
-            "lora": None,
-            "trust_remote_code": exported.policy.trust_remote_code,
-        },
-        "rollout": {
-            "branching": [1] * rollout.turns,
-            **rollout.model_dump(exclude={"turns", "turn", "turn_reason", "k"}),
-        },
-        "reward": {"turn_weights": [1.0] * rollout.turns},
-    }
+        refuse_code(name, {"policy": values["policy"]}, settings)
     config = validated(RunConfig, values, str(folder / FILE), settings)
-    changes = [override for override in settings if override.strip().startswith("rewriter.")]
-    members = {}
-    for env, member in exported.environments.items():
-        section = {"rewriter": rewriter_of(member, folder).model_dump(mode="json")}
-        rewriter = validated(_RewriterSettings, section, str(folder / FILE), changes).rewriter
-        if rewriter.name == "hcqr" and rewriter.llm is not None and not rewriter.llm.model:
+    used = UsedTurn(exported.turn, exported.turn_reason)
+    trained = of_config(name, config, folder if exported.lora else None, exported.environment, used)
+    for member in trained.members.values():
+        if member.rewriter.name == "hcqr" and member.rewriter.llm is not None and not member.rewriter.llm.model:
             raise ModelError(
                 f"the rewriter of {name} asks a frozen model that only the machine knew which trained it. Say which "
                 "one: rewriter.llm.model=ID, and for one behind an endpoint rewriter.llm.base_url=URL too."
             )
-        members[env] = Member(rewriter, RetrieverInfo.from_service(member.environment.retriever))
-    base = config.policy
-    if base_model is not None and not exported.lora:
-        base = base.model_copy(update={"model": base_model})
-    return Trained(
-        name,
-        config,
-        folder if exported.lora else None,
-        members,
-        base,
-        rollout.k,
-        UsedTurn(rollout.turn, rollout.turn_reason),
+    return replace(
+        trained,
+        base=config.policy.model_copy(update={"model": exported.base_model}),
         searchable=any(override.strip().startswith(("env.", "client.")) for override in settings),
-        base_fingerprint=exported.policy.base_fingerprint if exported.lora else None,
+        base_fingerprint=exported.run.base_fingerprint if exported.lora else None,
     )
 
 

@@ -12,11 +12,10 @@ import pytest
 from querylect.configs.load import dump_config, load_config
 from querylect.data.types import Question
 from querylect.errors import CheckpointError, ConfigError, ModelError
-from querylect.export.export import export_to_folder
-from querylect.export.exported import FILE, read_exported, rewriter_of
+from querylect.export.export import export_to_folder, refuse_lone_adapter
+from querylect.export.exported import FILE, read_exported, settings_of
 from querylect.export.results import find_results
 from querylect.export.source import BaseModelSource, base_of, open_source
-from querylect.export.weights import refuse_lone_adapter
 from querylect.inference.rewriter import Rewriter
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.engines.base import Sampling
@@ -58,20 +57,18 @@ def test_querylect_json_says_what_was_trained_searched_and_measured(folder, eval
     config = load_config(str(evaluated_run / "config.yaml"))
     environment = json.loads((evaluated_run / "environment.json").read_text())
     results = json.loads((evaluated_run / "results.json").read_text())
-    member = exported.environments[""]
     assert (exported.lora, exported.base_model, exported.license) == (False, "base", "mit")
     assert (exported.run.name, exported.run.checkpoint, exported.run.step) == ("run", "final", 2)
-    assert (exported.rollout.turns, exported.rollout.max_new_tokens, exported.rollout.k) == (2, 6, 10)
-    assert member.environment.retriever == environment["retriever"]
-    assert member.environment.corpus_hash == environment["corpus_hash"]
-    assert exported.training["train"] == config.train.model_dump(mode="json")
-    assert exported.training["policy"]["model"] == "base"
-    assert exported.policy.base_fingerprint == json.loads((evaluated_run / "base.json").read_text())["fingerprint"]
-    assert member.results is not None
-    assert member.results["systems"] == results["systems"]
-    settings = rewriter_of(member, folder)
-    assert Path(settings.prompt).read_text() == Path(config.rewriter.prompt).read_text()
-    assert settings.model_copy(update={"prompt": config.rewriter.prompt}) == config.rewriter
+    assert exported.environment == environment
+    assert exported.config["train"] == config.train.model_dump(mode="json")
+    assert exported.config["policy"]["model"] == "base"
+    assert exported.run.base_fingerprint == json.loads((evaluated_run / "base.json").read_text())["fingerprint"]
+    assert exported.results[""]["systems"] == results["systems"]
+    settings = settings_of(exported, folder)
+    assert settings.policy.model == str(folder)
+    assert (settings.rollout, settings.search_depth) == (config.rollout, config.search_depth)
+    assert Path(settings.rewriter.prompt).read_text() == Path(config.rewriter.prompt).read_text()
+    assert settings.rewriter.model_copy(update={"prompt": config.rewriter.prompt}) == config.rewriter
 
 
 def own_answer(run: Path, question: str) -> tuple[list[int], list[int], str]:
@@ -89,7 +86,7 @@ def own_answer(run: Path, question: str) -> tuple[list[int], list[int], str]:
 
 
 def test_the_code_of_the_card_answers_as_the_run_does_without_this_package(folder, evaluated_run, monkeypatch, capsys):
-    chat = read_exported(folder).environments[""].chat
+    chat = read_exported(folder).chats[""]
     code = snippet((folder / "README.md").read_text(), "transformers")
     assert not re.search(r"(from|import)\s+querylect\b", code)
     monkeypatch.chdir(folder)
@@ -132,7 +129,7 @@ def test_the_vllm_code_of_the_card_asks_the_same(folder, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "vllm", vllm)
     monkeypatch.chdir(folder)
     exec(compile(snippet((folder / "README.md").read_text(), "vllm"), "README.md", "exec"), {})
-    chat = read_exported(folder).environments[""].chat
+    chat = read_exported(folder).chats[""]
     assert capsys.readouterr().out == f"{chat.opening}{chat.answer}\n"
     assert llm_arguments == {"model": ".", "dtype": "float32"}
 
@@ -249,7 +246,7 @@ def drop_the_second_turn(values):
 def test_what_was_not_measured_leaves_only_when_told_so_and_says_it(copied, tmp_path):
     unevaluated(copied)
     export_to_folder(copied, tmp_path / "out", **MERGED, without_evaluation=True)
-    assert read_exported(tmp_path / "out").environments[""].results is None
+    assert read_exported(tmp_path / "out").results[""] is None
     card = (tmp_path / "out" / "README.md").read_text()
     assert "exported without a held-out evaluation" in card
     assert "model-index" not in card
@@ -268,7 +265,7 @@ def test_an_adapter_leaves_alone_only_where_others_have_its_base(evaluated_run, 
     adapter = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
     assert adapter["base_model_name_or_path"] == "acme/base"
     exported, card = read_exported(tmp_path / "out"), ModelCard.load(tmp_path / "out" / "README.md")
-    assert (exported.lora, exported.base_model, exported.environments[""].chat.question) == (
+    assert (exported.lora, exported.base_model, exported.chats[""].question) == (
         True,
         "acme/base",
         "an itch",
@@ -298,11 +295,12 @@ def test_a_mix_leaves_with_the_rewriter_and_results_of_each_environment(copied, 
         export_to_folder(copied, tmp_path / "out", **MERGED)
     export_to_folder(copied, tmp_path / "out", **MERGED, without_evaluation=True)
     exported = read_exported(tmp_path / "out")
-    assert exported.environments["one"].results is not None
-    assert exported.environments["other"].results is None
-    assert rewriter_of(exported.environments["other"], tmp_path / "out").prompt.endswith("prompt-other.yaml")
+    assert exported.results["one"] is not None
+    assert exported.results["other"] is None
+    members = settings_of(exported, tmp_path / "out").mix.environments
+    assert members["other"].rewriter.prompt == str(tmp_path / "out" / "prompt-other.yaml")
     card = (tmp_path / "out" / "README.md").read_text()
-    assert 'json.load(file)["environments"]["one"]["chat"]' in card
+    assert 'json.load(file)["chats"]["one"]' in card
 
 
 def test_a_staged_rewriter_says_that_its_chat_needs_more_than_the_question(copied, tmp_path):
@@ -310,7 +308,7 @@ def test_a_staged_rewriter_says_that_its_chat_needs_more_than_the_question(copie
     (copied / "config.yaml").write_text(dump_config(config), encoding="utf-8")
     unevaluated(copied)
     export_to_folder(copied, tmp_path / "out", **MERGED, without_evaluation=True)
-    chat = read_exported(tmp_path / "out").environments[""].chat
+    chat = read_exported(tmp_path / "out").chats[""]
     assert chat.template is None
     assert chat.answer is None
     assert "what another model said of it first" in (tmp_path / "out" / "README.md").read_text()
@@ -339,7 +337,7 @@ def test_an_existing_target_is_replaced_whole_and_only_when_told(copied, tmp_pat
         export_to_folder(copied, target, **MERGED)
     export_to_folder(copied, target, **MERGED, overwrite=True, example="again")
     assert not (target / "notes.txt").exists()
-    assert read_exported(target).environments[""].chat.question == "again"
+    assert read_exported(target).chats[""].question == "again"
 
 
 @pytest.mark.parametrize("target", ["run", ".", "..", "run/checkpoints", "run/final"])

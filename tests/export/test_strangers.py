@@ -3,12 +3,11 @@
 import json
 
 from querylect.configs.llm import LlmConfig
-from querylect.configs.rewriter import RewriterConfig
 from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError, ModelError
 from querylect.export.card import model_card
-from querylect.export.describe import _published_rewriter, findable, training
-from querylect.export.exported import FILE, Exported, read_exported, rewriter_of
+from querylect.export.describe import findable, published
+from querylect.export.exported import FILE, Exported, read_exported, settings_of
 from querylect.export.source import BaseModelSource
 from querylect.inference.load import open_trained
 from querylect.inference.rewriter import Rewriter
@@ -17,38 +16,36 @@ from querylect.rewriters.retriever_info import RetrieverInfo
 from ..raising import refused
 
 BM25 = {"name": "bm25", "kind": "bm25"}
+BASE = BaseModelSource("acme/base", "acme/base", False, {"license": "mit"})
 
 
-def exported(members=None, rewriter=None, **changes):
+def exported(members=None, rewriter=None, policy=None, **config):
     """A complete file as plain data; `members` are the rewriters of several environments."""
     environment = {
         "name": "e", "corpus_size": 1, "corpus_hash": "c", "index_hash": "i", "settings_hash": "s",
-        "splits": {"test": 1},
+        "splits": {"test": 1}, "retriever": BM25,
     }  # fmt: skip
     chat = {"question": "an itch", "messages": [], "stop_ids": []}
-    rewriters = {"": rewriter or {"name": "general"}} if members is None else members
+    config |= {"policy": {"dtype": "float32", **(policy or {})}, "rewriter": rewriter or {"name": "general"}}
+    config = {"rollout": {"branching": [1], "max_new_tokens": 8}, "reward": {"turn_weights": [1.0]}, **config}
+    if members:
+        described = {name: {**environment, "retriever": {**BM25, "name": name}} for name in members}
+        retrievers = {name: described[name]["retriever"] for name in members}
+        environment = {**environment, "retriever": retrievers, "environments": described}
+        config["mix"] = {"environments": {name: {"rewriter": settings} for name, settings in members.items()}}
     return {
         "querylect": "0.1.0",
         "base_model": "acme/base",
         "lora": False,
-        "environments": {
-            name: {
-                "chat": chat,
-                "rewriter": settings,
-                "environment": {**environment, "retriever": {**BM25, "name": name or "bm25"}},
-            }
-            for name, settings in rewriters.items()
-        },
-        "rollout": {
-            "turns": 1, "turn": 1, "turn_reason": "the only one", "max_new_tokens": 8, "max_prompt_tokens": 128,
-            "documents": 1, "document_tokens": 8, "observation_tokens": None, "history_tokens": 512, "k": 10,
-        },
-        "policy": {"dtype": "float32"},
-        "training": {},
+        "config": config,
+        "environment": environment,
+        "turn": 1,
+        "turn_reason": "the only one",
+        "chats": dict.fromkeys(members or [""], chat),
+        "results": dict.fromkeys(members or [""]),
         "license": "mit",
         "run": {"name": "run", "checkpoint": "final", "checkpoint_hash": "h"},
-        **changes,
-    }  # fmt: skip
+    }
 
 
 def write(folder, values):
@@ -67,14 +64,25 @@ OBEYED_BY_NOBODY = {
 
 def test_a_file_of_somebody_else_chooses_no_address_no_key_and_no_file_to_write(tmp_path):
     rewriter = {"name": "hcqr", "llm": {**LLM, **OBEYED_BY_NOBODY}}
-    llm = rewriter_of(read_exported(write(tmp_path, exported(rewriter=rewriter))).environments[""], tmp_path).llm
-    assert llm.model_dump(exclude_unset=True) == LLM
-    assert (llm.base_url, llm.cache) == (None, "auto")
+    stranger = exported(
+        rewriter=rewriter,
+        env={"retriever": "python:evil.py", "index": "/home/me"},
+        client={"urls": ["http://elsewhere"]},
+        rollout={"branching": [1], "server": {"base_url": "http://elsewhere"}},
+        members={"bm25": {"name": "few_shot", "prompt": "/home/me/secrets.yaml"}},
+    )
+    settings = settings_of(read_exported(write(tmp_path, stranger)), tmp_path)
+    assert settings.rewriter.llm.model_dump(exclude_unset=True) == LLM
+    assert settings.mix.environments["bm25"].rewriter.prompt == str(tmp_path / "secrets.yaml")
+    assert (settings.env, settings.client) == (RunConfig().env, RunConfig().client)
+    assert settings.rollout.server == RunConfig().rollout.server
 
 
 def test_an_export_says_no_address_and_no_key_of_the_model_that_its_rewriter_asked(tmp_path):
-    rewriter = RewriterConfig.model_validate({"name": "hcqr", "llm": {**LLM, **OBEYED_BY_NOBODY}})
-    assert _published_rewriter(rewriter, "", tmp_path).llm.model_dump(exclude_unset=True) == LLM
+    config = RunConfig.model_validate({"rewriter": {"name": "hcqr", "llm": {**LLM, **OBEYED_BY_NOBODY}}})
+    text = str(published(config, BASE, tmp_path))
+    assert "acme/llm" in text
+    assert not [secret for secret in ("elsewhere", "/home/me") if secret in text]
 
 
 def test_a_frozen_model_that_others_cannot_find_is_not_named_and_must_be_said(tmp_path, monkeypatch):
@@ -104,35 +112,25 @@ def test_a_mixed_policy_is_asked_for_one_of_its_retrievers(tmp_path):
 
 
 def test_the_card_names_the_environments_and_the_code_to_allow():
-    base = BaseModelSource("acme/base", "acme/base", False, {"license": "mit"})
-    trained = {
-        **{name: section.model_dump(mode="json") for name, section in RunConfig() if name in ("train", "rollout")},
-        "reward": {"metric": "ndcg@10", "format_weight": 0.1},
-        "policy": {},
-    }
-    alone = model_card(Exported.model_validate(exported(training=trained)), base, None, None)
+    alone = model_card(Exported.model_validate(exported()), BASE, None, None)
     linked = {"base_model: acme/base", "base_model_relation: finetune"}
     assert linked <= set(alone.splitlines()), "what the Hub makes a link of"
     assert "[acme/base](https://huggingface.co/acme/base)" in alone
     assert "retriever=" not in alone
     assert "trust_remote_code" not in alone
-    policy = {"dtype": "float32", "trust_remote_code": True}
-    several = Exported.model_validate(exported({"bm25": {}, "other": {}}, policy=policy, training=trained))
-    card = model_card(several, base, "acme/x", None)
+    several = exported({"bm25": {}, "other": {}}, policy={"trust_remote_code": True})
+    card = model_card(Exported.model_validate(several), BASE, "acme/x", None)
     assert 'Rewriter.from_pretrained("acme/x", trust=True)' in card
     assert "AutoTokenizer.from_pretrained(name, trust_remote_code=True)" in card
     assert 'rewrite("an itch", retriever="bm25")' in card
     assert "- bm25: the retriever `bm25` over `e`, 1 documents, corpus `c`\n" in card
 
 
-def test_an_export_names_the_reader_of_its_reward_without_address_key_and_files():
-    base = BaseModelSource("acme/base", "acme/base", False, {"license": "mit"})
+def test_an_export_names_the_reader_of_its_reward_without_address_key_and_files(tmp_path):
     reader = {**OBEYED_BY_NOBODY, "model": "/data/reader-7b"}
     answer = {"reader": reader, "gold": "/home/me/gold.jsonl", "weight": 0.75, "metric": "em"}
     config = RunConfig.model_validate({"reward": {"kind": "answer", "answer": answer}})
-    published = training(config, base)
-    assert published["reward"]["answer"]["reader"] == {"model": "reader-7b"}
-    assert not [text for text in ("/home/me", "elsewhere", "HF_TOKEN") if text in str(published["reward"])]
-    card = model_card(Exported.model_validate(exported(training=published)), base, None, None)
-    assert "      model: reader-7b\n" in card
-    assert "answer" not in training(RunConfig(), base)["reward"], "settings that nothing read"
+    values = published(config, BASE, tmp_path)
+    assert values["reward"]["answer"]["reader"] == {"model": "reader-7b"}
+    assert not [text for text in ("/home/me", "elsewhere", "HF_TOKEN") if text in str(values["reward"])]
+    assert "answer" not in published(RunConfig(), BASE, tmp_path)["reward"], "settings that nothing read"

@@ -122,7 +122,7 @@ def test_what_the_user_sets_is_not_the_folders_word(tmp_path):
 
 
 def test_an_export_runs_no_code(tmp_path):
-    folder = write(tmp_path / "out", exported(policy={"dtype": "float32", "trust_remote_code": True}))
+    folder = write(tmp_path / "out", exported(policy={"trust_remote_code": True}))
     with refused(ConfigError, "policy.trust_remote_code=True", "--trust"):
         open_trained(str(folder))
     assert open_trained(str(folder), trust=True).config.policy.trust_remote_code

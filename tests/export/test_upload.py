@@ -53,7 +53,7 @@ def test_an_adapter_goes_up_and_comes_down_as_it_was(hub, evaluated_run, tmp_pat
     assert hub.repositories[NAME].private
     assert set(hub.repositories[NAME].branches) == {"main"}
     main = exported_at(hub)
-    assert (main.run.checkpoint, main.environments[""].results is not None) == ("final", True)
+    assert (main.run.checkpoint, main.results[""] is not None) == ("final", True)
     assert hub.repositories[NAME].branches["main"].title == "Export final of the run run, after 2 steps"
     assert not [path for path, content in hub.at(NAME).items() if TOKEN.encode() in content]
     assert not [path for path in evaluated_run.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
@@ -66,7 +66,7 @@ def test_an_adapter_goes_up_and_comes_down_as_it_was(hub, evaluated_run, tmp_pat
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     capsys.readouterr()
     exec(compile(code, "README.md", "exec"), {})
-    chat = main.environments[""].chat
+    chat = main.chats[""]
     assert capsys.readouterr().out == f"{chat.opening}{chat.answer}\n"
 
 

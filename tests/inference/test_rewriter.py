@@ -112,7 +112,7 @@ def test_an_export_answers_as_the_run_that_it_came_from(rewriter, export, adapte
     adapter, description = adapter
     assert [ids(result) for result in Rewriter.from_pretrained(adapter, trust=True).rewrite(questions)] == expected
 
-    description["policy"]["trust_remote_code"] = True
+    description["config"]["policy"]["trust_remote_code"] = True
     (adapter / "querylect.json").write_text(json.dumps(description))
     monkeypatch.setattr("querylect.inference.load.is_own", lambda folder: False)
     with refused(ConfigError, adapter, "policy.trust_remote_code", "--trust"):

@@ -60,9 +60,9 @@ def test_a_rewriter_of_two_turns_searches_and_asks_twice(second, rewriter, lesso
 def test_an_export_says_its_turn_and_what_it_lacks_to_search(second, tmp_path):
     config, folder = second
     export_to_folder(folder, tmp_path / "out", merge_lora=True, without_evaluation=True, licence="mit")
-    rollout = read_exported(tmp_path / "out").rollout
-    assert (rollout.turn, rollout.turns) == (2, 2)
-    assert rollout.turn_reason == "best on 5 validation questions: ndcg@10 of turn 1 0.000, turn 2 1.000"
+    exported = read_exported(tmp_path / "out")
+    assert exported.turn == 2
+    assert exported.turn_reason == "best on 5 validation questions: ndcg@10 of turn 1 0.000, turn 2 1.000"
     card = (tmp_path / "out" / "README.md").read_text()
     assert "The answer is that of turn 2 (best on 5 validation" in card
     url = config.client.urls[0]

@@ -51,7 +51,7 @@ def test_python_and_an_export_rewrite_with_the_prompt(optimized, tmp_path):
     assert "GRPO" not in card.partition("## What was measured")[0]
     assert exported["lora"] is False
     assert exported["run"]["step"] == 1
-    assert exported["training"]["optimize"]["searches"] == 15
+    assert exported["config"]["optimize"]["searches"] == 15
 
 
 @pytest.fixture(scope="module")
