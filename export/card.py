@@ -109,14 +109,11 @@ def results_table(results: Mapping[str, Any]) -> str:
     head += ["in format", "repeats the question"]
     rows = []
     for row in results["systems"]:
-        written = ["", "", ""]
-        if row["turn"]:
-            tokens = "" if row["tokens"] is None else f"{row['tokens']:.1f}"
-            written = [tokens, *("" if row[name] is None else f"{row[name]:.1%}" for name in ("format_ok", "repeats"))]
-        values = [*(row["metrics"].get(metric) for metric in metrics)]
-        scores = ["" if value is None else f"{value:.3f}" for value in values]
+        scores = [_cell(row["metrics"].get(metric), ".3f") for metric in metrics]
         interval = "" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}"
-        rows.append([Arm(row["system"], row["turn"]).phrase, *scores, interval, *written])
+        shares = [_cell(row[name], ".1%") for name in ("format_ok", "repeats")]
+        model_cells = [_cell(row["tokens"], ".1f"), *shares] if row["turn"] else ["", "", ""]
+        rows.append([Arm(row["system"], row["turn"]).phrase, *scores, interval, *model_cells])
     table = markdown_table(head, rows)
     compared = [
         [
@@ -132,6 +129,10 @@ def results_table(results: Mapping[str, Any]) -> str:
     ]
     comparisons = markdown_table(["", "against", "difference", "p", "better", "worse"], compared, "llrrrr")
     return "\n".join([*table, "", *comparisons] if compared else table)
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
 
 
 def fenced(text: str, language: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from ..configs.llm import LlmConfig
 from ..configs.mix import environments
 from ..configs.rewriter import RewriterConfig
-from ..configs.schema import RunConfig, shortened
+from ..configs.schema import RunConfig
 from ..data.history import records_of
 from ..data.types import Question
 from ..llms.base import Message
@@ -72,7 +72,7 @@ def describe(
 
 
 def published(config: RunConfig, base: BaseModelSource, folder: Path, optimized: bool = False) -> dict[str, Any]:
-    """The settings of a run, as `shortened`, without those specific to its machine (folders, addresses, engines); with
+    """The settings of a run, without those specific to its machine (folders, addresses, engines); with
     those of the optimisation of a prompt. Prompt files are copied into `folder`."""
     sections = {"name", "seed", "policy", "rollout", "reward", "train"}
     machine = {"rollout": OF_MACHINE, "reward": _READER}
@@ -94,7 +94,7 @@ def published(config: RunConfig, base: BaseModelSource, folder: Path, optimized:
         values["mix"] = {"environments": members}
     if optimized:
         values["optimize"] = config.optimize.model_dump(mode="json", include={"searches"})
-    return shortened(values)
+    return values
 
 
 def _published_rewriter(rewriter: RewriterConfig, name: str, folder: Path) -> RewriterConfig:

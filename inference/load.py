@@ -14,7 +14,7 @@ from ..configs.load import known_configs, load_config, validated
 from ..configs.mix import environments
 from ..configs.rewriter import RewriterConfig
 from ..configs.run_settings import is_own, load_run_config, refuse_code
-from ..configs.schema import PolicyConfig, RunConfig, shortened
+from ..configs.schema import PolicyConfig, RunConfig
 from ..errors import ConfigError, ModelError, in_one_line
 from ..export.exported import FILE, read_exported, settings_of
 from ..rewriters.retriever_info import RetrieverInfo
@@ -139,7 +139,7 @@ def with_retrievers(trained: Trained) -> Trained:
 
 def _open_export(name: str, folder: Path, settings: Sequence[str], trust: bool) -> Trained:
     exported = read_exported(folder)
-    values = shortened(settings_of(exported, folder).model_dump(mode="json"))
+    values = settings_of(exported, folder).model_dump(mode="json")
     if not trust:
         refuse_code(name, {"policy": values["policy"]}, settings)
     config = validated(RunConfig, values, str(folder / FILE), settings)

@@ -102,17 +102,17 @@ def mount(app: FastAPI, rewriter: Rewriter, env: str | None = None) -> Callable[
     retriever. Raises ConfigError if neither fits.
     """
     environment: Environment = app.state.environment
-    info, router, waiting = environment.info(), APIRouter(), 0
+    info, router, in_progress = environment.info(), APIRouter(), 0
     retriever = env or info.retriever
     rewriter.select(retriever)
 
     @router.post("/v1/ask", response_model=AskAnswer)
     async def ask(body: AskRequest) -> dict[str, Any]:
         """Rewrite every question and search, turn after turn, each shown what the one before it found."""
-        nonlocal waiting
-        if waiting >= MAX_WAITING:
+        nonlocal in_progress
+        if in_progress >= MAX_WAITING:
             raise OverloadedError(
-                f"{waiting} questions are in progress, and more are taken while fewer than {MAX_WAITING} are; ask "
+                f"{in_progress} questions are in progress, and more are taken while fewer than {MAX_WAITING} are; ask "
                 "again later, or start another replica"
             )
         questions = [
@@ -122,13 +122,13 @@ def mount(app: FastAPI, rewriter: Rewriter, env: str | None = None) -> Callable[
             for item in body.questions
         ]
         client = _ServiceSearcher(environment, app.state.batcher, asyncio.get_running_loop())
-        waiting += len(questions)
+        in_progress += len(questions)
         try:
             results = await rewriter.asearch(questions, client, turns=body.turns, retriever=retriever, k=body.k)
         except EngineUnavailableError as error:
             raise OverloadedError(str(error)) from error
         finally:
-            waiting -= len(questions)
+            in_progress -= len(questions)
         answers = [
             {
                 "turns": [turn.rewrite.record() for turn in result.turns],

@@ -39,7 +39,6 @@ from ..storage import atomic_folder, only_command, text_sha256
 from ..train.questions import draw_validation, worth_training
 from ..train.run_folder import RunFolder
 from .adapter import COMPONENT, PromptAdapter, prompt_yaml, title_of
-from .commands import refuse_unsupported
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +60,6 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
     --resume continues; StorageError.
     """
     config = only(config, None)
-    refuse_unsupported(config)
     folder = RunFolder(config.run_folder)
     if not resume:
         folder.refuse_existing()
@@ -95,7 +93,7 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
         folder.write("environment.json", environment)
         folder.note_start(this_start(int(resume), environment))
         rewriter = rewriter_for(config.rewriter, config.mix, client, config.search_depth)
-        assert isinstance(rewriter, FewShotRewriter), "refuse_unsupported"
+        assert isinstance(rewriter, FewShotRewriter), "the command refuses others"
         titles = relevant_titles(config.env, config.client, train)
         store = models.enter_context(open_store(folder.path / "gepa"))
         adapter = PromptAdapter(

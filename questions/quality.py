@@ -69,8 +69,8 @@ def _quality(style: str, rows: Sequence[dict[str, float]]) -> Quality:
     for name in (*_SHARES, *_LENGTHS):
         values = [row[name] for row in rows if name in row]
         means[name] = fmean(values) if values else None
-    kept = sum("judgements" in row for row in rows)
-    return {"style": style, "requested": len(rows), "written": sum(map(bool, rows)), **means, "kept": kept}
+    selected = sum("judgements" in row for row in rows)
+    return {"style": style, "requested": len(rows), "written": sum(map(bool, rows)), **means, "kept": selected}
 
 
 def _cell(row: Quality, name: str) -> str:

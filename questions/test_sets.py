@@ -61,16 +61,16 @@ def write_test_set(
     texts = {same_question(question.text) for question in index.questions()}
     questions: list[Question] = []
     qrels: dict[str, dict[str, int]] = {}
-    written = [(text, relevant) for text, relevant in drafts if text]
-    for text, relevant in written:
+    valid = [(text, relevant) for text, relevant in drafts if text]
+    for text, relevant in valid:
         if same_question(text) not in texts:
             texts.add(same_question(text))
             questions.append(Question(f"{kind}-{len(questions) + 1}", text))
             qrels[questions[-1].id] = dict.fromkeys(relevant, 1)
     counts = {
         "questions": len(questions),
-        "failed": len(drafts) - len(written) - dropped,
-        "repeated": len(written) - len(questions),
+        "failed": len(drafts) - len(valid) - dropped,
+        "repeated": len(valid) - len(questions),
         "dropped": dropped,
     }
     if not questions:

@@ -99,8 +99,7 @@ def write_training_set(
     with open_models(config, progress) as models:
         _write_texts(questions, models, config)
         if synthetic.judge:
-            _judge(questions, models, config.words)
-            _widen(questions, models, config.words, passages)
+            _judge(questions, models, config.words, passages)
     retained = [question for question in questions if question.text and (question.answerable or not synthetic.judge)]
     reserved = {question.id for question in users.splits["test"].questions} if users is not None else set[str]()
     splits, by_question = _splits(retained, users.relevance_level if users is not None else 1, reserved)
@@ -135,7 +134,11 @@ def write_training_set(
     with new_beir_folder(target) as folder:
         link_corpus(corpus, folder)
         rows = [row for split in splits.values() for row in split.questions]
-        write_lines(folder / "queries.jsonl", [question_line(row, _source(by_question.get(row.id))) for row in rows])
+        origins = {
+            name: {"style": question.style, "written_for": [passage.id for passage in question.passages]}
+            for name, question in by_question.items()
+        }
+        write_lines(folder / "queries.jsonl", [question_line(row, origins.get(row.id)) for row in rows])
         write_qrels(folder, splits)
         write_lines(folder / QUALITY, [json.dumps(quality, indent=1)])
         if leaks:
@@ -184,12 +187,11 @@ def _planned(passages: Passages, usable: Sequence[Document], synthetic: Syntheti
         partners = neighbours(usable, passages.document_of)
         eligible = {passage.id for passage in usable}
         alone = [passage for of_split in drawn.values() for passage in of_split if passage.id not in partners]
-        for passage, names in zip(
-            alone, passages.similar([excerpt([p], 32) for p in alone]) if alone else (), strict=True
-        ):
+        rankings = passages.similar([excerpt([passage], 32) for passage in alone])
+        for passage, names in zip(alone, rankings, strict=True):
             split = passages.split(passage.id)
-            others = (name for name in names if name != passage.id and name in eligible)
-            if second := next((name for name in others if passages.split(name) == split), None):
+            similar = (name for name in names if name != passage.id and name in eligible)
+            if second := next((name for name in similar if passages.split(name) == split), None):
                 partners[passage.id] = passages.by_id[second]
     return plan_questions(drawn, counts, synthetic.styles, partners)
 
@@ -219,35 +221,26 @@ def _write_texts(questions: Sequence[WrittenQuestion], models: QuestionModels, c
             question.text = with_typos(text, f"0 {text}") if question.style == "typo" else text
 
 
-def _judge(questions: Sequence[WrittenQuestion], models: QuestionModels, limit: int) -> None:
-    """Ask the judge whether their passages answer the questions. Raises IncompleteError."""
-    written = [question for question in questions if question.draft]
-    verdicts = models.judge([(question.draft, excerpt(question.passages, limit)) for question in written])
+def _judge(questions: Sequence[WrittenQuestion], models: QuestionModels, limit: int, passages: Passages) -> None:
+    """Ask the judge whether their passages answer the questions, and of those that they do, which of the most similar
+    other passages of the same split answer them too. Raises IncompleteError."""
+    drafted = [question for question in questions if question.draft]
+    verdicts = models.judge([(question.draft, excerpt(question.passages, limit)) for question in drafted])
     refuse_missing(verdicts)
-    for question, verdict in zip(written, verdicts, strict=True):
+    for question, verdict in zip(drafted, verdicts, strict=True):
         question.answerable = verdict.value.answerable if verdict.value else None
-
-
-def _widen(questions: Sequence[WrittenQuestion], models: QuestionModels, limit: int, passages: Passages) -> None:
-    """Ask the judge about similar passages of the same split. Raises IncompleteError, and as `Passages.similar`."""
-    answerable = [question for question in questions if question.answerable]
-    if not answerable:
-        return
+    answerable = [question for question in drafted if question.answerable]
     rankings = passages.similar([question.draft for question in answerable], WIDEN + _SIMILAR)
-    similar = [
-        (question, name)
-        for question, names in zip(answerable, rankings, strict=True)
-        for name in [
-            name
-            for name in names
-            if passages.split(name) == question.split and passages.by_id[name] not in question.passages
-        ][:WIDEN]
-    ]
-    verdicts = models.judge([(question.draft, excerpt([passages.by_id[name]], limit)) for question, name in similar])
+    similar: list[tuple[WrittenQuestion, Document]] = []
+    for question, names in zip(answerable, rankings, strict=True):
+        ranked = (passages.by_id[name] for name in names if passages.split(name) == question.split)
+        more = [passage for passage in ranked if passage not in question.passages]
+        similar += [(question, passage) for passage in more[:WIDEN]]
+    verdicts = models.judge([(question.draft, excerpt([passage], limit)) for question, passage in similar])
     refuse_missing(verdicts)
-    for (question, name), verdict in zip(similar, verdicts, strict=True):
+    for (question, passage), verdict in zip(similar, verdicts, strict=True):
         if verdict.value and verdict.value.answerable:
-            question.also += (name,)
+            question.also += (passage.id,)
 
 
 def _splits(
@@ -277,10 +270,3 @@ def _splits(
         split: Split([Question(name, by_id[name].text) for name in judged], judged) for split, judged in qrels.items()
     }
     return splits, by_id
-
-
-def _source(question: WrittenQuestion | None) -> dict[str, object]:
-    """Further fields of a written question's line in queries.jsonl."""
-    if question is None:
-        return {}
-    return {"style": question.style, "written_for": [passage.id for passage in question.passages]}

@@ -2,15 +2,14 @@
 
 import random
 
-_KEYS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 _WORDS_PER_TYPO = 6
 _SHORTEST = 4
 """Letters of the shortest word that a typing mistake goes into."""
 
 
 def with_typos(text: str, seed: str) -> str:
-    """The text with typing mistakes in longer words, one for every six words: letters swapped, left out, doubled or
-    replaced by their neighbour on the keyboard. The first letter of a word is right; the same seed gives the same text.
+    """The text with typing mistakes in longer words, one for every six words: letters swapped, left out or
+    doubled. The first letter of a word is right; the same seed gives the same text.
     """
     typed = text.split()
     draw = random.Random(seed)
@@ -28,7 +27,4 @@ def _mistyped(word: str, draw: random.Random) -> str:
     edits = [head + tail, head + letter + letter + tail]
     if index + 1 in inner and tail[0] != letter:
         edits.append(head + tail[0] + letter + tail[1:])
-    for row in _KEYS:
-        if (column := row.find(letter)) >= 0:
-            edits.append(head + row[column - 1 if column else 1] + tail)
     return draw.choice(edits)

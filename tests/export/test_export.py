@@ -1,7 +1,6 @@
 """An exported folder: its files, that its card is correct and its code works, and what is refused."""
 
 import json
-import os
 import re
 import shutil
 import sys
@@ -14,8 +13,7 @@ from querylect.data.types import Question
 from querylect.errors import CheckpointError, ConfigError, ModelError
 from querylect.export.export import export_to_folder, refuse_lone_adapter
 from querylect.export.exported import FILE, read_exported, settings_of
-from querylect.export.results import find_results
-from querylect.export.source import BaseModelSource, base_of, open_source
+from querylect.export.source import BaseModelSource, base_of
 from querylect.inference.rewriter import Rewriter
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.engines.base import Sampling
@@ -164,7 +162,6 @@ def unevaluated(run):
 
 
 def of_older_weights(run):
-    os.utime(run / "final" / "adapter_config.json")
     values = json.loads((run / "final" / "adapter_config.json").read_text())
     (run / "final" / "adapter_config.json").write_text(json.dumps({**values, "lora_alpha": 9}), encoding="utf-8")
 
@@ -197,6 +194,10 @@ def of_other_settings(run):
     rewrite_results(run, shown_more)
 
 
+def of_the_first_turn(run):
+    rewrite_results(run, lambda values: values.update(systems=[row for row in values["systems"] if row["turn"] < 2]))
+
+
 @pytest.mark.parametrize(
     ("spoil", "facts"),
     [
@@ -206,6 +207,7 @@ def of_other_settings(run):
         (of_the_split_that_chose, ["results.json", "`best`", "eval.split=test"]),
         (of_other_settings, ["rollout.documents"]),
         (of_trained_questions, [1, "results.json"]),
+        (of_the_first_turn, ["turn 2", "eval.turns=2"]),
     ],
 )
 def test_results_of_other_weights_or_not_held_out_are_refused(copied, tmp_path, spoil, facts):
@@ -213,34 +215,6 @@ def test_results_of_other_weights_or_not_held_out_are_refused(copied, tmp_path, 
     with refused(CheckpointError, *facts):
         export_to_folder(copied, tmp_path / "out", **MERGED)
     assert not (tmp_path / "out").exists()
-
-
-def test_of_several_evaluations_the_usable_one_of_the_most_questions_leaves(copied):
-    later = copied / "evaluations" / "test-final"
-    later.mkdir(parents=True)
-    for name in ("results.json", "eval.jsonl"):
-        shutil.copy(copied / name, later / name)
-
-    def questions():
-        return find_results(open_source(copied))[""]["questions"]
-
-    rewrite_results(copied, lambda values: values.update(questions=2))
-    assert questions() == 5
-    of_other_settings(copied)
-    assert questions() == 5
-    rewrite_results(later, lambda values: values.update(split="train"))
-    with refused(CheckpointError, copied / "results.json", "rollout.documents", later / "results.json", "'train'"):
-        questions()
-
-
-def test_the_turn_that_is_used_has_to_be_measured(copied):
-    rewrite_results(copied, drop_the_second_turn)
-    with refused(CheckpointError, "turn 2", "eval.turns=2"):
-        find_results(open_source(copied))
-
-
-def drop_the_second_turn(values):
-    values["systems"] = [row for row in values["systems"] if row["turn"] < 2]
 
 
 def test_what_was_not_measured_leaves_only_when_told_so_and_says_it(copied, tmp_path):
@@ -329,26 +303,22 @@ def test_the_licence_of_a_packaged_gguf_is_read_from_it(tmp_path, monkeypatch):
     assert (base.hub_id, base.dequantised, base.licence) == (None, True, {"license": "apache-2.0"})
 
 
-def test_an_existing_target_is_replaced_whole_and_only_when_told(copied, tmp_path):
-    target = tmp_path / "out"
-    target.mkdir()
-    (target / "notes.txt").write_text("mine")
-    with refused(ConfigError, target, "--overwrite"):
-        export_to_folder(copied, target, **MERGED)
-    export_to_folder(copied, target, **MERGED, overwrite=True, example="again")
-    assert not (target / "notes.txt").exists()
-    assert read_exported(target).chats[""].question == "again"
-
-
-@pytest.mark.parametrize("target", ["run", ".", "..", "run/checkpoints", "run/final"])
-def test_an_export_never_takes_the_place_of_its_run_or_a_part_of_it(copied, tmp_path, target):
-    with refused(ConfigError, "--to", copied):
-        export_to_folder(copied, tmp_path / target, **MERGED, overwrite=True)
-
-
 @pytest.mark.parametrize("text", [None, "{", '{"querylect": "0.1"}'])
 def test_a_file_that_describes_no_rewriter_is_told(tmp_path, text):
     if text is not None:
         (tmp_path / FILE).write_text(text)
     with refused(ModelError, tmp_path / FILE):
         read_exported(tmp_path)
+
+
+def test_an_existing_target_is_replaced_whole_and_only_when_told(copied, tmp_path):
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "notes.txt").write_text("mine")
+    with refused(ConfigError, target, "--overwrite"):
+        export_to_folder(copied, target, **MERGED)
+    export_to_folder(copied, target, **MERGED, overwrite=True)
+    assert not (target / "notes.txt").exists()
+    for inside in ("run", ".", "run/final"):
+        with refused(ConfigError, "--to", copied):
+            export_to_folder(copied, tmp_path / inside, **MERGED, overwrite=True)

@@ -71,16 +71,24 @@ def test_an_adapter_goes_up_and_comes_down_as_it_was(hub, evaluated_run, tmp_pat
 
 
 def test_an_interrupted_upload_goes_on_with_what_is_missing(hub, evaluated_run):
-    files = set(evaluated_run.rglob("*"))
+    from huggingface_hub import HfApi
+
+    api, files = HfApi(endpoint=hub.url), set(evaluated_run.rglob("*"))
+    api.create_repo(NAME, private=True)
+    for name in ("adapter_config.json", "photo.png"):
+        api.upload_file(repo_id=NAME, path_in_repo=name, path_or_fileobj=b"{}")
+    before = hub.at(NAME).keys()
     hub.refuse = lambda method, path: 500 if "/commit/" in path else None
     with pytest.raises(HfHubHTTPError, match="500"):
         publish(hub, evaluated_run)
     assert set(evaluated_run.rglob("*")) == files
-    assert hub.at(NAME).keys() == {".gitattributes"}
+    assert hub.at(NAME).keys() == before
     hub.refuse, stored = lambda method, path: None, list(hub.stored)
     publish(hub, evaluated_run)
     assert hub.stored == stored, "large files are not sent again"
     assert exported_at(hub).run.step == 2
+    assert "adapter_config.json" not in hub.at(NAME), "of an earlier export"
+    assert "photo.png" in hub.at(NAME)
 
 
 def test_nothing_is_made_public_unless_told(hub, evaluated_run):
@@ -94,18 +102,6 @@ def test_nothing_is_made_public_unless_told(hub, evaluated_run):
     assert hub.repositories[NAME].private
 
 
-def test_files_of_an_earlier_export_go_and_others_stay(hub, evaluated_run):
-    from huggingface_hub import HfApi
-
-    api = HfApi(endpoint=hub.url)
-    api.create_repo(NAME, private=True)
-    for name in ("config.json", "adapter_config.json", "photo.png"):
-        api.upload_file(repo_id=NAME, path_in_repo=name, path_or_fileobj=b"{}")
-    publish(hub, evaluated_run)
-    assert "adapter_config.json" not in hub.at(NAME)
-    assert "photo.png" in hub.at(NAME)
-
-
 def test_the_command_says_what_the_hub_refuses_without_the_token(hub, evaluated_run, capsys, monkeypatch):
     hub.refuse = lambda method, path: 403 if path == "/api/repos/create" else None
     use_endpoint(hub.url, monkeypatch)
@@ -115,9 +111,3 @@ def test_the_command_says_what_the_hub_refuses_without_the_token(hub, evaluated_
     assert "403" in err
     assert "Traceback" not in err
     assert TOKEN not in err
-
-
-@pytest.mark.parametrize("name", ["rewriter", "a/b/c", ""])
-def test_a_name_that_is_not_of_an_owner_is_refused(evaluated_run, name):
-    with refused(ConfigError, name, "OWNER/NAME"):
-        export_to_hub(evaluated_run, name)

@@ -91,13 +91,6 @@ def test_lines_are_questions_or_objects_and_keep_their_ids(settings, capsys, tmp
     assert records[2]["history"] == [{"role": "user", "text": "my head hurts"}]
 
 
-@pytest.mark.parametrize("line", ['{"question": 3}', '{"id": "cut'])
-def test_a_malformed_line_ends_the_command_after_the_batches_before_it(settings, capsys, tmp_path, line):
-    (tmp_path / "asked.jsonl").write_text(f'{{"id": "a", "question": "gums"}}\n{line}\n')
-    code, records, err = run(capsys, settings, "--input", tmp_path / "asked.jsonl", "--batch", "1")
-    assert (code, [record["id"] for record in records], "line 2" in err) == (2, ["a"], True)
-
-
 def test_mistakes_end_in_a_sentence_and_exit_code_2(settings, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
     for arguments, fact in (

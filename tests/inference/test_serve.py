@@ -1,6 +1,5 @@
 """`querylect serve --rewriter`: a real tiny policy on a real service, over real connections."""
 
-import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ from querylect.inference import server as serving
 from querylect.inference.rewriter import Rewriter
 from querylect.inference.server import mount
 
-from ..command import end
 from ..raising import refused
 
 pytestmark = pytest.mark.model
@@ -92,17 +90,6 @@ def test_questions_are_rewritten_and_searched_as_the_library_does(service, train
         assert "question 2 of 2 is '  '" in blank.text
 
 
-def test_a_service_whose_turn_is_a_later_one_searches_its_index_in_between(service):
-    with service(turn=2) as (http, rewriter):
-        questions = [asked_as(entry) for entry in QUESTIONS]
-        with EnvironmentClient(ClientConfig(urls=[str(http.base_url)])) as client:
-            expected = rewriter.search(questions, client)
-        answers = http.post("/v1/ask", json={"questions": QUESTIONS}).json()["answers"]
-        for answer, result in zip(answers, expected, strict=True):
-            assert answer["turns"] == [answer_of(turn.rewrite) for turn in result.turns]
-            assert [turn["turn"] for turn in answer["turns"]] == [1, 2]
-
-
 def asked_as(body):
     """The question of a request's body."""
     return Question("", body) if isinstance(body, str) else Question("", body["text"], tuple(body["options"]))
@@ -163,12 +150,6 @@ def test_a_search_that_fails_answers_as_the_services_own(service, monkeypatch):
             assert (search_response.status_code, search_response.json()["detail"]) == (status, str(error))
             assert (ask_response.status_code, ask_response.json()["detail"]) == (status, str(error))
             assert ask_response.headers.get("retry-after") == search_response.headers.get("retry-after")
-
-
-def test_the_command_takes_the_checkpoint_that_is_named(trained_run, capsys):
-    run = str(trained_run[1])
-    assert end("serve", f"{run}/config.yaml", "--rewriter", run, "--checkpoint", "checkpoint-7") == 2
-    assert re.search("'checkpoint-7'.* complete ones are: .*final", capsys.readouterr().err)
 
 
 def test_a_rewriter_that_does_not_fit_is_told_before_anything_is_served(trained_run, lessons):

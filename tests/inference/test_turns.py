@@ -1,7 +1,6 @@
 """The turn that won on validation is used; failures fall back to the question; invalid questions are refused."""
 
 import asyncio
-import logging
 
 import pytest
 from querylect.configs.load import dump_config
@@ -16,7 +15,7 @@ from querylect.inference.rewriter import Rewriter
 
 from ..command import end
 from ..lessons import change
-from ..raising import logged, refused
+from ..raising import refused
 from ..used import select_turn
 
 pytestmark = pytest.mark.model
@@ -75,16 +74,6 @@ def test_an_export_says_its_turn_and_what_it_lacks_to_search(second, tmp_path):
     assert served.rewrite(ASKED[0]) == Rewriter.from_pretrained(folder).rewrite(ASKED[0])
 
 
-def test_a_run_that_was_never_validated_uses_its_last_turn_and_says_so(trained, caplog):
-    _, folder = trained
-    (folder / "validation.jsonl").unlink()
-    with caplog.at_level(logging.INFO):
-        rewriter = Rewriter.from_pretrained(folder)
-    ((_, turn, _),) = logged(caplog, "inference.rewriter")
-    assert turn == 2
-    assert rewriter.rewrite("my head hurts").turn == 2
-
-
 def test_a_failed_answer_falls_back_to_the_question_and_says_so(failing, failing_run, capsys):
     config, folder = failing_run
     result = failing.rewrite("headache")
@@ -116,11 +105,6 @@ def test_a_failed_answer_falls_back_to_the_question_and_says_so(failing, failing
 def test_a_text_never_says_the_question_twice(texts, expected):
     plan = SearchPlan(probes=(Probe(terms=tuple(Term(text=text) for text in texts)),))
     assert RewriteResult(Question("", texts[0]), 1, plan, tuple(texts[1:])).text == expected
-
-
-def test_a_plan_that_subtracts_has_the_rewrite_as_its_text():
-    plan = SearchPlan(probes=(Probe(terms=(Term(text="a"), Term(text="b"), Term(text="c", weight=-1.0))),))
-    assert RewriteResult(Question("", "a"), 1, plan, ("b",)).text == "b"
 
 
 @pytest.mark.parametrize(
