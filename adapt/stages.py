@@ -62,7 +62,7 @@ def config_in(config: RunConfig, folder: Path) -> RunConfig:
         )
     values = config.model_dump()
     values |= {"name": as_name(folder.resolve().name), "output": str(folder / "runs")}
-    dataset = DatasetConfig(kind="beir", path=str(folder / "dataset"))
+    dataset = DatasetConfig(path=str(folder / "dataset"))
     values["env"] |= {"dataset": dataset.model_dump(), "index": str(folder / "index")}
     return validated(RunConfig, values, str(folder / "config.yaml"))
 

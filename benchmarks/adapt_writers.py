@@ -70,7 +70,7 @@ def _saved(name: str, to: Path) -> tuple[Dataset, Path]:
         return load_beir(Path(name)), Path(name)
     folder = to / "dataset"
     if not folder.exists():
-        save_beir(load_dataset(DatasetConfig.model_validate({"kind": name})), folder)
+        save_beir(load_dataset(DatasetConfig(path=name)), folder)
     return load_beir(folder), folder
 
 
@@ -80,7 +80,7 @@ def _querylect(*arguments: str) -> None:
 
 def _train_on_real(folder: Path, changes: Sequence[str], to: Path) -> None:
     settings = ["adapt", "name=real", f"output={to / 'runs'}", f"env.index={to / 'index'}", *changes]
-    settings += ["env.dataset.kind=beir", f"env.dataset.path={folder}"]
+    settings += [f"env.dataset.path={folder}"]
     run = to / "runs" / "real"
     if not (to / "index").exists():
         _querylect("index", "build", *settings)

@@ -129,7 +129,7 @@ def write_spec(folder: Path, sets: Sequence[Path], retriever: dict[str, str]) ->
         "indexes": str(folder / "indexes"),
         "output": str(folder),
         "training_free": [],
-        "datasets": {dataset.name: {"kind": "beir", "path": str(dataset)} for dataset in sets},
+        "datasets": {dataset.name: {"path": str(dataset)} for dataset in sets},
         "environments": {retriever["retriever"]: {"env": retriever}},
     }
     path = folder / "spec.yaml"

@@ -158,7 +158,7 @@ class Options:
             *arm.changes,
         ]
         if self.tiny:
-            changes += [*TINY, "env.dataset.kind=beir", f"env.dataset.path={self.folder / 'data'}"]
+            changes += [*TINY, f"env.dataset.path={self.folder / 'data'}"]
             changes += [f"train.steps={self.trained_steps}"]
         changes += [f"name={arm.name}-{seed}", f"output={self.folder}", f"seed={seed}"]
         return load_config(arm.config, [*changes, *self.changes])

@@ -32,7 +32,7 @@ TOLERANCE = 1e-3
 UNEQUAL_BY_NATURE = ("seconds", "throughput", "memory", "time", "busy")
 TINY = ("tracking.wandb=disabled", "policy.dtype=float32")
 SPEC = """name: small
-datasets: {hpo: {kind: hpo}}
+datasets: {hpo: {path: hpo}}
 environments: {bm25: {env: {index: indexes/tiny-bm25}}}
 limit: 40
 permutations: 200

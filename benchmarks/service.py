@@ -60,7 +60,7 @@ def main() -> None:
     print(describe("bm25s", "numba", "fastapi", "httpx"))
     with tempfile.TemporaryDirectory() as folder:
         config = EnvironmentConfig(
-            dataset=DatasetConfig(kind="beir", path=args.beir) if args.beir else DatasetConfig(),
+            dataset=DatasetConfig(path=args.beir) if args.beir else DatasetConfig(),
             index=args.index or f"{folder}/index",
         )
         dataset = load_dataset(config.dataset)

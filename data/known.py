@@ -1,19 +1,17 @@
 """Catalogue of `querylect data get`: where a benchmark is published, in which form, under which licence.
 
-`ragbench`, `finagentbench`, `beir/NAME`, and the question sets and corpora of the papers are in known.yaml;
-`hub:OWNER/NAME` is any dataset on the Hub with tables of documents, questions and judgements.
+Its names are those of known.yaml, `beir/NAME` among them; `hub:OWNER/NAME` is any dataset on the Hub with tables of
+documents, questions and judgements.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from ..configs.yaml12 import parse_yaml
 from ..errors import DataError
 
-_BEIR_LICENCE = "BEIR (Thakur et al. 2021); {}, as its authors report"
 _TABLES = ("README.md", "corpus*", "corpus/*", "queries*", "queries/*")
 
 
@@ -24,9 +22,6 @@ class HubFiles:
     repo: str
     files: tuple[str, ...]
     """Patterns (fnmatch) of the files to fetch."""
-    folder: str = ""
-    """Target folder, below the folder of the benchmark."""
-    revision: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +51,10 @@ class KnownBenchmark:
 
     name: str
     kind: str
-    """`dataset.kind` of the published form; one of `convert.CONVERTED` where it has to be converted first."""
+    """Its published form; get.py has a reader for each."""
     about: str
     licence: str
     repositories: tuple[HubFiles, ...] = ()
-    files: tuple[str, ...] = ("*",)
-    """Patterns of the files to take from a local copy."""
     by_hand: str = ""
     """How to get it by hand, if it may not be fetched by a program."""
     ignore_identical_ids: bool = False
@@ -70,58 +63,46 @@ class KnownBenchmark:
     split: str = "test"
     """The split that published results are for."""
     layout: Layout | None = None
-    """For kinds that have to be converted."""
+    """For sets that convert.py reads."""
 
 
 @cache
 def known() -> Mapping[str, KnownBenchmark]:
     """All benchmarks of known.yaml, by name."""
     entries = parse_yaml((Path(__file__).parent / "known.yaml").read_text(encoding="utf-8"))
-    benchmarks = {name: _from_entry(name, entry) for name, entry in entries.items() if name != "beir"}
-    return benchmarks | {f"beir/{name}": _beir(name, entry) for name, entry in entries["beir"].items()}
+    beir = entries.pop("beir")
+    benchmarks = {}
+    for name, entry in entries.items():
+        repositories = tuple(HubFiles(item["repo"], tuple(item["files"])) for item in entry.pop("repositories", ()))
+        layout = entry.pop("layout", None)
+        if layout is not None:
+            question = layout.get("question", ())
+            layout = Layout(**{**layout, "question": (question,) if isinstance(question, str) else tuple(question)})
+        benchmarks[name] = KnownBenchmark(name, **entry, repositories=repositories, layout=layout)
+    return benchmarks | {f"beir/{name}": _beir(name, entry) for name, entry in beir.items()}
 
 
 def look_up(name: str) -> KnownBenchmark:
     """The benchmark of that name. Raises DataError if there is none."""
-    benchmark = known().get(name)
-    if benchmark is not None:
-        return benchmark
     if name.startswith("hub:"):
         repo = name.removeprefix("hub:")
-        return KnownBenchmark(name, "mteb", f"tables of {repo}", "", (HubFiles(repo, ("*",)),))
-    raise DataError(
-        f"no benchmark {name!r} is known; known are {', '.join(known())}, and hub:OWNER/NAME for a dataset on the Hub "
-        "with tables of documents, questions and judgements."
-    )
+        return KnownBenchmark(name, "tables", f"tables of {repo}", "", (HubFiles(repo, ("*",)),))
+    if name not in known():
+        raise DataError(
+            f"no benchmark {name!r} is known; known are {', '.join(known())}, and hub:OWNER/NAME for a dataset on the "
+            "Hub with tables of documents, questions and judgements."
+        )
+    return known()[name]
 
 
-def listed() -> Iterator[tuple[str, str, str]]:
-    """(name, description, licence note) for each line of `querylect data list`."""
-    for entry in known().values():
-        yield entry.name, entry.about, entry.licence
-    yield "hub:OWNER/NAME", "tables of documents, questions and judgements on the Hub", "as its card says"
-
-
-def _from_entry(name: str, entry: Mapping[str, Any]) -> KnownBenchmark:
-    repositories = tuple(HubFiles(item["repo"], tuple(item["files"])) for item in entry.get("repositories", ()))
-    files = tuple(entry.get("files") or (pattern for repository in repositories for pattern in repository.files))
-    layout = entry.get("layout")
-    if layout is not None:
-        question = layout.get("question", ())
-        layout = Layout(**{**layout, "question": (question,) if isinstance(question, str) else tuple(question)})
-    fields = {"name": name, "repositories": repositories, "files": files, "layout": layout}
-    return KnownBenchmark(**{**entry, **fields})
-
-
-def _beir(name: str, entry: Mapping[str, Any]) -> KnownBenchmark:
+def _beir(name: str, entry: Mapping[str, object]) -> KnownBenchmark:
     return KnownBenchmark(
         name=f"beir/{name}",
-        kind="mteb",
+        kind="tables",
         about=f"{entry['documents']:,} documents, {entry['questions']:,} {entry['split']} questions",
-        licence=_BEIR_LICENCE.format(entry["licence"]),
-        repositories=(HubFiles(f"BeIR/{name}", _TABLES), HubFiles(f"BeIR/{name}-qrels", ("*.tsv",), "qrels")),
-        files=(*_TABLES, "qrels/*"),
+        licence=f"BEIR (Thakur et al. 2021); {entry['licence']}, as its authors report",
+        repositories=(HubFiles(f"BeIR/{name}", _TABLES), HubFiles(f"BeIR/{name}-qrels", ("*.tsv",))),
         ignore_identical_ids=True,
-        counts={name: entry[name] for name in ("documents", "questions", "judgements")},
-        split=entry["split"],
+        counts={name: int(str(entry[name])) for name in ("documents", "questions", "judgements")},
+        split=str(entry["split"]),
     )

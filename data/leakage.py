@@ -1,39 +1,44 @@
 """Finds questions that occur in two splits, so that no test question is trained on.
 
-Three criteria, from strict to loose: the same id, the same words, nearly the same letters or words (`near_texts.py`).
-The first two are certain, and such questions are removed from the earlier split; the third is reported, for a reader to
-judge. Words are compared without case, punctuation, accents and invisible characters, in one form of compatible
-characters (NFKC).
+Two questions are the same by id, or by text: equal after Unicode composition (NFC), case and white space. Such
+questions are removed from the earlier split, which is logged. Those that are nearly the same (95 % of their letters, in
+their order or with the words sorted) are reported, for a reader to judge.
 """
 
 import hashlib
 import json
+import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from ..errors import DataError
 from ..storage import write_lines
-from .folding import folded
 from .jsonl import read_records
-from .near_texts import near_duplicates
-from .types import SPLITS, Dataset, Document, Question, Split
+from .sampling import in_batches
+from .types import SPLITS, Document, Question, Split
 
+log = logging.getLogger(__name__)
+
+NEAR = 95
+"""Least `rapidfuzz.fuzz.ratio`, in percent, of nearly equal questions."""
 _WORD = re.compile(r"\w+")
-
-Criterion = Literal["id", "words", "letters"]
+_AT_ONCE = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
     """A question that is, or nearly is, a question of another split."""
 
-    criterion: Criterion
+    criterion: Literal["id", "text", "near"]
     similarity: float
-    """1 for the same id or words; else as `near_texts.similarity`."""
+    """1 for the same id or text; else the ratio of equal letters, in [0, 1]."""
     split: str
     question: Question
     """The question to leave out."""
@@ -52,103 +57,64 @@ class Leak:
         }
 
 
-def exact_leaks(splits: Mapping[str, Split]) -> list[Leak]:
-    """The questions of each split whose id or words a later split has."""
-    return [
-        leak
-        for first, second in _pairs(splits)
-        for leak in _same(first, splits[first].questions, second, splits[second].questions)
-    ]
+def same_form(text: str) -> str:
+    """Equal for texts that differ only in Unicode composition, case and white space."""
+    return " ".join(unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold()).split())
+
+
+def words(text: str) -> str:
+    """The words of a text without case, punctuation, accents and invisible characters, in compatible characters (NFKC):
+    for comparing what texts say, not whether they are the same."""
+    if not text.isascii():
+        decomposed = unicodedata.normalize("NFD", unicodedata.normalize("NFKC", text).casefold())
+        plain = (
+            character
+            for character in decomposed
+            if not "\u0300" <= character <= "\u036f" and unicodedata.category(character) != "Cf"
+        )
+        text = unicodedata.normalize("NFC", "".join(plain))
+    return " ".join(_WORD.findall(text.lower()))
 
 
 def trained_on(split: str, questions: Sequence[Question], train: Sequence[Question]) -> list[Leak]:
-    """The questions of `split` whose id or words a training question has."""
-    return _same(split, questions, "train", train)
-
-
-def near_leaks(splits: Mapping[str, Split]) -> list[Leak]:
-    """The pairs of questions of two splits that are nearly the same, without those of `exact_leaks`."""
-    return [
-        Leak("letters", value, first, question, second, duplicate)
-        for first, second in _pairs(splits)
-        for question, duplicate, value in near_questions(splits[first].questions, splits[second].questions)
-    ]
-
-
-def near_questions(left: Sequence[Question], right: Sequence[Question]) -> list[tuple[Question, Question, float]]:
-    """(left, right, similarity) of the pairs that are nearly, but not exactly, the same."""
-    ids, texts = {question.id for question in right}, {words(question.in_context) for question in right}
-    remaining = [question for question in left if question.id not in ids and words(question.in_context) not in texts]
-    near = near_duplicates([words(q.in_context) for q in remaining], [words(q.in_context) for q in right])
-    return [(remaining[pair.left], right[pair.right], pair.similarity) for pair in near]
-
-
-def overlap(dataset: Dataset) -> list[str]:
-    """One sentence for each pair of splits that share a question id or a question text (`exact_leaks`)."""
-    return [
-        f"{dataset.name}: {_distinct(leaks, 'id')} question ids and {_distinct(leaks, 'words')} question texts stand "
-        f"in both {first} and {second} (for instance {_example(leaks)!r}): figures for {second} are not held out."
-        for (first, second), leaks in _by_pair(exact_leaks(dataset.splits))
-    ]
-
-
-def near_overlap(dataset: Dataset, leaks: Iterable[Leak] | None = None) -> list[str]:
-    """One sentence for each pair of splits with near-duplicate questions (`leaks`; None: those of `near_leaks`)."""
-    swapped = [
-        replace(leak, split=leak.other_split, question=leak.other, other_split=leak.split, other=leak.question)
-        for leak in (near_leaks(dataset.splits) if leaks is None else leaks)
-    ]
-    return [
-        describe_near(dataset.name, near, len(dataset.splits[split].questions))
-        for (split, _), near in _by_pair(swapped)
-    ]
-
-
-def describe_left_out(leaks: Sequence[Leak], questions: int, file: str) -> str:
-    """A sentence on questions of a split that are left out because they were trained on."""
-    near = ", or nearly so" if any(leak.criterion == "letters" for leak in leaks) else ""
-    return (
-        f"{_ids(leaks)} of {questions} {leaks[0].split} questions are left out, because they are training questions by "
-        f"id or words{near}; {file} lists them (for instance {leaks[0].question.text!r})."
-    )
-
-
-def overlap_with_train(name: str, split: str, questions: Sequence[Question], train: Sequence[Question]) -> list[str]:
-    """`overlap` of the questions of `split` with the training questions."""
-    return overlap(Dataset(name, (), {"train": Split(train, {}), split: Split(questions, {})}))
+    """The questions of `split` whose id or text a training question has."""
+    return list(_same(split, questions, "train", train))
 
 
 def near_trained_on(split: str, questions: Sequence[Question], train: Sequence[Question]) -> list[Leak]:
     """The questions of `split` that are nearly the same as a training question, without those of `trained_on`."""
-    near = near_questions(questions, train)
-    return [Leak("letters", value, split, question, "train", other) for question, other, value in near]
+    return list(_near(split, questions, "train", train))
 
 
-def describe_near(name: str, leaks: Sequence[Leak], questions: int) -> str:
-    """A sentence on near-duplicate questions of one split, which has so many `questions`."""
-    first = leaks[0]
-    return (
-        f"{name}: {_ids(leaks)} of {questions} questions of {first.split} are nearly the same as one of "
-        f"{first.other_split} (for instance {first.question.text!r} and {first.other.text!r}): look at them before you "
-        f"call {first.split} held out."
-    )
+def exact_leaks(splits: Mapping[str, Split]) -> list[Leak]:
+    """The questions of each split whose id or text a later split has."""
+    return [leak for a, b in _pairs(splits) for leak in _same(a, splits[a].questions, b, splits[b].questions)]
+
+
+def near_leaks(splits: Mapping[str, Split]) -> list[Leak]:
+    """The pairs of questions of two splits that are nearly the same, without those of `exact_leaks`."""
+    return [leak for a, b in _pairs(splits) for leak in _near(a, splits[a].questions, b, splits[b].questions)]
 
 
 def without_leaks(name: str, splits: Mapping[str, Split], near: bool = False) -> tuple[dict[str, Split], list[str]]:
-    """The splits without training questions that are in validation or test, and validation questions that are in test.
+    """The splits without questions that a later split has, and notes on what was removed, which are logged too.
 
-    The test split is unchanged. Questions are equal by id or by words; with `near` also by nearly the same letters.
-    Notes say how many were removed. A split without remaining questions is dropped.
+    With `near`, nearly equal questions are removed as well. The test split is unchanged. A split without remaining
+    questions is dropped.
     """
     leaks = [*exact_leaks(splits), *(near_leaks(splits) if near else ())]
-    cleaned = without(splits, ((leak.split, leak.question.id) for leak in leaks))
-    notes = [
-        f"{name}: {removed} of {len(splits[split].questions)} questions of {split} are taken out: they stand in a "
-        f"later split{', or nearly so' if near else ''}."
-        for split in reversed(SPLITS)
-        if split in splits and (removed := len(splits[split].questions) - _size(cleaned, split))
-    ]
-    return cleaned, notes
+    notes = []
+    for split in reversed(SPLITS):
+        removed = {leak.question.id: leak for leak in leaks if leak.split == split}
+        if removed:
+            example = next(iter(removed.values()))
+            notes.append(
+                f"{name}: {len(removed)} of {len(splits[split].questions)} questions of {split} are taken out: they "
+                f"stand in a later split{', or nearly so' if near else ''} (for instance {example.question.text!r}, "
+                f"in {example.other_split} {example.other.text!r})."
+            )
+            log.warning("%s", notes[-1])
+    return without(splits, ((leak.split, leak.question.id) for leak in leaks)), notes
 
 
 def without(splits: Mapping[str, Split], left_out: Iterable[tuple[str, str]]) -> dict[str, Split]:
@@ -165,8 +131,49 @@ def without(splits: Mapping[str, Split], left_out: Iterable[tuple[str, str]]) ->
     }
 
 
+def overlap(name: str, leaks: Iterable[Leak]) -> list[str]:
+    """One sentence for each pair of splits with the same questions."""
+    sentences = []
+    for (split, other), pair in _by_pair(leaks).items():
+        by_id, by_text = ([leak for leak in pair if leak.criterion == criterion] for criterion in ("id", "text"))
+        example = by_id[0].question.id if by_id else by_text[0].question.text
+        sentences.append(
+            f"{name}: {_count(by_id)} question ids and {_count(by_text)} question texts stand in both {split} and "
+            f"{other} (for instance {example!r}): figures for {other} are not held out."
+        )
+    return sentences
+
+
+def overlap_with_train(name: str, split: str, questions: Sequence[Question], train: Sequence[Question]) -> list[str]:
+    """`overlap` of the training questions with those of `split`."""
+    return overlap(name, _same("train", train, split, questions))
+
+
+def describe_near(name: str, leaks: Sequence[Leak], questions: int) -> str:
+    """A sentence on near-duplicate questions of one split, which has so many `questions`."""
+    first = leaks[0]
+    return (
+        f"{name}: {_count(leaks)} of {questions} questions of {first.split} are nearly the same as one of "
+        f"{first.other_split} (for instance {first.question.text!r} and {first.other.text!r}): look at them."
+    )
+
+
+def near_overlap(name: str, splits: Mapping[str, Split], leaks: Iterable[Leak]) -> list[str]:
+    """One sentence for each pair of splits with nearly equal questions."""
+    return [describe_near(name, near, len(splits[split].questions)) for (split, _), near in _by_pair(leaks).items()]
+
+
+def describe_left_out(leaks: Sequence[Leak], questions: int, file: str) -> str:
+    """A sentence on questions of a split that are left out because they were trained on."""
+    near = ", or nearly so" if any(leak.criterion == "near" for leak in leaks) else ""
+    return (
+        f"{_count(leaks)} of {questions} {leaks[0].split} questions are left out, because they are training questions "
+        f"by id or text{near}; {file} lists them (for instance {leaks[0].question.text!r})."
+    )
+
+
 def write_leaks(path: Path, records: Iterable[Mapping[str, object]]) -> None:
-    """Write records of leaks as JSON lines, one each. Raises OSError."""
+    """Write records of leaks as JSON lines. Raises OSError."""
     write_lines(path, (json.dumps(record, ensure_ascii=False) for record in records))
 
 
@@ -184,11 +191,6 @@ def read_left_out(path: Path) -> set[tuple[str, str]]:
     return left_out
 
 
-def words(text: str) -> str:
-    """The words of a text, case-folded and without punctuation and accents."""
-    return " ".join(_WORD.findall(folded(text)))
-
-
 def fingerprint(document: Document) -> bytes:
     """MD5 (16 bytes) of title and text as one string; the id does not count."""
     return hashlib.md5(document.contents.encode("utf-8", "surrogatepass"), usedforsecurity=False).digest()
@@ -202,41 +204,51 @@ def unique(documents: Iterable[Document]) -> tuple[Document, ...]:
     return tuple(by_fingerprint.values())
 
 
-def _same(split: str, questions: Sequence[Question], other_split: str, earlier: Sequence[Question]) -> list[Leak]:
-    ids, texts = {match.id: match for match in earlier}, {words(match.in_context): match for match in earlier}
-    same: list[Leak] = []
+def _same(split: str, questions: Sequence[Question], other: str, others: Sequence[Question]) -> Iterator[Leak]:
+    ids = {question.id: question for question in others}
+    texts = {same_form(question.in_context): question for question in others}
+    texts.pop("", None)
     for question in questions:
         if question.id in ids:
-            same.append(Leak("id", 1.0, split, question, other_split, ids[question.id]))
-        elif (match := texts.get(words(question.in_context))) is not None:
-            same.append(Leak("words", 1.0, split, question, other_split, match))
-    return same
+            yield Leak("id", 1.0, split, question, other, ids[question.id])
+        elif (match := texts.get(same_form(question.in_context))) is not None:
+            yield Leak("text", 1.0, split, question, other, match)
+
+
+def _near(split: str, questions: Sequence[Question], other: str, others: Sequence[Question]) -> Iterator[Leak]:
+    """The pairs by the text of `others`, the nearest first within a block; every pair is compared."""
+    from rapidfuzz.fuzz import ratio
+    from rapidfuzz.process import cdist
+
+    same = {leak.question.id for leak in _same(split, questions, other, others)}
+    left, right = [question for question in questions if question.id not in same], list(others)
+    forms = [same_form(question.in_context) for question in right]
+    in_order = [" ".join(sorted(form.split())) for form in forms]
+    for block in in_batches(left, _AT_ONCE):
+        of_block = [same_form(question.in_context) for question in block]
+        plain = cdist(of_block, forms, scorer=ratio, score_cutoff=NEAR, dtype=np.float32)
+        ordered = cdist(
+            [" ".join(sorted(form.split())) for form in of_block],
+            in_order,
+            scorer=ratio,
+            score_cutoff=NEAR,
+            dtype=np.float32,
+        )
+        scores = np.maximum(plain, ordered)
+        for row, column in zip(*np.nonzero(scores), strict=True):
+            yield Leak("near", float(scores[row, column]) / 100, split, block[row], other, right[column])
 
 
 def _pairs(splits: Mapping[str, Split]) -> list[tuple[str, str]]:
     return list(combinations([name for name in SPLITS if name in splits], 2))
 
 
-def _by_pair(leaks: Iterable[Leak]) -> list[tuple[tuple[str, str], list[Leak]]]:
+def _by_pair(leaks: Iterable[Leak]) -> dict[tuple[str, str], list[Leak]]:
     by_pair: dict[tuple[str, str], list[Leak]] = {}
     for leak in leaks:
         by_pair.setdefault((leak.split, leak.other_split), []).append(leak)
-    return list(by_pair.items())
+    return by_pair
 
 
-def _ids(leaks: Iterable[Leak]) -> int:
+def _count(leaks: Iterable[Leak]) -> int:
     return len({leak.question.id for leak in leaks})
-
-
-def _distinct(leaks: Iterable[Leak], criterion: Criterion) -> int:
-    return len({leak.question.id for leak in leaks if leak.criterion == criterion})
-
-
-def _example(leaks: Iterable[Leak]) -> str:
-    """The id of a question, if an id is shared, else the text of one."""
-    leak = min(leaks, key=lambda leak: leak.criterion)
-    return leak.question.id if leak.criterion == "id" else leak.question.text
-
-
-def _size(splits: Mapping[str, Split], name: str) -> int:
-    return len(splits[name].questions) if name in splits else 0

@@ -6,206 +6,127 @@ with all judgements, in the latest of its splits (train < validation < test): a 
 trained on because it is in another's training split. Corpora are read document by document.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict
 
 from ..errors import DataError
-from ..storage import write_lines
 from .beir import (
     beir_folder,
-    corpus_file,
-    document_line,
+    documents_of,
     load_beir,
     name_and_licence,
     new_beir_folder,
-    question_records,
-    read_corpus,
-    to_json,
+    questions_of,
+    write_documents,
     write_meta,
-    write_qrels,
+    write_questions,
 )
-from .jsonl import identifier_of
 from .leakage import fingerprint
-from .types import SPLITS, Question, Split
+from .types import SPLITS, AllDocuments, Document, Question, Split
+
+Key = tuple[str, str]
+"""(source, document id)."""
 
 
-@dataclass(frozen=True, slots=True)
-class MergeSource:
-    """A folder, and the prefix of its document ids."""
+class _Questions:
+    """The merged questions, their splits, records, and judgements: question → (source, document) → grade."""
 
-    name: str
-    folder: Path
+    def __init__(self, folders: Mapping[str, Path]) -> None:
+        """Read the questions of every source. Raises DataError for questions that cannot be merged."""
+        self.by_id: dict[str, Question] = {}
+        self.records: dict[str, dict[str, object]] = {}
+        self.splits: dict[str, str] = {}
+        self.judged: dict[str, dict[Key, int]] = {}
+        levels: dict[int, str] = {}
+        for source, folder in folders.items():
+            dataset = load_beir(folder, documents=AllDocuments())
+            levels[dataset.relevance_level] = source
+            records = {question.id: record for question, record in questions_of(folder)} if dataset.splits else {}
+            for name, split in dataset.splits.items():
+                for question in split.questions:
+                    if dataset.ignore_identical_ids or question.excluded:
+                        raise DataError(
+                            f"{folder}: its questions leave out documents by their ids, and merged documents bear "
+                            "other ids. Take the questions of other sources, with --questions."
+                        )
+                    if self.by_id.setdefault(question.id, question) != question:
+                        raise DataError(
+                            f"question {question.id!r} of {source} is {question.text!r}, and in an earlier source "
+                            f"{self.by_id[question.id].text!r}. Rename one, or take one source, with --questions."
+                        )
+                    self.records.setdefault(question.id, records[question.id])
+                    self.splits[question.id] = max(self.splits.get(question.id, name), name, key=SPLITS.index)
+                    grades = {(source, document): grade for document, grade in split.qrels[question.id].items()}
+                    self.judged.setdefault(question.id, {}).update(grades)
+        if len(levels) > 1:
+            raise DataError(
+                f"the sources have different relevance levels ({levels}), so one grade would mean two things. Take "
+                "the questions of sources with one level, with --questions."
+            )
+        self.level = next(iter(levels), 1)
+
+    def split(self, name: str, new_ids: Mapping[Key, str]) -> Split:
+        """A split, judged with the ids of the merged documents; of several grades the highest counts."""
+        questions = [question for identifier, question in self.by_id.items() if self.splits[identifier] == name]
+        qrels: dict[str, dict[str, int]] = {question.id: {} for question in questions}
+        for question, grades in qrels.items():
+            for key, grade in self.judged[question].items():
+                if key in new_ids:
+                    grades[new_ids[key]] = max(grade, grades.get(new_ids[key], grade))
+        return Split(questions, qrels)
 
 
-class MergedMeta(TypedDict):
-    """meta.json of a merged folder; `sources` counts documents and duplicates."""
+def merge(sources: Mapping[str, Path], target: Path, question_sources: Sequence[str] | None = None) -> list[str]:
+    """Write the folder `target`; return a report.
 
-    name: str
-    licence: str
-    made_from: dict[str, str]
-    sources: dict[str, dict[str, int]]
-    questions: dict[str, int]
-    relevance_level: int
-    notes: list[str]
-
-
-@dataclass
-class _MergedQuestion:
-    """A question with the judgements of all sources: (source, document) → grade."""
-
-    question: Question
-    record: dict[str, object]
-    split: str
-    judged: dict[tuple[str, str], int] = field(default_factory=dict)
-
-
-def merge(sources: Sequence[MergeSource], target: Path, question_sources: Sequence[str] | None = None) -> MergedMeta:
-    """Write the folder `target` and return its meta.json.
-
-    `question_sources` names the sources whose questions are used; None uses every folder with qrels. Without any, the
-    new folder is a corpus without questions. Raises DataError for invalid source names, for an unusable folder or
-    question, for a named source without questions, and if `target` exists; StorageError if the files cannot be written.
+    `sources` is by the prefix of document ids. `question_sources` names those whose questions are used; None uses every
+    folder with qrels. Without any, the new folder is a corpus without questions. Raises DataError for invalid source
+    names, for an unusable folder or question, for a named source without questions, and if `target` exists.
     """
-    _refuse_names(sources, question_sources)
-    folders = {source.name: beir_folder(source.folder) for source in sources}
+    if len(sources) < 2 or any(not name or set(name) & set("/\t\r\n ") for name in sources):
+        raise DataError(
+            f"the sources are {', '.join(map(repr, sources)) or 'none'}; expected two or more different names without "
+            "slash or space, each with its folder: wiki=FOLDER qa=FOLDER."
+        )
+    if unknown := [name for name in question_sources or () if name not in sources]:
+        raise DataError(f"--questions names {unknown[0]!r}; the sources are {', '.join(map(repr, sources))}.")
+    folders = {source: beir_folder(folder) for source, folder in sources.items()}
+    asked = question_sources or [source for source, path in folders.items() if (path / "qrels").is_dir()]
+    questions = _Questions({source: folders[source] for source in asked})
+    if question_sources is not None and not questions.by_id:
+        raise DataError(f"the sources {', '.join(question_sources)} have no questions. Take those of others.")
+    judged = {key for grades in questions.judged.values() for key in grades}
+    new_ids: dict[Key, str] = {}
+    kept, repeated = Counter[str](), Counter[str]()
+
+    def documents() -> Iterator[Document]:
+        first: dict[bytes, str] = {}
+        for source, folder in folders.items():
+            for document in documents_of(folder):
+                digest, merged_id = fingerprint(document), f"{source}/{document.id}"
+                new = digest not in first
+                (kept if new else repeated)[source] += 1
+                merged_id = first.setdefault(digest, merged_id)
+                if (source, document.id) in judged:
+                    new_ids[source, document.id] = merged_id
+                if new:
+                    yield replace(document, id=merged_id)
+
     with new_beir_folder(target) as folder:
-        with_qrels = [
-            source for source, path in folders.items() if question_sources is None and (path / "qrels").is_dir()
-        ]
-        merged, notes, level = _questions({source: folders[source] for source in question_sources or with_qrels})
-        fingerprints = _fingerprints(folders, {key for entry in merged.values() for key in entry.judged})
-        merged_ids = dict.fromkeys(fingerprints.values(), "")
-        counts = {source: {"documents": 0, "duplicates": 0} for source in folders}
-        write_lines(folder / "corpus.jsonl", _corpus_lines(folders, merged_ids, counts))
-        if merged:
-            write_lines(folder / "queries.jsonl", (to_json(entry.record) for entry in merged.values()))
-        splits = {
-            split: judgements
-            for split in SPLITS
-            if (judgements := _split(merged, split, fingerprints, merged_ids)).qrels
-        }
-        write_qrels(folder, splits)
-        if not splits:
-            (folder / "qrels").rmdir()
+        write_documents(folder, documents())
+        splits = {name: split for name in SPLITS if (split := questions.split(name, new_ids)).questions}
+        write_questions(folder, splits, questions.records)
         licences = {source: name_and_licence(path)[1] for source, path in folders.items()}
-        meta: MergedMeta = {
+        meta = {
             "name": target.name,
             "licence": "; ".join(f"{source}: {licence or 'not stated'}" for source, licence in licences.items()),
             "made_from": {source: str(path) for source, path in folders.items()},
-            "sources": counts,
-            "questions": {name: len(split.qrels) for name, split in splits.items()},
-            "relevance_level": level,
-            "notes": notes,
         }
-        write_meta(folder, meta)
-    return meta
-
-
-def summary(meta: MergedMeta) -> list[str]:
-    """Report on a merged folder: a line per source, then totals and notes."""
-    lines = [
-        f"{source}: {count['documents']} documents, {count['duplicates']} that stood before left out"
-        for source, count in meta["sources"].items()
+        write_meta(folder, {**meta, "relevance_level": questions.level})
+    counts = ", ".join(f"{len(split.questions)} {name}" for name, split in splits.items()) or "none"
+    return [
+        *(f"{name}: {kept[name]} documents, {repeated[name]} that stood before left out" for name in folders),
+        f"{target.name}: {kept.total()} documents; questions: {counts}",
     ]
-    total = sum(count["documents"] for count in meta["sources"].values())
-    questions = ", ".join(f"{count} {split}" for split, count in meta["questions"].items()) or "none"
-    return [*lines, f"{meta['name']}: {total} documents; questions: {questions}", *meta["notes"]]
-
-
-def _refuse_names(sources: Sequence[MergeSource], question_sources: Sequence[str] | None) -> None:
-    names = [source.name for source in sources]
-    invalid = [name for name in names if not name or set(name) & set("/\t\r\n ")]
-    if invalid or len(set(names)) < len(names) or len(names) < 2:
-        raise DataError(
-            f"the sources are {', '.join(map(repr, names)) or 'none'}; expected two or more different names without "
-            "slash or space, each with its folder: wiki=FOLDER qa=FOLDER."
-        )
-    unknown = [name for name in question_sources or () if name not in names]
-    if unknown:
-        raise DataError(f"questions of {unknown[0]!r} are wanted; the sources are {', '.join(map(repr, names))}.")
-
-
-def _questions(folders: Mapping[str, Path]) -> tuple[dict[str, _MergedQuestion], list[str], int]:
-    """The merged questions by id, notes, and the relevance level that all folders share."""
-    merged: dict[str, _MergedQuestion] = {}
-    notes: list[str] = []
-    levels: dict[int, str] = {}
-    for source, folder in folders.items():
-        dataset = load_beir(folder, documents={document.id for _, document in read_corpus(corpus_file(folder))})
-        if not dataset.splits:
-            continue
-        excluding = (question.excluded for split in dataset.splits.values() for question in split.questions)
-        if dataset.ignore_identical_ids or any(excluding):
-            raise DataError(
-                f"{folder}: its questions leave out documents by their ids (ignore_identical_ids, excluded_ids), and "
-                "merged documents bear other ids. Take the questions of other sources, with --questions."
-            )
-        levels[dataset.relevance_level] = source
-        # a record may have further fields, such as answers
-        records = {identifier_of(record, path, number): record for path, number, record in question_records(folder)}
-        for name, split in dataset.splits.items():
-            for question in split.questions:
-                entry = merged.setdefault(question.id, _MergedQuestion(question, records[question.id], name))
-                if entry.question != question:
-                    raise DataError(
-                        f"question {question.id!r} of {source} reads {question.text!r}, and in an earlier source "
-                        f"{entry.question.text!r}. Rename one, or take the questions of one source, with --questions."
-                    )
-                entry.split = max(entry.split, name, key=SPLITS.index)
-                entry.judged |= {(source, document): grade for document, grade in split.qrels[question.id].items()}
-        notes += dataset.notes
-    if folders and not merged:
-        raise DataError(f"the sources {', '.join(folders)} have no questions. Take those of others, with --questions.")
-    if len(levels) > 1:
-        described = " and ".join(f"{level} in {source}" for level, source in sorted(levels.items()))
-        raise DataError(
-            f"the sources have different relevance levels ({described}), so one grade would mean two things. Take the "
-            "questions of sources with one level, with --questions."
-        )
-    return merged, notes, next(iter(levels), 1)
-
-
-def _fingerprints(folders: Mapping[str, Path], judged: set[tuple[str, str]]) -> dict[tuple[str, str], bytes]:
-    """(source, document) → MD5 of each judged document."""
-    fingerprints: dict[tuple[str, str], bytes] = {}
-    for source in dict.fromkeys(source for source, _ in sorted(judged)):
-        for _, document in read_corpus(corpus_file(folders[source])):
-            if (source, document.id) in judged:
-                fingerprints[source, document.id] = fingerprint(document)
-    return fingerprints
-
-
-def _corpus_lines(
-    folders: Mapping[str, Path], merged_ids: dict[bytes, str], counts: dict[str, dict[str, int]]
-) -> Iterator[str]:
-    """Yield the lines of the merged corpus; sets `counts`, and the new ids of the fingerprints in `merged_ids`."""
-    digests: set[bytes] = set()
-    for source, folder in folders.items():
-        for _, document in read_corpus(corpus_file(folder)):
-            digest = fingerprint(document)
-            counts[source]["duplicates" if digest in digests else "documents"] += 1
-            if digest in digests:
-                continue
-            digests.add(digest)
-            merged_document = replace(document, id=f"{source}/{document.id}")
-            if digest in merged_ids:
-                merged_ids[digest] = merged_document.id
-            yield document_line(merged_document)
-
-
-def _split(
-    merged: Mapping[str, _MergedQuestion],
-    split: str,
-    fingerprints: Mapping[tuple[str, str], bytes],
-    merged_ids: Mapping[bytes, str],
-) -> Split:
-    questions = [entry for entry in merged.values() if entry.split == split]
-    qrels: dict[str, dict[str, int]] = {}
-    for entry in questions:
-        grades = qrels.setdefault(entry.question.id, {})
-        for key, grade in ((key, grade) for key, grade in entry.judged.items() if key in fingerprints):
-            document = merged_ids[fingerprints[key]]
-            grades[document] = max(grade, grades.get(document, grade))
-    return Split([entry.question for entry in questions], qrels)

@@ -11,37 +11,34 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
-from .benchmark import Benchmark, splits_of
-from .rows import FETCH, document_id, parquet_shards, read_rows
+from .benchmark import Benchmark
+from .judgements import splits_of
+from .rows import document_id, parquet_shards, read_rows
 from .types import SPLITS, Document, Question
 
 PARTS = (
     "covidqa", "cuad", "delucionqa", "emanual", "expertqa", "finqa", "hagrid", "hotpotqa", "msmarco", "pubmedqa",
     "tatqa", "techqa",
 )  # fmt: skip
-LICENCE = (
-    "RAGBench, CC BY 4.0 (https://huggingface.co/datasets/rungalileo/ragbench). Cite: Friel R, Belyi M, Sanyal A. "
-    "RAGBench: Explainable Benchmark for Retrieval-Augmented Generation Systems. arXiv:2407.11005, 2024."
-)
-
-_COLUMNS = ("id", "question", "documents")
-_EXPECTED = "rows of RAGBench in Parquet"
 
 
-def open_ragbench(path: str | Path, parts: Sequence[str] | None = None) -> Benchmark:
-    """Read the questions of a folder PART/{train,validation,test}-*.parquet; documents are read on demand.
+def part_of(question_id: str) -> str:
+    """The RAGBench part of a question id."""
+    return question_id.partition("/")[0]
 
-    `parts` None requires all twelve. A part must have test rows; missing train or validation rows are reported in the
-    notes. Raises DataError for an unknown or missing part, a missing shard, and tables that are not of RAGBench.
+
+def open_ragbench(folder: Path, parts: Sequence[str] | None = None) -> Benchmark:
+    """Read the questions of a folder PART/{train,validation,test}-*.parquet; `parts` None requires all twelve.
+
+    A part must have test rows; missing train or validation rows are noted. Raises DataError for a missing part.
     """
-    folder = Path(path).expanduser()
-    files = _files(folder, parts)
-    notes = [
-        f"ragbench/{part}: no {split} rows in {folder}."
-        for part, by_split in files.items()
-        for split in SPLITS
-        if split not in by_split
-    ]
+    files = {part: {split: parquet_shards(folder / part, split) for split in SPLITS} for part in parts or PARTS}
+    if lacking := [part for part, by_split in files.items() if not by_split["test"]]:
+        raise DataError(
+            f"{folder} lacks the test rows of the RAGBench parts {', '.join(lacking)}. Fetch them, or say which to use "
+            f"with --subset, of {', '.join(PARTS)}."
+        )
+    notes = [f"ragbench/{part}: no {split} rows." for part in files for split in SPLITS if not files[part][split]]
     questions: dict[str, Question] = {}
     ids: dict[tuple[str, str], str] = {}
     qrels: dict[str, dict[str, dict[str, int]]] = {split: {} for split in SPLITS}
@@ -61,49 +58,23 @@ def open_ragbench(path: str | Path, parts: Sequence[str] | None = None) -> Bench
     if repeated:
         notes.append(f"ragbench: {repeated} of {rows} rows repeat a question of their part and split and are joined.")
     name = "ragbench" if len(files) == len(PARTS) else f"ragbench[{','.join(files)}]"
-    return Benchmark(
-        name=name,
-        documents=lambda: _documents(files),
-        splits=splits_of(name, questions, qrels, notes),
-        about={"kind": "ragbench", "parts": list(files)},
-        notes=tuple(notes),
-        licence=LICENCE,
-    )
+    return Benchmark(name, lambda: _documents(files), splits_of(name, questions, qrels, notes), notes=notes)
 
 
-def part_of(question_id: str) -> str:
-    """The RAGBench part of a question id."""
-    return question_id.partition("/")[0]
+_Files = dict[str, dict[str, list[Path]]]
+"""Part → split → files."""
 
 
-def _files(folder: Path, parts: Sequence[str] | None) -> dict[str, dict[str, list[Path]]]:
-    """Part → split → files."""
-    if not folder.is_dir():
-        raise DataError(f"{folder} is no folder; expected one with a folder for each part of RAGBench. {FETCH}")
-    requested = list(dict.fromkeys(parts)) if parts is not None else list(PARTS)
-    files = {
-        part: {split: shards for split in SPLITS if (shards := parquet_shards(folder / part, split))}
-        for part in requested
-    }
-    if lacking := [part for part, by_split in files.items() if "test" not in by_split]:
-        available = ", ".join(part for part in PARTS if (folder / part).is_dir()) or "none"
-        raise DataError(
-            f"{folder} lacks the test rows of the RAGBench parts {', '.join(lacking)}; it has {available}. Fetch "
-            f"them (querylect data get ragbench), or say which to use: dataset.parts=[…], of {', '.join(PARTS)}."
-        )
-    return files
-
-
-def _rows(files: dict[str, dict[str, list[Path]]]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _rows(files: _Files) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Part, split and row, in the order of parts, splits and rows."""
     for part, by_split in files.items():
         for split, paths in by_split.items():
             for path in paths:
-                for _, row in read_rows(path, _COLUMNS, _EXPECTED):
+                for _, row in read_rows(path, ("id", "question", "documents")):
                     yield part, split, row
 
 
-def _documents(files: dict[str, dict[str, list[Path]]]) -> Iterator[Document]:
+def _documents(files: _Files) -> Iterator[Document]:
     ids: set[str] = set()
     for _, _, row in _rows(files):
         for text in row["documents"]:

@@ -59,7 +59,7 @@ def questions_settings(config: EnvironmentConfig) -> EnvironmentConfig:
     settings = config.question_index
     assert settings is not None, "the settings of qb-rag name its question index"
     changes = {
-        "dataset": DatasetConfig(kind="beir", path=settings.folder),
+        "dataset": DatasetConfig(path=settings.folder),
         **dict.fromkeys(("hybrid", "question_index", "remote", "rerank", "recipe")),
         **{name: getattr(settings, name) for name in ("retriever", "index", "model")},
     }

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..configs.schema import EnvironmentConfig, QuestionsConfig
-from ..data.beir import document_line, new_beir_folder, question_line, write_meta, write_qrels
+from ..data.beir import new_beir_folder, write_documents, write_meta, write_questions
 from ..data.load import load_dataset
 from ..data.sampling import draw
 from ..data.types import Document, Question, Split
@@ -22,7 +22,6 @@ from ..envs.retrievers.question_index import QuestionIndex, open_question_index,
 from ..errors import DataError
 from ..llms.structured import FormPrompt
 from ..logs import Progress
-from ..storage import write_lines
 from .asking import QuestionModels, open_models, refuse_missing
 from .prompts import OneQuestion, excerpt, prompt, versions
 
@@ -76,9 +75,8 @@ def write_test_set(
     if not questions:
         raise DataError(f"no question is left ({counts}). Ask another model (questions.writer.model).")
     with new_beir_folder(target) as folder:
-        write_lines(folder / "corpus.jsonl", map(document_line, dataset.corpus))
-        write_lines(folder / "queries.jsonl", map(question_line, questions))
-        write_qrels(folder, {"test": Split(questions, qrels)})
+        write_documents(folder, dataset.corpus)
+        write_questions(folder, {"test": Split(questions, qrels)})
         meta = {"name": target.name, "licence": dataset.licence, "made_from": str(index.path), **models.identity}
         index_hash = {"question_index": index.description.hash}
         write_meta(folder, {**meta, **index_hash, "prompts": versions([kind, "judge"]), "counts": counts})

@@ -19,10 +19,9 @@ from ..data.beir import (
     load_beir,
     name_and_licence,
     new_beir_folder,
-    question_line,
     refuse_existing,
     write_meta,
-    write_qrels,
+    write_questions,
 )
 from ..data.documents.corpus import documents_of_passages
 from ..data.documents.passages import word_count
@@ -91,7 +90,7 @@ def write_training_set(
     """
     target = target.expanduser()
     refuse_existing(target)
-    env = env.model_copy(update={"dataset": DatasetConfig(kind="beir", path=str(corpus))})
+    env = env.model_copy(update={"dataset": DatasetConfig(path=str(corpus))})
     by_id = {document.id: document for document in load_dataset(env.dataset).corpus}
     users = load_beir(test, ["test"], by_id) if test is not None else None
     passages, usable = _divided(corpus, Environment.open(env), by_id, synthetic, users)
@@ -133,13 +132,11 @@ def write_training_set(
     }
     with new_beir_folder(target) as folder:
         link_corpus(corpus, folder)
-        rows = [row for split in splits.values() for row in split.questions]
         origins = {
             name: {"style": question.style, "written_for": [passage.id for passage in question.passages]}
             for name, question in by_question.items()
         }
-        write_lines(folder / "queries.jsonl", [question_line(row, origins.get(row.id)) for row in rows])
-        write_qrels(folder, splits)
+        write_questions(folder, splits, origins)
         write_lines(folder / QUALITY, [json.dumps(quality, indent=1)])
         if leaks:
             write_leaks(folder / LEAKS, (leak.record() for leak in leaks))

@@ -4,10 +4,12 @@
 documents is one passage.
 """
 
+import json
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,24 +18,24 @@ from ...logs import Progress
 from ...storage import data_sha256, write_lines
 from ..beir import (
     corpus_file,
-    document_line,
+    documents_of,
     name_and_licence,
     new_beir_folder,
-    no_document,
-    read_corpus,
     refuse_existing,
-    to_json,
+    write_documents,
     write_meta,
 )
 from ..jsonl import identifier_of, read_records, text_of
 from ..leakage import fingerprint
 from ..types import Document
-from .formats import SourceDocument, UnreadableDocumentError, is_readable, read_documents
 from .passages import OVERLAP, WORDS, passages_of, word_count
+from .readers import SourceDocument, UnreadableDocumentError, is_readable, read_documents
 
 log = logging.getLogger(__name__)
 
 PASSAGES = "passages.jsonl"
+_SAME_TITLE = 5
+"""Least documents with one title, and at least every tenth, that are worth a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,33 +73,29 @@ def write_corpus(
     """Write the documents of a file or folder as the new BEIR folder `target`, a corpus without questions.
 
     Files without readable text are skipped: each is logged with the reason, and listed in meta.json. Raises DataError
-    if `source` does not exist or holds no readable document, if the library for one of its formats is missing, or if
-    `target` exists; StorageError if the files cannot be written.
+    if `source` does not exist or holds no readable document, or if `target` exists; MissingPackageError without the
+    library for one of its formats.
     """
     source, target = source.expanduser(), target.expanduser()
     if overlap * 2 >= words:
-        message = f"passages of {words} words cannot repeat {overlap} of them; give less than half."
-        raise DataError(message)
+        raise DataError(f"passages of {words} words cannot repeat {overlap} of them; give less than half.")
+    refuse_existing(target)
     if (beir := _beir_corpus(source)) is not None:
         name, licence = name_and_licence(beir.parent)
-        with new_beir_folder(target) as folder:
-            alone = ((document.id, [document]) for _, document in read_corpus(beir))
-            summary = _write_passages(folder, source, alone, distinct=False)
-            return _describe(folder, source, summary, {"name": name, "licence": licence})
-    refuse_existing(target)
+        alone = ((document.id, [document]) for document in documents_of(beir.parent))
+        return _write(source, target, alone, {"name": name, "licence": licence})
     files, other_files = _files(source)
     documents, skipped = _read(files, progress)
     if not documents:
+        example = next((f" (for instance {name}: {reason})" for name, reason in skipped.items()), "")
         raise DataError(
-            f"{source} holds no readable document: {len(skipped)} of {len(files)} files were skipped{_first(skipped)}. "
+            f"{source} holds no readable document: {len(skipped)} of {len(files)} files were skipped{example}. "
             "Give Markdown, text, HTML, PDF or JSONL files."
         )
+    _warn_of_titles(documents)
     cut = ((document.id, passages_of(document, words, overlap)) for document in documents)
-    with new_beir_folder(target) as folder:
-        counts = _write_passages(folder, source, cut, distinct=True)
-        name = source.resolve().stem if source.is_file() else source.resolve().name
-        summary = replace(counts, skipped=skipped, other_files=other_files)
-        return _describe(folder, source, summary, {"name": name, "words": words, "overlap": overlap})
+    meta = {"name": (source.stem if source.is_file() else source.resolve().name), "words": words, "overlap": overlap}
+    return _write(source, target, cut, meta, skipped, other_files)
 
 
 def documents_of_passages(folder: Path) -> dict[str, str]:
@@ -128,19 +126,16 @@ def _beir_corpus(source: Path) -> Path | None:
 def _files(source: Path) -> tuple[dict[str, Path], int]:
     """The files to read by name, in order of their names, and how many others there are. Hidden ones are neither."""
     if source.is_file():
-        if not is_readable(source):
-            message = f"{source} is no Markdown, text, HTML, PDF or JSONL file (.md, .txt, .html, .pdf, .jsonl)."
-            raise DataError(message)
-        return {source.name: source}, 0
-    if not source.is_dir():
-        raise DataError(f"{source} does not exist; expected a file or folder of documents. Check the path.")
-    paths = {path.relative_to(source): path for path in sorted(source.rglob("*")) if path.is_file()}
-    visible = {
-        name.as_posix(): path for name, path in paths.items() if not any(part.startswith(".") for part in name.parts)
-    }
+        paths = {source.name: source}
+    else:
+        paths = {path.relative_to(source).as_posix(): path for path in sorted(source.rglob("*")) if path.is_file()}
+    visible = {name: path for name, path in paths.items() if not re.search(r"(^|/)\.", name)}
     files = {name: path for name, path in visible.items() if is_readable(path)}
     if not files:
-        raise DataError(f"{source} holds no Markdown, text, HTML, PDF or JSONL file ({len(visible)} of other formats).")
+        raise DataError(
+            f"{source} is or holds no Markdown, text, HTML, PDF or JSONL file (.md, .txt, .html, .pdf, .jsonl); "
+            f"{len(visible)} are of other formats. Check the path."
+        )
     return files, len(visible) - len(files)
 
 
@@ -151,68 +146,66 @@ def _read(files: Mapping[str, Path], progress: Progress | None) -> tuple[list[So
     for number, (name, path) in enumerate(files.items(), start=1):
         printable = name.encode("utf-8", "replace").decode()
         try:
-            documents += _read_one(printable, name, path)
+            if printable != name:
+                raise UnreadableDocumentError("its name is not UTF-8; rename it")
+            documents += read_documents(path, name)
         except UnreadableDocumentError as error:
             skipped[printable] = str(error)
-            log.warning("%s is skipped: %s", path, error)
+            log.warning("%s is skipped: %s", printable, error)
         if progress is not None:
             progress(number, len(files))
     return documents, skipped
 
 
-def _read_one(printable: str, name: str, path: Path) -> Sequence[SourceDocument]:
-    if printable != name:
-        raise UnreadableDocumentError("its name is not UTF-8; rename it")
-    # no tab or line break in an id, and no space, which the qrel files of other programs do not take
-    return read_documents(path, re.sub(r"[\s%]", lambda character: quote(character[0]), name))
+def _warn_of_titles(documents: Sequence[SourceDocument]) -> None:
+    ((title, count),) = Counter(document.title for document in documents).most_common(1)
+    if count >= max(_SAME_TITLE, len(documents) / 10):
+        log.warning(
+            "%d of %d documents have the title %r, which tells them not apart: look at where the files state it.",
+            count,
+            len(documents),
+            title,
+        )
 
 
-def _write_passages(
-    folder: Path, source: Path, documents: Iterable[tuple[str, Iterable[Document]]], distinct: bool
+def _write(
+    source: Path,
+    target: Path,
+    documents: Iterable[tuple[str, Iterable[Document]]],
+    meta: Mapping[str, object],
+    skipped: Mapping[str, str] | None = None,
+    other_files: int = 0,
 ) -> CorpusSummary:
-    """Write corpus and `PASSAGES`; `distinct` leaves out passages with the title and text of an earlier one."""
-    ids: set[str] = set()
+    """Write corpus and `PASSAGES`; of files (not of a corpus, `skipped` None), each passage once."""
     fingerprints: set[bytes] = set()
     of_passages: list[str] = []
-    words = count = 0
+    words = count = repeated = 0
 
-    def lines() -> Iterator[str]:
-        nonlocal words, count
-        for document, passages in documents:
+    def passages() -> Iterator[Document]:
+        nonlocal words, count, repeated
+        for document, parts in documents:
             count += 1
-            for passage in passages:
-                _refuse_id(passage.id, ids, source)
-                ids.add(passage.id)
+            for passage in parts:
                 digest = fingerprint(passage)
-                if distinct and digest in fingerprints:
+                if skipped is not None and digest in fingerprints:
+                    repeated += 1
                     continue
                 fingerprints.add(digest)
                 words += word_count(passage.text)
-                of_passages.append(to_json({"_id": passage.id, "document": document}))
-                yield document_line(passage)
+                # no white space in an id, which the qrel files of other programs do not take
+                name = passage.id if skipped is None else _quoted(passage.id)
+                of_passages.append(json.dumps({"_id": name, "document": document}, ensure_ascii=False))
+                yield Document(name, passage.title, passage.text)
 
-    write_lines(folder / "corpus.jsonl", lines())
-    if not of_passages:
-        raise no_document(source)
-    write_lines(folder / PASSAGES, of_passages)
-    (folder / "qrels").rmdir()
-    return CorpusSummary(count, len(of_passages), len(ids) - len(of_passages), round(words / len(of_passages)))
-
-
-def _refuse_id(identifier: str, ids: set[str], source: Path) -> None:
-    if identifier in ids:
-        message = f"{source}: two passages have the id {identifier!r}; ids must be unique. Rename one."
-        raise DataError(message)
-    if any(character in identifier for character in "\t\r\n"):
-        message = f"{source}: the id {identifier!r} holds a tab or a line break. Rename it."
-        raise DataError(message)
-
-
-def _describe(folder: Path, source: Path, summary: CorpusSummary, more: Mapping[str, object]) -> CorpusSummary:
-    origin = {"made_from": str(source), "source_digest": source_digest(source), "summary": asdict(summary)}
-    write_meta(folder, {**more, **origin})
+    with new_beir_folder(target) as folder:
+        write_documents(folder, passages())
+        write_lines(folder / PASSAGES, of_passages)
+        mean = round(words / len(of_passages))
+        summary = CorpusSummary(count, len(of_passages), repeated, mean, skipped or {}, other_files)
+        origin = {"made_from": str(source), "source_digest": source_digest(source), "summary": asdict(summary)}
+        write_meta(folder, {**meta, **origin})
     return summary
 
 
-def _first(skipped: Mapping[str, str]) -> str:
-    return next((f" (for instance {name}: {reason})" for name, reason in skipped.items()), "")
+def _quoted(identifier: str) -> str:
+    return re.sub(r"[\s%]", lambda character: quote(character[0]), identifier)

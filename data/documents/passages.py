@@ -1,35 +1,38 @@
 """Cuts documents into passages: at headings first, then at paragraphs, sentences and words.
 
 A passage has at most a given number of words, a character of a script without spaces counting as one, and begins with
-the last sentences of the passage before it in its section. Sections of a few words are joined with the next one.
+the last sentences of the passage before it in its section. Sections of a few words are joined with their neighbours,
+under the headings that they share; the other headings stand in the text.
 """
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from itertools import takewhile
 
-from ..knowledge_bases import WORD, chunks_of
+from ...sources import optional_packages
+from ..knowledge_bases import WORD
 from ..types import Document
-from .formats import SourceDocument
-from .markdown import SEPARATOR, HeadedText
+from .readers import Section, SourceDocument
 
 WORDS, OVERLAP = 200, 30
-"""The packaged limits: words of a passage, and those of them that repeat the end of the one before."""
+"""The packaged limits: words of a passage, and those of them that may repeat the end of the one before."""
+SEPARATOR = " > "
+"""Joins the headings above a text."""
 _SHORT = 4
 """A section of fewer than 1 / `_SHORT` of a passage's words is joined with its neighbour."""
-_SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
 
 
 def passages_of(document: SourceDocument, words: int = WORDS, overlap: int = OVERLAP) -> list[Document]:
     """The passages of a document in their order, with the ids `ID#1`, `ID#2`, …
 
-    The title of a passage is that of the document and the headings above it. `overlap` must be less than
-    half of `words`.
+    The title of a passage is that of the document and the headings above it. `overlap` must be less than `words`.
     """
-    assert 0 <= overlap < words / 2, "the caller checks the settings"
+    with optional_packages("documents"):
+        from semantic_text_splitter import TextSplitter
+    splitter = TextSplitter.from_callback(word_count, words, overlap=overlap)
     titled = [
-        (SEPARATOR.join(filter(None, (document.title, section.heading))), text)
+        (SEPARATOR.join(filter(None, (document.title, *section.headings))), text)
         for section in _joined(document.sections, words)
-        for text in _packed(section.text, words, overlap)
+        for text in splitter.chunks(section.text)
     ]
     return [Document(f"{document.id}#{number}", title, text) for number, (title, text) in enumerate(titled, start=1)]
 
@@ -39,55 +42,23 @@ def word_count(text: str) -> int:
     return sum(1 for _ in WORD.finditer(text))
 
 
-def _joined(sections: Iterable[HeadedText], words: int) -> list[HeadedText]:
-    joined: list[HeadedText] = []
+def _joined(sections: Sequence[Section], words: int) -> list[Section]:
+    joined: list[list[Section]] = []
     for section in sections:
-        counts = [word_count(part.text) for part in (*joined[-1:], section)]
-        if joined and min(counts) < words // _SHORT and sum(counts) <= words:
-            previous = joined.pop()
-            inner = section.heading.rpartition(SEPARATOR)[2]
-            text = "\n\n".join(filter(None, (previous.text.strip(), inner, section.text.strip())))
-            joined.append(HeadedText(previous.heading, text))
+        before = _together(joined[-1]) if joined else Section((), "")
+        smaller = min(word_count(before.text), word_count(section.text))
+        if joined and smaller < words // _SHORT and word_count(_together([*joined[-1], section]).text) <= words:
+            joined[-1].append(section)
         else:
-            joined.append(section)
-    return joined
+            joined.append([section])
+    return list(map(_together, joined))
 
 
-def _packed(text: str, words: int, overlap: int) -> Iterator[str]:
-    """The text in passages of at most `words` words, as few as its paragraphs allow."""
-    passage, size, fresh = "", 0, False
-    for separator, unit in _units(text, words - overlap):
-        count = word_count(unit)
-        if fresh and size + count > words:
-            yield passage
-            passage = _tail(passage, overlap)
-            size, separator = word_count(passage), " "
-        passage, size, fresh = f"{passage}{separator if passage else ''}{unit}", size + count, True
-    if fresh:
-        yield passage
-
-
-def _units(text: str, longest: int) -> Iterator[tuple[str, str]]:
-    """(what separates it from the one before, text) of the pieces that are not cut any further."""
-    for paragraph in re.split(r"\n\s*\n", text.strip()):
-        separator = "\n\n"
-        for sentence in [paragraph] if word_count(paragraph) <= longest else _sentences(paragraph):
-            for part in chunks_of(sentence, longest + 1):
-                if part.strip():
-                    yield separator, part.strip()
-                    separator = " "
-
-
-def _tail(text: str, overlap: int) -> str:
-    """The last sentences of a text that have at most `overlap` words together; the last words if none is that short."""
-    selected: list[str] = []
-    for sentence in reversed(_sentences(text)):
-        if word_count(" ".join([sentence, *selected])) > overlap:
-            break
-        selected.insert(0, sentence)
-    spans = [match.start() for match in WORD.finditer(text)]
-    return " ".join(selected) if selected or not overlap else text[spans[-overlap] :]
-
-
-def _sentences(text: str) -> Sequence[str]:
-    return [sentence for sentence in (part.strip() for part in _SENTENCE.split(text)) if sentence]
+def _together(sections: Sequence[Section]) -> Section:
+    """Several sections as one, under the headings that they share."""
+    levels = zip(*(section.headings for section in sections), strict=False)
+    shared = tuple(names[0] for names in takewhile(lambda names: len(set(names)) == 1, levels))
+    parts = [
+        part for section in sections for part in (SEPARATOR.join(section.headings[len(shared) :]), section.text) if part
+    ]
+    return Section(shared, "\n\n".join(parts) or "".join(shared[-1:]))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...configs.paper import PaperConfig, PaperEnvironment, PaperSystem
+from ...data.packaged import PACKAGED
 from ...envs.build import build_index
 from ...envs.client.client import EnvironmentClient
 from ...envs.client.connect import open_environment
@@ -118,7 +119,7 @@ def _lacks_index(settings: PaperEnvironment) -> bool:
 def _check_data(name: str, settings: PaperEnvironment) -> None:
     """Raise for a missing corpus or question index."""
     env = settings.env
-    if env.dataset.kind == "beir" and not Path(env.dataset.path or "").expanduser().is_dir():
+    if env.dataset.path not in PACKAGED and not Path(env.dataset.path).expanduser().is_dir():
         origin = f" {settings.about.rstrip('.')}." if settings.about else ""
         raise DataError(
             f"the corpus of the environment {name!r} is missing: {env.dataset.path} does not exist.{origin} Give its "

@@ -14,15 +14,14 @@ from typing import Any
 
 from ...configs.llm import ReaderConfig
 from ...configs.paper import TaskConfig
-from ...configs.schema import DatasetConfig, EnvironmentConfig
-from ...data.beir import beir_folder, load_beir
+from ...configs.schema import EnvironmentConfig
+from ...data.beir import load_beir
 from ...data.history import parse_history
-from ...data.jsonl import identifier_of, plain_or_gzipped, read_records, text_of
-from ...data.load import load_dataset
-from ...data.rows import refuse_list_text, strings_of
+from ...data.jsonl import identifier_of, plain_or_gzipped, read_records, refuse_list_text, strings_of, text_of
+from ...data.packaged import dataset_folder
 from ...data.sampling import QuestionSample, draw, sampled
 from ...data.types import Document, Question, relevant
-from ...errors import ConfigError, DataError
+from ...errors import DataError
 from ...storage import data_sha256
 from .metrics import normalise, score_text
 from .reader import chosen
@@ -73,34 +72,13 @@ class GoldSet:
 
 
 def gold_answers(env: EnvironmentConfig, reading: ReaderConfig) -> GoldSet:
-    """Read the file `reading.gold`; by default the dataset's queries.jsonl, or for wordnet the defined words.
+    """Read the file `reading.gold`; by default the dataset's queries.jsonl.
 
-    Raises ConfigError where there is neither, DataError where the file has no usable line.
+    Raises DataError where the file has no usable line.
     """
     if reading.gold is not None:
         return read_gold(Path(reading.gold).expanduser())
-    dataset = env.dataset
-    if dataset.kind == "wordnet":
-        return _defined_words(dataset)
-    if dataset.kind != "beir" or dataset.path is None:
-        raise ConfigError(
-            f"the dataset of kind {dataset.kind!r} has no right answers. Give a file of them (--gold; in training "
-            'reward.answer.gold), with lines like {"_id": …, "answers": […]}.'
-        )
-    return read_gold(plain_or_gzipped(beir_folder(dataset.path) / "queries.jsonl"))
-
-
-def _defined_words(config: DatasetConfig) -> GoldSet:
-    """The words of the synset that a definition defines."""
-    dataset = load_dataset(config)
-    words = {document.id: tuple(document.title.split(", ")) for document in dataset.corpus}
-    by_id = {
-        question.id: Gold(question, answers=words[synset])
-        for split in dataset.splits.values()
-        for question in split.questions
-        for synset in split.qrels[question.id]
-    }
-    return GoldSet("the words that wordnet defines", by_id, 0)
+    return read_gold(plain_or_gzipped(dataset_folder(env.dataset.path) / "queries.jsonl"))
 
 
 def read_gold(path: Path, options: Sequence[str] = ()) -> GoldSet:

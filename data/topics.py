@@ -1,0 +1,52 @@
+"""Questions in the forms of TREC's topics: lines of id, tab and text; `<top>` records; XML. The title is asked."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+from ..errors import DataError
+from .jsonl import read_lines
+
+NAMES = ("queries.tsv", "topics.tsv", "topics.txt", "topics.xml")
+_MARK = re.compile(r"</?(?:top|num|title|desc|narr)>", re.IGNORECASE)
+_INLINE = re.compile(r"</?[a-zA-Z][\w-]*(?:\s[^<>]*)?/?>")
+"""Markup within a text; any other "<" is part of the text."""
+
+
+def read_topics(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield (number from 1, id, text) for each topic. Raises DataError for one without an id or a text."""
+    lines = [line for _, line in read_lines(path, "the questions, one per line or topic")]
+    content = "\n".join(lines)
+    if path.suffix == ".xml":
+        topics = _xml(path, content)
+    elif re.search(r"<top>", content, re.IGNORECASE):
+        topics = map(_record, re.split(r"<top>", content, flags=re.IGNORECASE)[1:])
+    else:
+        topics = ((identifier, text) for identifier, _, text in (line.partition("\t") for line in lines))
+    for number, (identifier, text) in enumerate(topics, start=1):
+        if not identifier.strip() or not text.strip():
+            raise DataError(f"{path}, topic {number}: the id is {identifier!r} and the text {text!r}. Correct it.")
+        yield number, identifier.strip(), " ".join(text.split())
+
+
+def _record(record: str) -> tuple[str, str]:
+    """Id and title of a `<top>` record, whose marks may be closed or not."""
+    fields = {
+        mark[0].strip("<>").lower(): text
+        for mark, text in zip(_MARK.finditer(record), _MARK.split(record)[1:], strict=True)
+        if not mark[0].startswith("</")
+    }
+    number = re.sub(r"^\s*number:", "", fields.get("num", ""), flags=re.IGNORECASE)
+    return number, _INLINE.sub("", fields.get("title", ""))
+
+
+def _xml(path: Path, content: str) -> Iterator[tuple[str, str]]:
+    try:
+        root = ElementTree.fromstring(content)
+    except ElementTree.ParseError as error:
+        raise DataError(f"{path} is not valid XML ({error}). Correct it.") from error
+    for topic in root.iter("topic"):
+        identifier = topic.get("number") or topic.get("id") or topic.findtext("num") or ""
+        title = topic.find("title")
+        yield identifier, "".join((topic if title is None else title).itertext())
