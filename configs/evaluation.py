@@ -233,8 +233,7 @@ class SpecConfig(Section):
 
     def has_parts(self, dataset: str) -> bool:
         """Whether question ids of a dataset begin with the name of a part."""
-        source = self.datasets[dataset]
-        return dataset in self.parts or (source is not None and str(source.kind) == "ragbench")
+        return dataset in self.parts
 
     def _references(self) -> Iterable[tuple[str, Iterable[str], Iterable[str]]]:
         """Settings of the spec that name other parts of it, as (path, names used, names defined)."""

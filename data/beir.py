@@ -22,6 +22,7 @@ from .types import Dataset, Document, Question, Split
 
 _SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
 """The split of each name of a qrel file."""
+_STEMS = ", ".join(_SPLITS)
 _QREL_SUFFIXES = (".tsv", ".txt", ".qrels", ".trec")
 
 
@@ -267,16 +268,20 @@ def _qrel_file(folder: Path, stem: str) -> Path | None:
 
 def _unjudged_splits(folder: Path) -> dict[str, Split]:
     """The splits that the questions name themselves; empty for a folder without questions."""
+    if not any(plain_or_gzipped(folder / name).is_file() for name in ("queries.jsonl", *NAMES)):
+        return {}
     by_split: dict[str, list[Question]] = {name: [] for name in dict.fromkeys(_SPLITS.values())}
-    has_questions = any(plain_or_gzipped(folder / name).is_file() for name in ("queries.jsonl", *NAMES))
-    for question, record in questions_of(folder) if has_questions else ():
+    for question, record in questions_of(folder):
         split = record.get("split")
-        if split not in _SPLITS:
-            raise DataError(
-                f"{folder} has no qrels/train.tsv, dev.tsv or test.tsv, and the 'split' of question {question.id!r} is "
-                f"{split!r}; expected judgements, or for questions with right answers {', '.join(_SPLITS)}."
-            )
-        by_split[_SPLITS[str(split)]].append(question)
+        if split is not None and split not in _SPLITS:
+            raise DataError(f"{folder}: the 'split' of question {question.id!r} is {split!r}; expected {_STEMS}.")
+        if split is not None:
+            by_split[_SPLITS[str(split)]].append(question)
+    if not any(by_split.values()):
+        raise DataError(
+            f"{folder} has no qrels/train.tsv, dev.tsv or test.tsv, and no question names a 'split'; expected "
+            f"judgements, or for questions with right answers {_STEMS}."
+        )
     return {
         name: Split(tuple(questions), {question.id: {} for question in questions})
         for name, questions in by_split.items()

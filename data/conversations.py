@@ -117,10 +117,9 @@ def _passages(files: list[Path]) -> Iterator[Document]:
         elif ".jsonl" in path.suffixes:
             for number, row in read_rows(path, ("id",)):
                 text = text_of(row, "contents" if "contents" in row else "text", path, number, None)
-                title = text_of(row, "title", path, number, "")
-                yield Document(identifier_of(row, path, number, "id"), title, text)
+                yield Document(identifier_of(row, path, number, "id"), text_of(row, "title", path, number, ""), text)
         else:
             for number, line in read_lines(path, "passages, one a line"):
-                identifier, text, *title = line.split("\t")
+                identifier, text, title = (*line.split("\t"), "")[:3]
                 if number > 1 or identifier != "id":  # a header
-                    yield Document(identifier, title[0] if title else "", text)
+                    yield Document(identifier, title, text)

@@ -67,9 +67,9 @@ def write_answers(
     records: dict[str, list[Record]] = {}
     skipped = 0
     for split in benchmark.layout.splits:
-        rows = list(_answers(benchmark.name, folder, benchmark.layout, split))
-        records[split] = [record for record in rows if record is not None]
-        skipped += len(rows) - len(records[split])
+        answers = list(_answers(benchmark.name, folder, benchmark.layout, split))
+        records[split] = [record for record in answers if record is not None]
+        skipped += len(answers) - len(records[split])
         if len({record["_id"] for record in records[split]}) < len(records[split]) or not records[split]:
             raise DataError(f"{folder}: {split} of {benchmark.name} has no question with an answer, or repeats an id.")
     licence = benchmark.licence

@@ -1,8 +1,8 @@
 """Finds questions that occur in two splits, so that no test question is trained on.
 
 Two questions are the same by id, or by text: equal after Unicode composition (NFC), case and white space. Such
-questions are removed from the earlier split, which is logged. Those that are nearly the same (95 % of their letters, in
-their order or with the words sorted) are reported, for a reader to judge.
+questions are removed from the earlier split, which is logged. Those that are nearly the same (95 % of their letters
+without the punctuation of sentences, in their order or with the words sorted) are reported, for a reader to judge.
 """
 
 import hashlib
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 NEAR = 95
 """Least `rapidfuzz.fuzz.ratio`, in percent, of nearly equal questions."""
 _WORD = re.compile(r"\w+")
+_PUNCTUATION = re.compile(r"[.,;:!?\"'()…。！？、，¿¡«»“”‘’]+")
 _AT_ONCE = 2048
 
 
@@ -222,21 +223,22 @@ def _near(split: str, questions: Sequence[Question], other: str, others: Sequenc
 
     same = {leak.question.id for leak in _same(split, questions, other, others)}
     left, right = [question for question in questions if question.id not in same], list(others)
-    forms = [same_form(question.in_context) for question in right]
-    in_order = [" ".join(sorted(form.split())) for form in forms]
+    forms = [_near_forms(question) for question in right]
     for block in in_batches(left, _AT_ONCE):
-        of_block = [same_form(question.in_context) for question in block]
-        plain = cdist(of_block, forms, scorer=ratio, score_cutoff=NEAR, dtype=np.float32)
-        ordered = cdist(
-            [" ".join(sorted(form.split())) for form in of_block],
-            in_order,
-            scorer=ratio,
-            score_cutoff=NEAR,
-            dtype=np.float32,
-        )
-        scores = np.maximum(plain, ordered)
+        scores = np.zeros((len(block), len(right)), np.float32)
+        for of_block, of_right in zip(
+            zip(*map(_near_forms, block), strict=True), zip(*forms, strict=True), strict=True
+        ):
+            np.maximum(scores, cdist(of_block, of_right, scorer=ratio, score_cutoff=NEAR, dtype=np.float32), out=scores)
         for row, column in zip(*np.nonzero(scores), strict=True):
             yield Leak("near", float(scores[row, column]) / 100, split, block[row], other, right[column])
+
+
+def _near_forms(question: Question) -> tuple[str, str]:
+    """The text without punctuation of sentences, and that with its words sorted."""
+    form = same_form(question.in_context)
+    form = " ".join(_PUNCTUATION.sub(" ", form).split()) or form
+    return form, " ".join(sorted(form.split()))
 
 
 def _pairs(splits: Mapping[str, Split]) -> list[tuple[str, str]]:

@@ -99,8 +99,8 @@ def prepare(
         fields = {question.id: record for question, record in questions_of(folder)} if splits else {}
         write_questions(new, splits, fields)
         if encoder is not None:
-            lines = (f"{document}\t{kept}\t{cosine:.6f}" for document, (kept, cosine) in removed.items())
-            write_lines(new / DUPLICATES, ["removed\tkept\tcosine", *lines])
+            rows = (f"{document}\t{kept}\t{cosine:.6f}" for document, (kept, cosine) in removed.items())
+            write_lines(new / DUPLICATES, ["removed\tkept\tcosine", *rows])
         notes += [*dropped, *near_overlap(dataset.name, splits, near_leaks(splits))]
         meta = {"name": dataset.name, "licence": dataset.licence, **judging(dataset), "made_from": str(source)}
         write_meta(new, {**meta, "documents": len(ids), "near_duplicates": details, "notes": notes})

@@ -149,9 +149,7 @@ def small_environment(tmp_path_factory) -> EnvironmentConfig:
     )
     train = Split([Question("q-gums", "bleeding gums")], {"q-gums": {"citrus": 1}})
     save_beir(Dataset("small", corpus, {"test": test, "train": train}), folder / "data")
-    config = EnvironmentConfig(
-        dataset=DatasetConfig(kind="beir", path=str(folder / "data")), index=str(folder / "index")
-    )
+    config = EnvironmentConfig(dataset=DatasetConfig(path=str(folder / "data")), index=str(folder / "index"))
     build_index(config)
     return config
 

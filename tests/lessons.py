@@ -124,9 +124,7 @@ def lessons(tmp_path_factory) -> EnvironmentConfig:
     held_out = [Question(f"t-{question.id}", f"please: {question.text}") for question in questions]
     test = Split(held_out, {f"t-{name}": grades for name, grades in split.qrels.items()})
     save_beir(Dataset("lessons", corpus, {"train": split, "test": test}), folder / "data")
-    config = EnvironmentConfig(
-        dataset=DatasetConfig(kind="beir", path=str(folder / "data")), index=str(folder / "index")
-    )
+    config = EnvironmentConfig(dataset=DatasetConfig(path=str(folder / "data")), index=str(folder / "index"))
     build_index(config)
     return config
 

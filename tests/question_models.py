@@ -112,7 +112,7 @@ def save_corpus(folder, texts=TEXTS):
     train = Split([Question("q-sugar", "sugar in the blood")], {"q-sugar": {"insulin": 1}})
     shutil.rmtree(folder, ignore_errors=True)
     save_beir(Dataset("medicines", corpus, {"test": test, "train": train}), folder)
-    return DatasetConfig(kind="beir", path=str(folder))
+    return DatasetConfig(path=str(folder))
 
 
 @pytest.fixture

@@ -68,9 +68,7 @@ def world(tmp_path_factory) -> EnvironmentConfig:
         questions = [Question(f"{split}-{name}", f"{prefix}{text}") for name, (text, _) in ASKED.items()]
         splits[split] = Split(questions, {f"{split}-{name}": grades for name, (_, grades) in ASKED.items()})
     save_beir(Dataset("world", corpus, splits), folder / "data")
-    config = EnvironmentConfig(
-        dataset=DatasetConfig(kind="beir", path=str(folder / "data")), index=str(folder / "index")
-    )
+    config = EnvironmentConfig(dataset=DatasetConfig(path=str(folder / "data")), index=str(folder / "index"))
     build_index(config)
     return config
 

@@ -29,7 +29,7 @@ def documents(count: int) -> list[Document]:
 def save(folder: Path, corpus: Sequence[Document]) -> DatasetConfig:
     """The corpus as a BEIR folder with one question."""
     save_beir(Dataset(folder.name, corpus, {"test": Split([Question("q", "heat")], {"q": {"d0": 1}})}), folder)
-    return DatasetConfig(kind="beir", path=str(folder))
+    return DatasetConfig(path=str(folder))
 
 
 def plan(terms: Sequence[tuple[str, float]], k: int = 5) -> SearchPlan:

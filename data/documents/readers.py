@@ -110,7 +110,8 @@ def split_markdown(markdown: str) -> tuple[str, list[Section]]:
     tokens = MarkdownIt("commonmark").enable("table").parse(markdown)
     for token, inline in pairwise(tokens):
         if token.type == "heading_open" and token.level == 0 and token.map is not None:
-            headings.append((*token.map, int(token.tag[1]), " ".join(_plain(inline).split())))
+            start, end = token.map
+            headings.append((start, end, int(token.tag[1]), " ".join(_plain(inline).split())))
         elif inline.type == "inline" and inline.map is not None:
             _replace_links(lines, inline)
     if not title and headings and headings[0][2] == 1:

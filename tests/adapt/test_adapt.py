@@ -59,7 +59,7 @@ def test_documents_become_a_policy_a_report_and_an_export(adapted):
     assert dataset.name == "docs", "the name of the documents"
     assert len(dataset.corpus) == 20
     assert (adapted / "exported" / "README.md").is_file()
-    searched = [f"env.index={adapted / 'index'}", "env.dataset.kind=beir", f"env.dataset.path={adapted / 'dataset'}"]
+    searched = [f"env.index={adapted / 'index'}", f"env.dataset.path={adapted / 'dataset'}"]
     rewriter = Rewriter.from_pretrained(str(adapted / "exported"), settings=searched)
     assert rewriter.rewrite("what about my bike there?").text.startswith("what about my bike there?")
 

@@ -165,7 +165,6 @@ def test_a_wrong_value_says_key_value_and_expectation(text, setting, value, expe
 @pytest.mark.parametrize(
     ("text", "setting", "facts"),
     [
-        ("env: {dataset: {kind: beir}}", "dataset.path", ["'beir'"]),
         ("rollout: {branching: [2, 2, 2]}", "reward.turn_weights", ["2 weights", "3 turns"]),
         ("train: {loss_type: cispo}", "train.epsilon_high", ["None", "'cispo'"]),
         ("mix: {environments: {a: {}}}\nreward: {kind: answer}", "reward.kind", ["mix"]),

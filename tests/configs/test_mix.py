@@ -13,7 +13,7 @@ from ..raising import refused
 MIX = """
 name: two
 env:
-  dataset: {kind: beir, path: data/shared}
+  dataset: {path: data/shared}
   index: indexes/bm25
   port: 100
 client: {deadline: 7.0}
@@ -40,7 +40,7 @@ def test_a_member_says_only_what_differs(path, tmp_path):
     bm25, minilm = environments(config).values()
     assert (bm25.env, bm25.client, bm25.rewriter) == (config.env, config.client, config.rewriter)
     assert (minilm.env.retriever, minilm.env.index, minilm.env.port) == ("all-minilm-l6-v2", "indexes/minilm", 100)
-    assert (minilm.env.dataset.kind, minilm.env.dataset.path) == ("beir", "data/own")
+    assert minilm.env.dataset.path == "data/own"
     assert (minilm.client.urls, minilm.client.deadline) == (["http://127.0.0.1:9"], 7.0)
     assert (minilm.rewriter.name, minilm.rewriter.keep_question_weight) == ("direct", 0.5)
     assert [config.mix.environments[name].weight for name in ("bm25", "minilm")] == [3.0, 1.0]
@@ -96,7 +96,7 @@ def test_index_build_builds_every_index_or_the_one_that_is_named(tmp_path, capsy
     split = Split([Question("q", "which metal")], {"q": {"d": 1}})
     save_beir(Dataset("d", [Document("d", "Polonium", "a metal")], {"test": split}), tmp_path / "data")
     plain = {
-        "env": {"dataset": {"kind": "beir", "path": str(tmp_path / "data")}, "index": str(tmp_path / "one")},
+        "env": {"dataset": {"path": str(tmp_path / "data")}, "index": str(tmp_path / "one")},
         "mix": {"environments": {"a": {}, "b": {"env": {"index": str(tmp_path / "two"), "engine": "rank_bm25"}}}},
     }
     (tmp_path / "mix.yaml").write_text(yaml.safe_dump(plain))

@@ -12,8 +12,8 @@ from ..raising import refused
 SPEC = """
 name: two
 datasets:
-  one: {kind: beir, path: /data/one}
-  two: {kind: beir, path: /data/two}
+  one: {path: /data/one}
+  two: {path: /data/two}
 environments:
   bm25: {env: {retriever: bm25}}
   served:
@@ -74,7 +74,7 @@ URLS = [f"environments.bm25.{setting}" for setting in ("client.urls", "urls", "d
         ("baselines=[nobody]", ["baselines", "'nobody'", "raw, first_titles, rm3, weighted_words"]),
         ("parts=[three]", ["parts", "'three'", "one, two"]),
         ("systems.sampled.environments=[served, bm52]", ["systems.sampled.environments", "'bm52'"]),
-        ("environments.bm25.env.dataset={kind: hpo}", ["`datasets`", "from env"]),
+        ("environments.bm25.env.dataset={path: hpo}", ["`datasets`", "from env"]),
         ('environments.bm25.client.urls=["http://x"]', ["has 2", *URLS]),
         ("systems.raw={}", ["the name 'raw'"]),
         ("systems.a/b={}", ["a/b"]),

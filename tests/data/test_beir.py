@@ -99,7 +99,7 @@ def test_grades_as_floats_titles_that_are_null_and_gzipped_files_are_read(folder
         file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
         file.unlink()
     assert load_beir(folder) == expected
-    corpus = BeirCorpus(DatasetConfig(kind="beir", path=str(folder)))
+    corpus = BeirCorpus(DatasetConfig(path=str(folder)))
     blocks, lines = corpus.blocks(40)
     assert (len(blocks) > 3, lines) == (True, 3)
     assert tuple(document for block in blocks for document in corpus.read(block)) == expected.corpus
@@ -247,7 +247,7 @@ def test_saving_never_overwrites_and_refuses_ids_that_a_qrel_file_cannot_hold(tm
 
 
 def test_questions_that_were_read_stand_for_an_index_of_the_same_dataset(folder):
-    config = DatasetConfig(kind="beir", path=str(folder))
+    config = DatasetConfig(path=str(folder))
     loaded = load_questions(config, {"d1", "d2", "3"})
     assert loaded.current(config) is loaded.dataset
     assert loaded.current(config.model_copy(update={"path": str(folder.parent)})) is None

@@ -34,7 +34,7 @@ def test_beirs_msmarco_is_measured_from_grade_2_in_trec_dl_and_from_1_in_clicks(
     (copy / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td2\t2\n")
     (copy / "qrels" / "validation.tsv").write_text("query-id\tcorpus-id\tscore\nq2\td3\t1\n")
     assert end("data", "prepare", "beir/msmarco", "--from", copy, "--to", folder) == 0
-    dataset = DatasetConfig(kind="beir", path=str(folder))
+    dataset = DatasetConfig(path=str(folder))
     config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"))
     build_index(config)
     environment = Environment.open(config)
@@ -64,7 +64,7 @@ def test_parts_and_kinds_are_passed_on(tmp_path, capsys):
 def test_baselines_measures_and_compares(small_environment, tmp_path, capsys):
     config = tmp_path / "small.yaml"
     config.write_text(
-        f"env:\n  index: {small_environment.index}\n  dataset: {{kind: beir, path: {small_environment.dataset.path}}}\n"
+        f"env:\n  index: {small_environment.index}\n  dataset: {{path: {small_environment.dataset.path}}}\n"
     )
     assert end("data", "baselines", config) == 0
     stdout = capsys.readouterr().out

@@ -71,7 +71,7 @@ def test_beside_a_corpus_questions_with_right_answers_become_a_dataset_to_train_
     write_jsonl(raw / "phrases_no_exclude_train.jsonl", *train)
     write_jsonl(raw / "phrases_no_exclude_test.jsonl", EXAM, {**EXAM, "question": "Which?", "answer_idx": "A"})
     assert end("data", "prepare", "medqa", "--from", raw, "--corpus", books, "--to", folder) == 0
-    assert f"querylect train answers 'env.dataset={{kind: beir, path: {folder}}}'" in capsys.readouterr().out
+    assert f"querylect train answers 'env.dataset={{path: {folder}}}'" in capsys.readouterr().out
     dataset = load_beir(folder)
     assert [document.id for document in dataset.corpus] == ["d"]
     assert {split: len(content.questions) for split, content in dataset.splits.items()} == {
@@ -180,9 +180,9 @@ def test_a_corpus_without_questions_is_indexed_and_searched(tmp_path, capsys):
     counts = convert_and_check("textbooks", tmp_path / "raw", tmp_path / "textbooks")
     assert counts == {"documents": 2, "rows without text": 1}
     paths = (f"env.dataset.path={tmp_path / 'textbooks'}", f"env.index={tmp_path / 'index'}")
-    settings = ["env.dataset.kind=beir", *paths]
+    settings = [*paths]
     assert end("index", "build", "demo", *settings) == 0
-    dataset = {"kind": "beir", "path": str(tmp_path / "textbooks")}
+    dataset = {"path": str(tmp_path / "textbooks")}
     config = EnvironmentConfig.model_validate({"dataset": dataset, "index": str(tmp_path / "index")})
     environment = Environment.open(config)
     (hits,) = environment.rank([SearchPlan.of("aorta", k=1)])

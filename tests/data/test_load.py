@@ -42,7 +42,7 @@ def test_what_is_tested_is_taken_out_of_training_and_told(tmp_path):
     train = split(("a", "same"), ("c", "other"))
     shared = Dataset("s", [Document("d", "", "x")], {"train": train, "test": split(("b", "Same!"))})
     save_beir(shared, tmp_path / "s")
-    config = DatasetConfig(kind="beir", path=str(tmp_path / "s"))
+    config = DatasetConfig(path=str(tmp_path / "s"))
     for loaded in (load_dataset(config), open_corpus(config).questions({"d"})):
         ids = {name: [question.id for question in split.questions] for name, split in loaded.splits.items()}
         assert ids == {"train": ["c"], "test": ["b"]}

@@ -95,4 +95,4 @@ def test_merge_from_the_command_line(folders, tmp_path, capsys):
         "pairs: 1 documents, 2 that stood before left out",
         "merged: 3 documents; questions: 2 train, 1 test",
     ]
-    assert stdout_lines[-1].startswith("next: querylect index build CONFIG env.dataset.kind=beir env.dataset.path=")
+    assert stdout_lines[-1].startswith("next: querylect index build CONFIG env.dataset.path=")

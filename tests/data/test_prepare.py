@@ -131,7 +131,7 @@ def test_leaks_are_listed_by_every_criterion_and_left_out_where_the_dataset_is_r
         ("a", "words", "t"),
         ("b", "letters", "t"),
     }
-    config = DatasetConfig(kind="beir", path=str(tmp_path / "mine"))
+    config = DatasetConfig(path=str(tmp_path / "mine"))
     assert [question.id for question in load_dataset(config).splits["train"].questions] == ["b", "d"]
     dataset = load_dataset(config.model_copy(update={"leave_out": str(listed)}))
     assert [question.id for question in dataset.splits["train"].questions] == ["d"]

@@ -248,7 +248,7 @@ def judged_otherwise(config, folder):
     shutil.copytree(config.dataset.path, folder)
     qrels = folder / "qrels" / "test.tsv"
     qrels.write_text(qrels.read_text().replace("triptan\t2", "triptan\t1"))
-    return config.model_copy(update={"dataset": DatasetConfig(kind="beir", path=str(folder))})
+    return config.model_copy(update={"dataset": DatasetConfig(path=str(folder))})
 
 
 def test_replicas_that_score_differently_are_refused(small_environment, url, tmp_path, run_app, connect):

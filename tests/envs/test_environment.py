@@ -38,9 +38,7 @@ def ids(ranking):
 
 def config_of(folder, dataset, **options):
     save_beir(dataset, folder / "data")
-    return EnvironmentConfig(
-        dataset=DatasetConfig(kind="beir", path=str(folder / "data")), index=str(folder / "index"), **options
-    )
+    return EnvironmentConfig(dataset=DatasetConfig(path=str(folder / "data")), index=str(folder / "index"), **options)
 
 
 def built(config):

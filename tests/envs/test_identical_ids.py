@@ -34,9 +34,7 @@ def ranked(environment, question, plan):
 def ignoring(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ignoring")
     save_beir(dataset(ignore_identical_ids=True), folder / "data")
-    config = EnvironmentConfig(
-        dataset=DatasetConfig(kind="beir", path=str(folder / "data")), index=str(folder / "index")
-    )
+    config = EnvironmentConfig(dataset=DatasetConfig(path=str(folder / "data")), index=str(folder / "index"))
     build_index(config)
     return Environment.open(config)
 

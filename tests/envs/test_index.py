@@ -33,7 +33,7 @@ def save_dataset(path, documents=40):
     ]
     split = Split(questions=[Question(id="q", text="wing heat")], qrels={"q": {"d0": 1}})
     save_beir(Dataset(name=path.name, corpus=corpus, splits={"test": split}), path)
-    return DatasetConfig(kind="beir", path=str(path))
+    return DatasetConfig(path=str(path))
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def write_corpus(folder, documents=DOCUMENTS, changed=None):
     (folder / "corpus.jsonl").write_text("\n".join(lines), encoding="utf-8")
     (folder / "queries.jsonl").write_text('{"_id": "q", "text": "heat of a wing"}\n')
     (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td4\t1\n")
-    return DatasetConfig(kind="beir", path=str(folder))
+    return DatasetConfig(path=str(folder))
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,7 @@ def dataset(tmp_path_factory):
     split = Split([Question("q", "heat")], {"q": {"d0": 1}})
     corpus = [Document(name, f"About {name}", text) for name, text in TEXTS.items()]
     save_beir(Dataset("rot", corpus, {"test": split}), folder)
-    return {"kind": "beir", "path": str(folder)}
+    return {"path": str(folder)}
 
 
 def settings_of(kind, folder):

@@ -72,7 +72,7 @@ def dataset(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     split = Split([Question("q", "heat")], {"q": {"d0": 1}})
     save_beir(Dataset("tiny", CORPUS, {"test": split}), folder / "beir")
-    return DatasetConfig(kind="beir", path=str(folder / "beir"))
+    return DatasetConfig(path=str(folder / "beir"))
 
 
 @pytest.fixture(scope="module")

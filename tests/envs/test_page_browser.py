@@ -35,7 +35,7 @@ def environment(tmp_path_factory):
     qrels = {"q-head": {"triptan": 2, "hidden": 1}, "q-sugar": {"insulin": 1}}
     save_beir(Dataset("page", corpus, {"test": Split(questions, qrels)}), folder / "data")
     config = EnvironmentConfig(
-        dataset=DatasetConfig(kind="beir", path=str(folder / "data")), index=str(folder / "index"), name="<i>page</i>"
+        dataset=DatasetConfig(path=str(folder / "data")), index=str(folder / "index"), name="<i>page</i>"
     )
     build_index(config)
     return Environment.open(config)

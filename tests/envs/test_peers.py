@@ -52,7 +52,7 @@ class Words:
         self.queries = [question.text for question in self.questions]
         self.ids = [document.id for document in dataset.corpus]
         self.texts = [f"{document.title} {document.text}" for document in dataset.corpus]
-        self.config = DatasetConfig(kind="beir", path=str(folder))
+        self.config = DatasetConfig(path=str(folder))
 
     def words(self, texts):
         stemmer = Stemmer.Stemmer("english")
@@ -121,7 +121,7 @@ def test_dense_retrieval_ranks_as_sentence_transformers_does(some_of_scifact, tm
 
     folder, corpus, questions = some_of_scifact
     config = EnvironmentConfig(
-        dataset=DatasetConfig(kind="beir", path=str(folder)),
+        dataset=DatasetConfig(path=str(folder)),
         retriever="all-minilm-l6-v2",
         model=MINILM,
         index=str(tmp_path / "index"),

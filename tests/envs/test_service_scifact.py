@@ -37,7 +37,7 @@ def as_published(service, published, corpus_size):
 @pytest.fixture(scope="module")
 def bm25(realdata, tmp_path_factory):
     """The settings of a BM25 index of the whole collection, which is built."""
-    dataset = DatasetConfig(kind="beir", path=str(realdata / "scifact"))
+    dataset = DatasetConfig(path=str(realdata / "scifact"))
     config = EnvironmentConfig(dataset=dataset, retriever="bm25", index=str(tmp_path_factory.mktemp("bm25") / "index"))
     build_index(config)
     return config

@@ -2,7 +2,8 @@
 
 import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
-from querylect.data.leakage import near_overlap, overlap, words
+from querylect.data.get import get
+from querylect.data.leakage import exact_leaks, words
 from querylect.data.load import load_dataset
 from querylect.data.wndb import read_wordnet
 from querylect.data.wordnet import installed_folder, load_wordnet
@@ -78,8 +79,7 @@ def test_no_question_names_a_word_of_its_answer(reverse_dictionary):
 
 def test_splits_of_the_reverse_dictionary_share_no_answer_word_and_question(reverse_dictionary):
     no_shared_words(reverse_dictionary)
-    assert overlap(reverse_dictionary) == []
-    assert near_overlap(reverse_dictionary) == []
+    assert exact_leaks(reverse_dictionary.splits) == []
 
 
 def test_no_example_of_the_packaged_prompt_can_be_a_held_out_answer_or_question(reverse_dictionary):
@@ -105,7 +105,7 @@ def test_no_example_of_the_packaged_prompt_can_be_a_held_out_answer_or_question(
 
 @pytest.fixture(scope="module")
 def conversations():
-    return load_dataset(DatasetConfig(kind="wordnet_conversations"))
+    return load_dataset(DatasetConfig(path="wordnet_conversations"))
 
 
 def words_of(conversations, name):
@@ -140,7 +140,8 @@ def test_the_packaged_prompt_gives_no_held_out_word_away(conversations):
 
 def test_four_real_parts_are_indexed_and_searched(realdata, tmp_path):
     parts = ["covidqa", "delucionqa", "emanual", "hotpotqa"]
-    dataset = DatasetConfig(kind="ragbench", path=str(realdata / "ragbench"), parts=parts)
+    get("ragbench", tmp_path / "four", realdata / "ragbench", subset=",".join(parts))
+    dataset = DatasetConfig(path=str(tmp_path / "four"))
     config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"))
     assert build_index(config).documents == 5617
     assert Environment.open(config).info().splits == {"train": 520, "validation": 846, "test": 792}
@@ -154,7 +155,7 @@ def test_four_real_parts_are_indexed_and_searched(realdata, tmp_path):
 
 def test_scifact_is_right_by_bm25_and_wrong_without_its_titles(realdata, tmp_path, capsys):
     """The purpose of the check: an index without titles is detected before any rewriting is measured."""
-    settings = [f"env.dataset.path={realdata / 'scifact'}", "env.dataset.kind=beir", f"env.index={tmp_path / 'index'}"]
+    settings = [f"env.dataset.path={realdata / 'scifact'}", f"env.index={tmp_path / 'index'}"]
     assert end("index", "build", "demo", *settings) == 0
     assert end("data", "baselines", "demo", *settings) == 0
     assert ": right; as published (0.6790" in capsys.readouterr().out
@@ -165,7 +166,7 @@ def test_scifact_is_right_by_bm25_and_wrong_without_its_titles(realdata, tmp_pat
     corpus = read_jsonl(realdata / "scifact" / "corpus.jsonl")
     write_jsonl(bare / "corpus.jsonl", *(document | {"title": ""} for document in corpus))
     (bare / "meta.json").write_text('{"name": "scifact"}')
-    settings = [f"env.dataset.path={bare}", "env.dataset.kind=beir", f"env.index={tmp_path / 'other'}"]
+    settings = [f"env.dataset.path={bare}", f"env.index={tmp_path / 'other'}"]
     assert end("index", "build", "demo", *settings) == 0
     capsys.readouterr()
     assert end("data", "baselines", "demo", *settings) == 1

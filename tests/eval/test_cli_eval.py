@@ -8,7 +8,7 @@ from querylect.errors import IncompleteError
 
 from ..command import end, mistake
 
-SPEC = "datasets: {hpo: {kind: hpo}}\nenvironments: {bm25: {}}\n"
+SPEC = "datasets: {hpo: {path: hpo}}\nenvironments: {bm25: {}}\n"
 
 
 @pytest.fixture

@@ -33,9 +33,7 @@ def tools(tmp_path):
     questions = [question(word) for word in TEXTS]
     split = Split(questions, {entry.id: {entry.id.removeprefix("q-"): 1} for entry in questions})
     save_beir(Dataset("tools", documents, {"test": split}), tmp_path / "data")
-    config = EnvironmentConfig(
-        dataset=DatasetConfig(kind="beir", path=str(tmp_path / "data")), index=str(tmp_path / "i")
-    )
+    config = EnvironmentConfig(dataset=DatasetConfig(path=str(tmp_path / "data")), index=str(tmp_path / "i"))
     build_index(config)
     return config
 

@@ -23,7 +23,7 @@ from ..raising import refused
 
 pytestmark = pytest.mark.model
 
-ONE, TWO = DatasetConfig(kind="beir", path="/data/one"), DatasetConfig(kind="beir", path="/data/two")
+ONE, TWO = DatasetConfig(path="/data/one"), DatasetConfig(path="/data/two")
 
 
 def index(env=None, datasets=None, dataset="one"):
@@ -71,7 +71,7 @@ def test_what_the_answers_of_a_place_depend_on_is_its_identity(small_environment
 
     def opened(env=None, **changes):
         settings = {"index": small_environment.index, **(env or {})}
-        source = {"kind": "beir", "path": str(data)}
+        source = {"path": str(data)}
         plan = {"datasets": {"one": source}, "environments": {"x": {"env": settings}}, **changes}
         return SpecEnvironments(SpecConfig.model_validate(plan)).open("one", "x")
 

@@ -349,7 +349,7 @@ def test_what_is_missing_or_unknown_is_told_before_anything_is_asked(values, ser
         with refused(ConfigError, "system 'a'", *facts):
             run(values, tmp_path / "out", systems={**values["systems"], "a": wrong})
     base = {
-        "env": {"dataset": {"kind": "beir", "path": "nowhere"}, "index": str(tmp_path / "no")},
+        "env": {"dataset": {"path": "nowhere"}, "index": str(tmp_path / "no")},
         "about": "From here",
     }
     with refused(DataError, "'small'", "nowhere", "From here."):

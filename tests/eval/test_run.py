@@ -327,7 +327,7 @@ def beir_folder(folder):
 def beir(folder, **client):
     return RunConfig.model_validate(
         {
-            "env": {"dataset": {"kind": "beir", "path": folder}, "index": f"{folder}/index"},
+            "env": {"dataset": {"path": folder}, "index": f"{folder}/index"},
             "eval": {"permutations": 50, "bootstrap": 50},
             "client": client,
         }

@@ -109,7 +109,7 @@ def test_metrics_by_name_are_those_of_pytrec_eval_on_the_exported_files(values, 
     theirs |= {"success@1": "success.1", "mrr": "recip_rank", "recall@1": "recall.1"}
     folder, results, _ = carry_out(
         values,
-        datasets={"graded": {"kind": "beir", "path": str(tmp_path / "graded")}},
+        datasets={"graded": {"path": str(tmp_path / "graded")}},
         environments={"bm25": {}},
         systems={},
         metrics=[*theirs, "judged@10"],
@@ -251,7 +251,7 @@ def test_an_index_that_is_missing_is_built_and_parts_are_averaged(values, tmp_pa
     questions = [Question(f"{part}/{number}", f"word{number}") for part in ("a", "b") for number in range(2)]
     qrels = {question.id: {f"d{question.id[-1]}": 1} for question in questions}
     save_beir(Dataset("parted", corpus, {"test": Split(questions, qrels)}), tmp_path / "parted")
-    datasets = {**values["datasets"], "parted": {"kind": "beir", "path": str(tmp_path / "parted")}}
+    datasets = {**values["datasets"], "parted": {"path": str(tmp_path / "parted")}}
     environments = {"bm25": {}, "slow": {"env": {"engine": "rank_bm25"}, "datasets": ["parted"]}}
     everywhere = {"datasets": datasets, "environments": environments, "systems": {}, "parts": ["parted"]}
     folder, results, incomplete = carry_out(values, **everywhere)
@@ -277,7 +277,7 @@ def test_an_index_that_is_missing_is_built_and_parts_are_averaged(values, tmp_pa
 )
 def test_questions_that_a_run_was_trained_on_are_left_out_for_all(values, lessons, speaking, tmp_path, trained, count):
     """By their words. Ids of two collections may be equal by chance."""
-    school = {"kind": "beir", "path": str(tmp_path / "school")}
+    school = {"path": str(tmp_path / "school")}
     trained_on = Split([trained], {trained.id: {"aspirin": 1}})
     save_beir(Dataset("school", [Document("aspirin", "", "headache")], {"train": trained_on}), tmp_path / "school")
     run = tmp_path / "run"
@@ -311,7 +311,7 @@ def test_a_killed_evaluation_goes_on_and_asks_nothing_twice(values, tmp_path):
     save_beir(Dataset("many", corpus, {"test": Split(questions, qrels)}), tmp_path / "many")
     plan = {
         **values,
-        "datasets": {"many": {"kind": "beir", "path": str(tmp_path / "many")}},
+        "datasets": {"many": {"path": str(tmp_path / "many")}},
         "environments": {"bm25": {}},
         "systems": {"prompted": {"turns": 4}},
     }

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from querylect.configs.paper import TaskConfig
 from querylect.configs.schema import RunConfig
-from querylect.errors import ConfigError, DataError
+from querylect.errors import DataError
 from querylect.eval.tasks.gold import gold_answers, read_gold, read_items
 
 from ..jsonl import write_jsonl
@@ -72,7 +72,7 @@ def test_multiple_choice_by_letter_text_and_list(tmp_path):
 def test_where_right_answers_come_from(tmp_path):
     config = RunConfig.model_validate({"answers": {"gold": str(file(tmp_path, {"_id": "a", "answer": "x"}))}})
     assert list(gold_answers(config.env, config.answers).by_id) == ["a"]
-    with refused(ConfigError, "'hpo'", "--gold"):
+    with refused(DataError, "hpo", "--gold"):
         gold_answers(RunConfig().env, RunConfig().answers)
     with refused(DataError, tmp_path / "nowhere.jsonl"):
         read_gold(tmp_path / "nowhere.jsonl")

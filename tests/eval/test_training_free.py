@@ -45,9 +45,7 @@ def served(tmp_path_factory, run_app):
     """A client of the corpus above."""
     folder = tmp_path_factory.mktemp("served")
     save_beir(Dataset("small", CORPUS, {"test": Split(QUESTIONS, QRELS)}), folder / "data")
-    config = EnvironmentConfig(
-        dataset=DatasetConfig(kind="beir", path=str(folder / "data")), index=str(folder / "index")
-    )
+    config = EnvironmentConfig(dataset=DatasetConfig(path=str(folder / "data")), index=str(folder / "index"))
     build_index(config)
     with (
         run_app(create_app(Environment.open(config))) as url,
@@ -126,7 +124,7 @@ def test_the_service_names_the_terms_of_more_than_a_tenth_of_the_documents(serve
 
 def test_both_bm25_engines_name_the_same_frequent_terms(tmp_path):
     save_beir(Dataset("small", CORPUS, {"test": Split(QUESTIONS, QRELS)}), tmp_path / "data")
-    dataset = DatasetConfig(kind="beir", path=str(tmp_path / "data"))
+    dataset = DatasetConfig(path=str(tmp_path / "data"))
     for engine in ("bm25s", "rank_bm25"):
         config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / engine), engine=engine)
         build_index(config)

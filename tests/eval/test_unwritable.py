@@ -39,7 +39,7 @@ MIX = {"mix": {"environments": {"a": {"env": {"index": "a"}}, "b": {"env": {"ind
         lambda folder: evaluate(RunConfig(), None, folder),
         lambda folder: list(evaluate_each(RunConfig.model_validate(MIX), None, folder)),
         lambda folder: evaluate_spec(
-            SpecConfig.model_validate({"datasets": {"hpo": {"kind": "hpo"}}, "environments": {"bm25": {}}}), folder
+            SpecConfig.model_validate({"datasets": {"hpo": {"path": "hpo"}}, "environments": {"bm25": {}}}), folder
         ),
     ],
     ids=["eval", "eval of a mix", "eval of a plan"],

@@ -48,7 +48,7 @@ def retriever_code(folder):
     body = "class Retriever:\n    def __init__(self, documents): pass\n    def rank(self, probes, limits): return []\n"
     (folder / "evil.py").write_text(f"open({str(folder.parent / 'marker')!r}, 'w')\n{body}")
     changes = {"env.retriever": f"python:{folder / 'evil.py'}", "env.index": str(folder / "own-index")}
-    dataset = {"kind": "beir", "path": str(folder / "data")}
+    dataset = {"path": str(folder / "data")}
     env = {"dataset": dataset, **{key.removeprefix("env."): value for key, value in changes.items()}}
     build_index(EnvironmentConfig.model_validate(env))
     (folder.parent / "marker").unlink()

@@ -12,7 +12,7 @@ from querylect.configs.llm import STYLES, SyntheticConfig
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig, QuestionsConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.documents.corpus import documents_of_passages, write_corpus
-from querylect.data.leakage import overlap
+from querylect.data.leakage import exact_leaks
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.build import build_index
 from querylect.errors import DataError
@@ -34,7 +34,7 @@ def corpus(tmp_path_factory):
     """The passages of the handbook, and an environment with a BM25 index of them."""
     folder = tmp_path_factory.mktemp("handbook")
     write_corpus(save_handbook(folder / "docs"), folder / "corpus", words=60, overlap=0)
-    dataset = DatasetConfig(kind="beir", path=str(folder / "corpus"))
+    dataset = DatasetConfig(path=str(folder / "corpus"))
     env = EnvironmentConfig(dataset=dataset, retriever="bm25", index=str(folder / "index"))
     build_index(env)
     return folder / "corpus", env
@@ -94,7 +94,7 @@ def test_questions_of_every_style_have_their_passages_as_judgements(tmp_path, co
     of_split = documents_of_splits(tmp_path / "set", corpus)
     assert sum(map(len, of_split.values())) == len(set.union(*of_split.values())), "no document in two splits"
     assert len(of_split["train"]) > len(of_split["test"]) > 0
-    assert overlap(dataset) == []
+    assert exact_leaks(dataset.splits) == []
 
 
 def test_unanswerable_questions_are_dropped_and_counted(tmp_path, corpus):

@@ -106,7 +106,7 @@ def served(tmp_path, corpus, **settings):
     """The environment of a corpus."""
     split = Split([QUESTION], {QUESTION.id: {corpus[0].id: 1}})
     save_beir(Dataset("chr", corpus, {"test": split}), tmp_path / "data")
-    dataset = DatasetConfig(kind="beir", path=str(tmp_path / "data"))
+    dataset = DatasetConfig(path=str(tmp_path / "data"))
     config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"), **settings)
     build_index(config)
     return Environment.open(config)
@@ -172,9 +172,7 @@ def test_minilm_ranks_by_the_contrast_over_the_whole_corpus(tmp_path):
 
 def test_the_contrast_on_real_texts(realdata, tmp_path):
     """Cranfield: 1400 abstracts of their real length, eight pairs of questions."""
-    config = EnvironmentConfig(
-        dataset=DatasetConfig(kind="beir", path=str(realdata / "cranfield")), index=str(tmp_path / "index")
-    )
+    config = EnvironmentConfig(dataset=DatasetConfig(path=str(realdata / "cranfield")), index=str(tmp_path / "index"))
     build_index(config)
     environment = Environment.open(config)
     dataset = load_dataset(config.dataset)

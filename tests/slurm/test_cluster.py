@@ -54,7 +54,7 @@ class Site:
         (folder / "prompt.yaml").write_text(PROMPT)
         config = {
             "name": "run",
-            "env": {"dataset": {"kind": "beir", "path": str(corpus)}, "retriever": "bm25", "index": "indexes/bm25"},
+            "env": {"dataset": {"path": str(corpus)}, "retriever": "bm25", "index": "indexes/bm25"},
             "policy": {"model": str(policy), "dtype": "float32", "lora": {"r": 4, "alpha": 8}},
             "rewriter": {"name": "few_shot", "prompt": "prompt.yaml"},
             "rollout": {"branching": [2, 2], "max_new_tokens": 6, "documents": 2, "document_tokens": 8},

@@ -46,7 +46,7 @@ def unjudged(tmp_path_factory) -> EnvironmentConfig:
     ]
     questions.append({"_id": "aside", "text": "of no split", "answers": ["x"]})
     (folder / "queries.jsonl").write_text("".join(json.dumps(line) + "\n" for line in questions))
-    config = EnvironmentConfig(dataset=DatasetConfig(kind="beir", path=str(folder)), index=str(folder / "index"))
+    config = EnvironmentConfig(dataset=DatasetConfig(path=str(folder)), index=str(folder / "index"))
     build_index(config)
     return config
 

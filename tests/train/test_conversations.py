@@ -20,7 +20,7 @@ def conversations(lessons, folder):
     questions = [Question(name, "And what helps?", (), (Utterance("user", ASKED[name][0]),)) for name in ASKED]
     split = Split(questions, {name: grades for name, (_, grades) in ASKED.items()})
     save_beir(Dataset("conversations", load_beir(lessons.dataset.path).corpus, {"train": split}), folder)
-    dataset = DatasetConfig(kind="beir", path=str(folder))
+    dataset = DatasetConfig(path=str(folder))
     return EnvironmentConfig.model_validate({**lessons.model_dump(), "dataset": dataset.model_dump()})
 
 

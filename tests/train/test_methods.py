@@ -137,7 +137,7 @@ def choices(tmp_path_factory):
     ]
     for name, lines in (("corpus", documents), ("queries", questions)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    config = EnvironmentConfig(dataset=DatasetConfig(kind="beir", path=str(folder)), index=str(folder / "index"))
+    config = EnvironmentConfig(dataset=DatasetConfig(path=str(folder)), index=str(folder / "index"))
     build_index(config)
     return config
 

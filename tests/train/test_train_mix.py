@@ -67,7 +67,7 @@ def herbs(tmp_path_factory) -> EnvironmentConfig:
     save_beir(Dataset("herbs", corpus, {"train": split, "test": renamed(held_out)}), folder / "data")
     config = EnvironmentConfig.model_validate(
         {
-            "dataset": {"kind": "beir", "path": str(folder / "data")},
+            "dataset": {"path": str(folder / "data")},
             "retriever": save_bert(folder / "bert"),
             "recipe": {"name": "tiny-bert", "pooling": "mean", "similarity": "cos", "max_length": 64},
             "index": str(folder / "index"),
@@ -299,7 +299,7 @@ def test_a_question_that_another_member_trains_on_is_not_held_out(straight, herb
     train_split = Split([Question("x", "Which herb for my head HURTS?")], {"x": {"d": 1}})
     save_beir(Dataset("leaky", [Document("d", "willow", "bark")], {"train": train_split}), tmp_path / "data")
     leaky = EnvironmentConfig.model_validate(
-        {"dataset": {"kind": "beir", "path": str(tmp_path / "data")}, "index": str(tmp_path / "index")}
+        {"dataset": {"path": str(tmp_path / "data")}, "index": str(tmp_path / "index")}
     )
     build_index(leaky)
     with run_app(app_of(leaky)) as url:

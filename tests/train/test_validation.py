@@ -25,7 +25,7 @@ def environment(lessons, folder, validation, relevant="aspirin"):
     questions = [Question(f"v{number}", text) for number, text in enumerate(validation)]
     split = Split(questions, {question.id: {relevant: 1} for question in questions})
     save_beir(replace(dataset, splits={**dataset.splits, "validation": split}), folder)
-    changed = {"dataset": DatasetConfig(kind="beir", path=str(folder))}
+    changed = {"dataset": DatasetConfig(path=str(folder))}
     return EnvironmentConfig.model_validate({**lessons.model_dump(), **{k: v.model_dump() for k, v in changed.items()}})
 
 
