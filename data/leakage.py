@@ -225,11 +225,18 @@ def _near(split: str, questions: Sequence[Question], other: str, others: Sequenc
     left, right = [question for question in questions if question.id not in same], list(others)
     forms = [_near_forms(question) for question in right]
     for block in in_batches(left, _AT_ONCE):
-        scores = np.zeros((len(block), len(right)), np.float32)
-        for of_block, of_right in zip(
-            zip(*map(_near_forms, block), strict=True), zip(*forms, strict=True), strict=True
-        ):
-            np.maximum(scores, cdist(of_block, of_right, scorer=ratio, score_cutoff=NEAR, dtype=np.float32), out=scores)
+        of_block = [_near_forms(question) for question in block]
+        plain, in_order = (
+            cdist(
+                [form[kind] for form in of_block],
+                [form[kind] for form in forms],
+                scorer=ratio,
+                score_cutoff=NEAR,
+                dtype=np.float32,
+            )
+            for kind in (0, 1)
+        )
+        scores = np.maximum(plain, in_order)
         for row, column in zip(*np.nonzero(scores), strict=True):
             yield Leak("near", float(scores[row, column]) / 100, split, block[row], other, right[column])
 
