@@ -19,12 +19,13 @@ from machine import describe, seconds
 from querylect.configs.load import load_config
 from querylect.envs.build import build_index
 from querylect.envs.client.connect import open_environment
-from querylect.eval.answering import Asking, answers, batches
+from querylect.eval.answering import Asking, answer, batches
 from querylect.eval.journal import Journal
 from querylect.eval.records import METRICS, records_of_trees
 from querylect.logs import set_up_logging
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
+from querylect.rollouts.conversation import PolicyConversation
 from querylect.rollouts.engines.open import load_engine
 
 TARGET = 1.3
@@ -59,8 +60,10 @@ def main(
 
         def evaluation(number: int) -> None:
             journal = Journal(folder, {"round": number})
-            for answered in answers(batches(sample, int(batch)), asking, engine, client, rewriter, config.rollout):
-                journal.append(records_of_trees("prompted", answered.trees, METRICS, 1, answered.seconds))
+            conversation = PolicyConversation(engine, rewriter, config.rollout)
+            for part in batches(sample, int(batch)):
+                trees, spent = answer(conversation, part, asking, client)
+                journal.append(records_of_trees("prompted", trees, METRICS, spent))
 
         def generation() -> None:
             for prompts, n, sampling in list(engine.calls):

@@ -7,11 +7,12 @@ from pathlib import Path
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
 from querylect.envs.client.base import EnvironmentApi
-from querylect.eval.answering import Asking, answers, batches
+from querylect.eval.answering import Asking, answer, batches
 from querylect.eval.records import METRICS
 from querylect.rewriters.first_stage import FirstStages, answered
 from querylect.rollouts.build import rewriter_for
 from querylect.rollouts.checkpoints import with_prompt
+from querylect.rollouts.conversation import PolicyConversation
 from querylect.rollouts.engines.open import load_engine
 from querylect.rollouts.llms import policy_llm
 from querylect.rollouts.tree import Tree
@@ -33,11 +34,8 @@ def greedy_trees(
     engine = load_engine(config.policy, config.rollout, config.seed, checkpoint)
     asking = Asking(config.eval.turns, METRICS)
     parts = batches(first_stage, ANSWERED_AT_ONCE)
-    trees = {
-        tree.question.id: tree
-        for answered in answers(parts, asking, engine, client, rewriter, config.rollout)
-        for tree in answered.trees
-    }
-    del engine
+    conversation = PolicyConversation(engine, rewriter, config.rollout)
+    trees = {tree.question.id: tree for part in parts for tree in answer(conversation, part, asking, client)[0]}
+    del engine, conversation
     gc.collect()
     return [trees[question.id] for question in first_stage]

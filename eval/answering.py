@@ -1,4 +1,4 @@
-"""Answer questions: search them as they stand, or ask a policy batch by batch. Nothing selects among answers.
+"""Answer questions: search them as they stand, or ask a model batch by batch. Nothing selects among answers.
 
 Batches group questions of similar length, because an engine pads to the longest.
 """
@@ -7,21 +7,24 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..configs.evaluation import HISTORY, RAW, REFERENCE
+from ..configs.evaluation import HISTORY, RAW, REFERENCE, SystemConfig
 from ..configs.schema import RewardConfig, RolloutConfig
 from ..data.sampling import in_batches
 from ..data.types import Question
 from ..envs.client.base import StepClient
 from ..envs.plan import SearchPlan
-from ..envs.schemas import HitBody, Step, StepResult
+from ..envs.schemas import Step
+from ..llms.access import Llm
 from ..rewriters.base import RewritingStrategy
-from ..rollouts.engines.base import Completion, Engine, Sampling
+from ..rollouts.conversation import Conversation, PolicyConversation
+from ..rollouts.engines.base import Engine
 from ..rollouts.memory import give_back_freed_memory
+from ..rollouts.prompted import PromptedConversation
 from ..rollouts.random_streams import stream
 from ..rollouts.tree import Tree
 from ..rollouts.tree_sampler import TreeSampler
 from .journal import AnswerKey
-from .records import METRICS, EvalRecord, record_of_search
+from .records import METRICS, EvalRecord, record_of_search, records_of_trees
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,39 +56,53 @@ class Answered:
     """The reason for each answer that the model did not give."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnsweredBatch:
-    """What a policy answered to one batch of questions."""
-
-    trees: list[Tree]
-    seconds: list[float]
-    """Seconds of generation and search per turn and path: the batch's time, divided equally."""
-
-
 def batches(questions: Sequence[Question], size: int) -> list[Sequence[Question]]:
     """Batches of at most `size` questions of similar length, longest first to run out of memory early if at all."""
     ordered = sorted(questions, key=lambda question: len(question.in_context), reverse=True)
     return list(in_batches(ordered, size))
 
 
-def answers(
+def model_answers(
     parts: Iterable[Sequence[Question]],
+    name: str,
     asking: Asking,
-    engine: Engine,
+    system: SystemConfig,
+    model: Engine | Llm,
     client: StepClient,
     rewriter: RewritingStrategy,
     rollout: RolloutConfig,
-) -> Iterator[AnsweredBatch]:
-    """Yield the answers to one batch after another. Raises as `TreeSampler.grow`."""
-    reward_metric, *extra_metrics = asking.metrics
-    branching = [asking.paths, *[1] * (asking.turns - 1)]
+) -> Iterator[Answered]:
+    """Yield the answers of a system to one batch after another: of a policy, or of a prompted model.
+
+    An answer that the model did not give has no record: its reason is reported, it is requested again next time, and
+    the earlier turns stay. Raises as `TreeSampler.grow`, `Llm.ask` and the client.
+    """
+    conversation: PolicyConversation | PromptedConversation
+    if isinstance(model, Llm):
+        conversation = PromptedConversation(model, rewriter, rollout, passages=system.passages, seed=asking.seed)
+    else:
+        conversation = PolicyConversation(model, rewriter, rollout)
     for part in parts:
-        timed = _Timed(engine, client, asking.turns)
-        tree_sampler = TreeSampler(timed, rewriter, timed, rollout, RewardConfig(metric=reward_metric), extra_metrics)
-        streams = () if asking.samples is None else [stream("eval", asking.seed, question.id) for question in part]
-        trees = tree_sampler.grow(part, branching, asking.samples is None, streams)
-        yield AnsweredBatch(trees, [seconds / (len(part) * asking.paths) for seconds in timed.seconds])
-        give_back_freed_memory()
+        trees, seconds = answer(conversation, part, asking, client)
+        records = records_of_trees(name, trees, asking.metrics, seconds)
+        missing: dict[AnswerKey, str] = {}
+        if isinstance(conversation, PromptedConversation):
+            missing, conversation.missing = conversation.missing, {}
+        yield Answered(len(part), records, missing)
+
+
+def answer(
+    conversation: Conversation, questions: Sequence[Question], asking: Asking, client: StepClient
+) -> tuple[list[Tree], list[float]]:
+    """A tree for each question, and the seconds of generation and search of one path by turn: the batch's, divided
+    equally. Raises as `TreeSampler.grow`."""
+    metric, *extra_metrics = asking.metrics
+    tree_sampler = TreeSampler(conversation, client, RewardConfig(metric=metric), extra_metrics)
+    branching = [asking.paths, *[1] * (asking.turns - 1)]
+    streams = () if asking.samples is None else [stream("eval", asking.seed, question.id) for question in questions]
+    trees = tree_sampler.grow(questions, branching, asking.samples is None, streams)
+    give_back_freed_memory()
+    return trees, [seconds / (len(questions) * asking.paths) for seconds in tree_sampler.turn_seconds]
 
 
 TEXTS: Mapping[str, Callable[[Question], str]] = {
@@ -120,40 +137,3 @@ def run_raw(
         record_of_search(system, question, plan.texts, plan, result, metrics, seconds=seconds)
         for question, plan, result in zip(questions, plans, results, strict=True)
     ]
-
-
-class _Timed:
-    """The engine and the client of one batch: measures the time of every turn.
-
-    Document texts are only requested where a later turn shows them.
-    """
-
-    def __init__(self, engine: Engine, client: StepClient, turns: int) -> None:
-        self.tokenizer, self.stop_ids = engine.tokenizer, engine.stop_ids
-        self.seconds: list[float] = []
-        """Seconds of generation and search by turn."""
-        self._engine, self._client, self._turns = engine, client, turns
-
-    def generate(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Completion]]:
-        """Like the engine's `generate`. Each call starts a new turn."""
-        started = time.perf_counter()
-        samples = self._engine.generate(prompts, n, sampling)
-        self.seconds.append(time.perf_counter() - started)
-        return samples
-
-    def step(
-        self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
-    ) -> list[StepResult | None]:
-        """Like the client's `step`; the documents of the last turn have empty texts."""
-        last = len(self.seconds) == self._turns
-        started = time.perf_counter()
-        results = self._client.step(steps, with_text=with_text and not last, metrics=metrics)
-        self.seconds[-1] += time.perf_counter() - started
-        return [_without_texts(result) for result in results] if last else list(results)
-
-
-def _without_texts(result: StepResult | None) -> StepResult | None:
-    if result is None:
-        return None
-    hits = [HitBody(id=hit.id, score=hit.score, title="", text="") for hit in result.ranking]
-    return result.model_copy(update={"ranking": hits})

@@ -131,36 +131,25 @@ _to_json = json.JSONEncoder(ensure_ascii=False, default=asdict).encode
 
 
 def records_of_trees(
-    system: str,
-    trees: Iterable[Tree],
-    metrics: Sequence[str] = METRICS,
-    samples: int = 1,
-    seconds: Sequence[float] = (),
+    system: str, trees: Iterable[Tree], metrics: Sequence[str] = METRICS, seconds: Sequence[float] = ()
 ) -> list[EvalRecord]:
-    """One record per turn of each path; a path is one sample. One that stopped has the record of its last turn for
-    every later turn, too.
+    """One record per turn of each path; a path is one sample. One that stopped, or whose search failed, has the record
+    of its last turn for every later turn, too; one whose model did not answer has none.
 
-    `seconds` are those of one path, by turn. Raises ValueError for a tree whose number of paths is not `samples`: an
+    `seconds` are those of one path, by turn. Raises ValueError for a tree with branches below its first turn: an
     evaluation never selects among answers.
     """
     records = []
     for tree in trees:
         paths = list(tree.paths())
-        if len(paths) != samples:
-            raise ValueError(
-                f"the tree of question {tree.question.id!r} has {len(paths)} paths; evaluation takes exactly {samples} "
-                "(branching 1 at every turn but the first)"
-            )
-        for sample, path in enumerate(paths):
-            tokens = searches = 0
-            spent = 0.0
-            answered = True
+        if len({path[0].number for path in paths}) < len(paths):
+            raise ValueError(f"the tree of question {tree.question.id!r} has branches below its first turn")
+        for path in paths:
+            searches, spent = 0, 0.0
             for node in path:
-                tokens += len(node.completion_ids)
-                searches += node.searched and answered
+                searches += node.searched
                 spent += seconds[node.turn - 1] if seconds else 0.0
                 failed, scored = not node.rewrite.format_ok, node.reward is not None
-                answered = answered and scored  # turns below an outage are not searched
                 records.append(
                     EvalRecord(
                         system=system,
@@ -171,22 +160,23 @@ def records_of_trees(
                         rewrites=tuple(node.rewrite.rewrites),
                         ranking=tuple(hit.document.id for hit in node.ranking),
                         metrics=metrics_of(node.metrics, metrics, unsearched=failed, scored=scored),
-                        tokens=tokens,
-                        prompt_tokens=len(node.prompt_ids),
+                        tokens=complete_sum([turn.tokens for turn in path[: node.turn]]),
+                        prompt_tokens=node.prompt_tokens,
                         searches=searches,
                         format_ok=node.rewrite.format_ok,
                         scores=tuple(hit.score for hit in node.ranking),
                         plan=node.rewrite.plan.model_dump(mode="json") if node.rewrite.plan is not None else None,
                         seconds=spent,
-                        sample=sample,
+                        sample=path[0].number,
                         cut=not node.finished,
-                        calls=node.turn,
+                        calls=sum(turn.calls for turn in path[: node.turn]),
                         truncated=node.truncated,
                         history=tree.question.history,
                     )
                 )
-            last = records[-1]
-            records += [replace(last, turn=turn) for turn in range(last.turn + 1, tree.turns + 1)]
+            if not path[-1].grows:
+                later = range(path[-1].turn + 1, tree.turns + 1)
+                records += [replace(records[-1], turn=turn) for turn in later]
     return records
 
 

@@ -27,7 +27,7 @@ from ..rollouts.checkpoints import find_checkpoint, task_model, with_prompt
 from ..rollouts.engines.base import Engine
 from ..rollouts.llms import open_llm, policy_llm
 from ..storage import parse_json
-from .answering import Answered, Asking, batches, run_raw
+from .answering import Answered, Asking, batches, model_answers, run_raw
 from .environments import EvalEnvironment
 from .identity import (
     digest,
@@ -39,7 +39,6 @@ from .identity import (
     weights_identity,
 )
 from .journal import AnswerKey
-from .prompted import model_answers
 from .records import UNTRAINED, with_first_stage, write_json
 from .training_free import GRIDS, Tuned, Tuning, answer, tune
 

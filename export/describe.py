@@ -17,8 +17,8 @@ from ..rewriters.few_shot import prompt_path
 from ..rewriters.registry import make_rewriter
 from ..rewriters.retriever_info import RetrieverInfo
 from ..rollouts.checkpoints import base_fingerprint, optimized_prompt, with_prompt
+from ..rollouts.conversation import PolicyConversation
 from ..rollouts.engines.base import Engine
-from ..rollouts.tree_sampler import Conversation
 from ..sources import portable
 from ..storage import json_object
 from ..version import __version__
@@ -128,7 +128,7 @@ def _without_folders(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _chat(settings: RunConfig, retriever: RetrieverInfo, engine: Engine, example: Question) -> ExportedChat:
     rewriter = make_rewriter(settings.rewriter, retriever, settings.search_depth)
-    conversation = Conversation(engine, rewriter, settings.rollout)
+    conversation = PolicyConversation(engine, rewriter, settings.rollout)
     question = conversation.with_cut_history(example)
     stage, answer = rewriter.first_stage(question), None
     if stage is not None:

@@ -27,14 +27,15 @@ from ..envs.schemas import PlanResult
 from ..errors import ConfigError, RequestError
 from ..rewriters.registry import make_rewriter
 from ..rewriters.retriever_info import RetrieverInfo
+from ..rollouts.conversation import Conversation, PolicyConversation
 from ..rollouts.engines.base import Engine
 from ..rollouts.llms import policy_llm
 from ..sources import optional_packages
-from .conversations import EndpointModel, PolicyConversation
+from .endpoint import EndpointModel
 from .load import Trained, open_trained, with_retrievers
 from .questions import History, QuestionLike, is_single, parse_questions
 from .results import SearchResult
-from .turns import Model, run_turns
+from .turns import run_turns
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class Rewriter:
             reason = trained.used.reason if turn is None else "it was asked for"
             log.info("%s: the rewrite of turn %d is used (%s)", trained.name, self.turn, reason)
         self._trained, self._engine = trained, engine
-        self._models: dict[tuple[str | None, RetrieverInfo], Model] = {}
+        self._models: dict[tuple[str | None, RetrieverInfo], Conversation] = {}
         self._searchers: dict[str, Searcher] = {}
         self._stack, self._opening, self._answering = ExitStack(), threading.RLock(), threading.Lock()
         self._threads = ThreadPoolExecutor(32)  # not asyncio's own: its users would wait for the model
@@ -214,7 +215,7 @@ class Rewriter:
             search_last=search_last,
         )
 
-    def select(self, retriever: Retriever | None) -> tuple[str | None, Model]:
+    def select(self, retriever: Retriever | None) -> tuple[str | None, Conversation]:
         """The environment of training and the model with the prompts for a retriever; None selects the only one.
 
         A retriever by its description may be one that the policy was not trained for: that is logged once, and it has

@@ -7,17 +7,27 @@ question whose answer stopped keeps the ranking that it has, if any, and is not 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..configs.llm import LlmConfig
+from ..data.sampling import in_batches
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from ..envs.schemas import HitBody, PlanResult
-from ..rewriters.base import Rewrite
-from ..rewriters.first_stage import FirstStages, Outcome
-from .conversations import Answer, EndpointConversation, PolicyConversation
+from ..rewriters.first_stage import FirstStages
+from ..rollouts.conversation import Branch, Conversation
+from ..rollouts.memory import give_back_freed_memory
+from ..rollouts.prompted import PromptedConversation
+from ..rollouts.tree import Node
+from ..rollouts.tree_sampler import ANSWERED_AT_ONCE
 from .results import RewriteResult, SearchResult, TurnOutcome
 
-Model = PolicyConversation | EndpointConversation
+
+class Continuation(NamedTuple):
+    """An answer in the tree of its question, from which the next turn goes on."""
+
+    branch: Branch
+    node: Node
 
 
 @dataclass(slots=True)
@@ -34,7 +44,7 @@ class _Dialogue:
 
 
 def run_turns(
-    model: Model,
+    model: Conversation,
     questions: Sequence[Question],
     turns: int,
     search: Callable[[Sequence[SearchPlan]], Sequence[PlanResult]] | None,
@@ -79,43 +89,53 @@ def run_turns(
     return [SearchResult(dialogue.question, tuple(dialogue.turns)) for dialogue in dialogues]
 
 
-def _answers(model: Model, dialogues: Sequence[_Dialogue], turn: int, base: LlmConfig) -> list[Answer]:
-    """The answers of a turn; none of a question whose first stage failed, or whose turn before has no answer."""
-    outcomes: Sequence[Outcome]
+def _answers(
+    model: Conversation, dialogues: Sequence[_Dialogue], turn: int, base: LlmConfig
+) -> list[Continuation | str]:
+    """The answers of a turn, or why there is none: the first stage failed, the turn before has no answer, the prompt is
+    too long, or the model did not reply."""
+    starts: list[Branch | str] = []
     if turn == 1:
         with FirstStages(model.rewriter, base, model.rollout.history_tokens) as stages:
             outcomes = stages.ask([dialogue.question for dialogue in dialogues])
-        lost = [f"first stage: {outcome}" if isinstance(outcome, str) else "" for outcome in outcomes]
+        starts = [f"first stage: {staged}" if isinstance(staged, str) else model.begin(staged) for staged in outcomes]
     else:
-        outcomes = [dialogue.question for dialogue in dialogues]
-        lost = ["" if dialogue.turns[-1].rewrite.continuation else "no turn to go on from" for dialogue in dialogues]
-    pending, conversations = [], []
-    for dialogue, question, reason in zip(dialogues, outcomes, lost, strict=True):
-        if reason or isinstance(question, str):
-            continue
-        pending.append(question)
-        if turn == 1:
-            conversations.append(model.begin(question))
-        else:
-            last = dialogue.turns[-1]
-            documents = [hit.document for hit in last.ranking or ()]
-            conversations.append(model.go_on(question, last.rewrite.continuation, documents, turn))
-    answers = iter(model.answer(pending, conversations, turn) if pending else ())  # type: ignore[arg-type]
-    return [Answer(Rewrite(None, failure=reason)) if reason else next(answers) for reason in lost]
+        for last in (dialogue.turns[-1] for dialogue in dialogues):
+            documents, after = [hit.document for hit in last.ranking or ()], last.rewrite.continuation
+            starts.append(model.next_turn(after.branch, after.node, documents) if after else "no turn to go on from")
+    limit = model.rollout.max_prompt_tokens
+    for index, start in enumerate(starts):
+        if isinstance(start, Branch) and (length := len(start.prompt_ids)) > limit:
+            starts[index] = f"the prompt has {length} tokens of {limit}; shorten the question"
+    nodes: dict[int, Node] = {}
+    for part in in_batches([start for start in starts if isinstance(start, Branch)], ANSWERED_AT_ONCE):
+        nodes |= {id(branch): node for branch, node in model.generate(part, turn, 1, greedy=True)}
+        give_back_freed_memory()
+
+    def answer(start: Branch) -> Continuation | str:
+        if id(start) in nodes:
+            return Continuation(start, nodes[id(start)])
+        assert isinstance(model, PromptedConversation), "a policy answers"
+        return model.missing.pop((start.tree.question.id, turn, 0), "no reply")
+
+    return [start if isinstance(start, str) else answer(start) for start in starts]
 
 
-def _result(question: Question, turn: int, answer: Answer, depth: int) -> RewriteResult:
+def _result(question: Question, turn: int, answer: Continuation | str, depth: int) -> RewriteResult:
     """The result of an answer, which is the question itself if the answer cannot be used."""
-    rewrite = answer.rewrite
+    raw = SearchPlan.of(question.text, depth)
+    if isinstance(answer, str):
+        return RewriteResult(question, turn, raw, failure=answer)
+    node, rewrite = answer.node, answer.node.rewrite
     return RewriteResult(
         question,
         turn,
-        rewrite.plan or SearchPlan.of(question.text, depth),
+        rewrite.plan or raw,
         rewrite.rewrites if rewrite.format_ok else (),
         rewrite.think,
         None if rewrite.format_ok else rewrite.failure or "no plan",
-        answer.text,
-        answer.continuation,
+        node.text,
+        answer,
         stopped=rewrite.stop,
         unsearched=rewrite.unsearched,
     )

@@ -17,7 +17,7 @@ from ..envs.plan import SearchPlan
 from ..llms.base import LlmResponse, Prompt, SamplingParams
 from ..llms.structured import Structured
 from ..rewriters.base import RewritingStrategy, StagedQuestion
-from ..rewriters.frozen import read_reply, repair
+from ..rewriters.repair import read_reply, repair
 from .method import GARBLED, MISSING, NO_RANKING, Outcome, PromptStep, SearchResults, SearchStep, Steps
 
 

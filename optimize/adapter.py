@@ -21,8 +21,7 @@ from ..envs.client.base import EnvironmentApi
 from ..envs.plan import SearchPlan
 from ..envs.schemas import Step
 from ..errors import ConfigError, EngineUnavailableError, EnvironmentUnavailableError
-from ..eval.answering import Asking, batches
-from ..eval.prompted import model_answers
+from ..eval.answering import Asking, batches, model_answers
 from ..eval.records import EvalRecord
 from ..eval.store import RecordStore, answer_key
 from ..llms.access import Llm

@@ -60,21 +60,13 @@ def answered(outcomes: Sequence[Outcome]) -> list[Question]:
     """The questions that did not fall out. Raises ConfigError where none is left."""
     remaining = [outcome for outcome in outcomes if not isinstance(outcome, str)]
     failures = [outcome for outcome in outcomes if isinstance(outcome, str)]
-    if failures and not remaining:
-        raise no_question_left(failures)
     if failures:
-        log.warning("%s", _summary(failures, len(outcomes)))
+        reasons = ", ".join(f"{count} {reason}" for reason, count in Counter(failures).items())
+        summary = f"{len(failures)} of {len(outcomes)} questions fall out; their first stage gave: {reasons}"
+        if not remaining:
+            raise ConfigError(
+                f"{summary}. Let it answer in lines (rewriter.form=lines), ask a stronger model (rewriter.llm), or use "
+                "another rewriter."
+            )
+        log.warning("%s", summary)
     return remaining
-
-
-def no_question_left(failures: Sequence[str]) -> ConfigError:
-    """The error where the first stage of no question has an answer."""
-    return ConfigError(
-        f"{_summary(failures, len(failures))}. Let it answer in lines (rewriter.form=lines), ask a stronger model "
-        "(rewriter.llm), or use another rewriter."
-    )
-
-
-def _summary(failures: Sequence[str], questions: int) -> str:
-    reasons = ", ".join(f"{count} {reason}" for reason, count in Counter(failures).items())
-    return f"{len(failures)} of {questions} questions fall out; their first stage gave: {reasons}"

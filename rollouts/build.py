@@ -7,6 +7,7 @@ from ..rewriters.base import RewritingStrategy
 from ..rewriters.mixed import MixedRewriter
 from ..rewriters.registry import make_rewriter
 from ..rewriters.retriever_info import RetrieverInfo
+from .conversation import PolicyConversation
 from .engines.base import Engine
 from .streaming import StreamingTreeSampler
 from .tree_sampler import TreeSampler
@@ -17,7 +18,7 @@ def make_tree_sampler(
 ) -> TreeSampler:
     """What grows trees with this engine, and searches them turn by turn or while they are sampled."""
     kind = StreamingTreeSampler if rollout.streams else TreeSampler
-    return kind(engine, rewriter, client, rollout, reward)
+    return kind(PolicyConversation(engine, rewriter, rollout), client, reward)
 
 
 def rewriter_for(rewriter: RewriterConfig, mix: MixConfig | None, client: EnvironmentApi, k: int) -> RewritingStrategy:

@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from queue import SimpleQueue
-from typing import NamedTuple, TypeVar
+from typing import TypeVar, cast
 
 from ..envs.client.base import ReadingClient
+from .conversation import Branch
 from .engines.base import Completion, StreamingEngine
 from .tree import Node
-from .tree_sampler import Branch, TreeSampler
+from .tree_sampler import TreeSampler
 
 _Result = TypeVar("_Result")
 
@@ -28,7 +29,9 @@ SEARCHES_AT_ONCE = 4
 class StreamingTreeSampler(TreeSampler):
     """Grows trees with an engine that takes requests at any time."""
 
-    engine: StreamingEngine
+    @property
+    def engine(self) -> StreamingEngine:
+        return cast("StreamingEngine", self.policy.engine)
 
     def grow_from(self, branches: Sequence[Branch], branching: Sequence[int], greedy: bool) -> None:
         """As `TreeSampler.grow_from`; the time of `retrieve` is that in which nothing was sampled."""
@@ -42,15 +45,6 @@ class StreamingTreeSampler(TreeSampler):
             growth.searcher.shutdown(wait=False, cancel_futures=True)  # a signal does not wait for a search under way
         self.clock.add("generate", started + growth.waited)
         self.clock.add("retrieve", time.perf_counter() - growth.waited)
-
-
-class _Answer(NamedTuple):
-    """An answer that is sampled, or the turn that it became."""
-
-    branch: Branch
-    turn: int
-    number: int
-    """Among the answers of the branch."""
 
 
 class _Growth:
@@ -67,8 +61,8 @@ class _Growth:
         """What to do about every answer and search that has ended."""
         self._sampling = self._searches = 0
         """The numbers of answers and of search requests under way."""
-        self._unsearched: list[tuple[_Answer, Node]] = []
-        self._grown: list[tuple[_Answer, Node]] = []
+        self._unsearched: list[tuple[Branch, Node]] = []
+        self._grown: list[tuple[Branch, Node]] = []
 
     def run(self, first: Sequence[Branch]) -> None:
         """Grow until everything has ended. Raises what sampling and searching raise."""
@@ -84,31 +78,30 @@ class _Growth:
             if self._unsearched and self._searches < self.searches_at_once:
                 ended, self._unsearched = self._unsearched, []
                 self._searches += 1
-                turns = [(answer.branch, node) for answer, node in ended]
-                search = self.searcher.submit(self.tree_sampler.search, turns)
+                search = self.searcher.submit(self.tree_sampler.search, ended)
                 self._when_done(search, partial(self._searched, ended))
-        for answer, node in sorted(self._grown, key=lambda grown: grown[0].number):
-            answer.branch.attach(node)
+        for branch, node in sorted(self._grown, key=lambda grown: grown[1].number):
+            branch.attach(node)
 
     def _ask(self, branch: Branch, turn: int) -> None:
-        self.tree_sampler.check_length([branch.prompt_ids])
-        sampling = self.tree_sampler.sampling([branch], self.greedy)
+        policy = self.tree_sampler.policy
+        policy.check_length([branch.prompt_ids])
+        sampling = policy.sampling([branch], self.greedy)
         futures = self.tree_sampler.engine.submit(branch.prompt_ids, self.branching[turn - 1], sampling)
         self._sampling += len(futures)
         for number, future in enumerate(futures):
-            self._when_done(future, partial(self._answered, _Answer(branch, turn, number)))
+            self._when_done(future, partial(self._answered, branch, turn, number))
 
     def _when_done(self, future: Future[_Result], do: Callable[[_Result], None]) -> None:
         future.add_done_callback(lambda done: self._ended.put(lambda: do(done.result())))
 
-    def _answered(self, answer: _Answer, completion: Completion) -> None:
+    def _answered(self, branch: Branch, turn: int, number: int, completion: Completion) -> None:
         self._sampling -= 1
-        self._unsearched.append((answer, self.tree_sampler.node(answer.branch, completion, answer.turn)))
+        self._unsearched.append((branch, self.tree_sampler.policy.node(branch, completion, turn, number)))
 
-    def _searched(self, searched: Sequence[tuple[_Answer, Node]], _: None) -> None:
+    def _searched(self, searched: Sequence[tuple[Branch, Node]], _: None) -> None:
         self._searches -= 1
         self._grown += searched
-        for (branch, turn, number), node in searched:
-            if turn < len(self.branching) and not node.rewrite.stop:
-                documents = [hit.document for hit in node.ranking]
-                self._ask(self.tree_sampler.next_turn(branch, node, documents, turn + 1, number), turn + 1)
+        for branch, node in searched:
+            if node.turn < len(self.branching) and node.grows:
+                self._ask(self.tree_sampler.next_turn(branch, node), node.turn + 1)

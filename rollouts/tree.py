@@ -40,7 +40,7 @@ class Node:
     metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the ranking by name; 0 where nothing was searched, but for those of a reader's answer."""
     reward: float | None = None
-    """(1 − w_f)·metric + w_f·format; None = a failed search (no answer before the deadline), or a turn below one."""
+    """(1 − w_f)·metric + w_f·format; None = a failed search (no answer before the deadline)."""
     children: list["Node"] = field(default_factory=list)
     prompt_digest: bytes = b""
     """Stands for `prompt_ids` where another process keeps them."""
@@ -50,11 +50,23 @@ class Node:
     """The price of its search, which is not part of `reward`."""
     truncated: int | None = None
     """Texts of its plan that the retriever read only in part; None where nothing was searched, or this is unknown."""
+    number: int = 0
+    """Among the answers to its prompt."""
+    tokens: int | None = 0
+    """Sampled tokens; None where an endpoint does not report them. `prompt_tokens` counts those read."""
+    prompt_tokens: int | None = 0
+    calls: int = 1
+    """Texts that were sampled: of several passages each, and of an answer that was sent back both."""
 
     @property
     def searched(self) -> bool:
-        """Whether it has a plan of its own; below a failed search that is not searched."""
+        """Whether it has a plan of its own."""
         return self.rewrite.plan is not None and not self.reused
+
+    @property
+    def grows(self) -> bool:
+        """Whether there may be turns below it: neither the policy stopped nor its search failed."""
+        return self.reward is not None and not self.rewrite.stop
 
     @property
     def state(self) -> bytes:
@@ -70,8 +82,7 @@ class Node:
     @property
     def searches(self) -> int:
         """Searches of this turn and those under it."""
-        below = sum(child.searches for child in self.children) if self.reward is not None else 0
-        return self.searched + below
+        return self.searched + sum(child.searches for child in self.children)
 
 
 @dataclass(slots=True)
@@ -85,7 +96,7 @@ class Tree:
 
     @property
     def turns(self) -> int:
-        """Turns of a path that does not stop."""
+        """Turns of a path that does not end early."""
         return len(self.branching) or max((node.turn for node in self.walk()), default=1)
 
     def walk(self) -> Iterator[Node]:
@@ -105,7 +116,7 @@ class Tree:
     def paths(self) -> Iterator[list[Node]]:
         """Every leaf as its path from the first turn to the last, in order.
 
-        A turn that stopped has the paths of all leaves that would have grown below it: one path as often.
+        A turn that does not grow has the paths of all leaves that would have grown below it: one path as often.
         """
 
         def below(node: Node, path: list[Node]) -> Iterator[list[Node]]:

@@ -158,7 +158,8 @@ class TreeTrainer(GRPOTrainer):
         settings, processes = self.run.train, self.processes
         trees = self.step_trees.sample(self.state.global_step)
         started = time.perf_counter()
-        turns, rows = gather(turns_of(trees, self.run.reward.turn_weights, self.tree_sampler.chat.count), processes)
+        count = self.tree_sampler.policy.chat.count
+        turns, rows = gather(turns_of(trees, self.run.reward.turn_weights, count), processes)
         try:
             refuse_outage(turns, self.tree_sampler.client, self.run, f"no rollout of step {self.state.global_step + 1}")
         except EnvironmentUnavailableError as error:

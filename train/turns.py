@@ -85,8 +85,7 @@ def turns_of(trees: Sequence[Tree], weights: Sequence[float], count: Callable[[s
         stack = [(root, -1, {words(tree.question.text)}) for root in reversed(tree.roots)]
         while stack:
             node, parent, history = stack.pop()
-            below_failure = parent >= 0 and figures[parent]["failed_search"]
-            figures.append(_figures(node, history, count) | ({"searched": 0.0} if below_failure else {}))
+            figures.append(_figures(node, history, count))
             weight = weight_of_turn(lambdas, node.turn, node.rewrite.stop)
             values.append(nan if node.reward is None else weight * node.reward - node.cost)
             row = (number, parent, node.turn, _state(tree, node), leaves[id(node)], len(node.completion_ids))

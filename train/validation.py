@@ -76,7 +76,7 @@ class Validator(TrainerCallback):
         self.tree_sampler.clock = Clock()
         rank, count = self.processes.rank, self.processes.count
         local_questions, max_count = self.questions[rank::count], len(self.questions[::count])
-        depth, reward = len(self.tree_sampler.rollout.branching), self.tree_sampler.reward
+        depth, reward = len(self.tree_sampler.conversation.rollout.branching), self.tree_sampler.reward
         try:
             self.weight_sync.refresh()
             answered = self.tree_sampler.answer(local_questions, depth, at_least=max_count)
@@ -106,7 +106,7 @@ class Validator(TrainerCallback):
             )  # fmt: skip
             return
         best = self.processes.on_main_process(lambda: best_record(self.folder.path))
-        metric, turns = self.tree_sampler.reward.objective, len(self.tree_sampler.rollout.branching)
+        metric, turns = self.tree_sampler.reward.objective, len(self.tree_sampler.conversation.rollout.branching)
         if best is None or best_value(record, metric, turns) > best_value(best, metric, turns):
             with self.processes.atomic_folder(self.folder.best) as path:
                 self.save(path)

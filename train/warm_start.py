@@ -144,7 +144,7 @@ def imitation_loss(policy: nn.Module, demonstrations: Sequence[Demonstration], c
 
 def _title_round(config: RunConfig, tree_sampler: TreeSampler, questions: Sequence[Question]) -> Iterator[Round]:
     """The single round of titles. Raises ConfigError if the rewriter cannot parse their tagged answers."""
-    rewriter = tree_sampler.rewriter
+    rewriter = tree_sampler.policy.rewriter
     example = render("", ["a title"]).removeprefix(rewriter.opening)
     if rewriter.parse(questions[0], example, 1).rewrites != ("a title",):
         raise ConfigError(
@@ -158,7 +158,7 @@ def title_examples(
     config: RunConfig, tree_sampler: TreeSampler, questions: Sequence[Question]
 ) -> Iterator[TitleExample]:
     """Examples in a seeded order until there are enough; questions without a rewarded title are subsampled."""
-    metric, shown, stops = config.reward.signal, config.rollout.documents, tree_sampler.rewriter
+    metric, shown, stops = config.reward.signal, config.rollout.documents, tree_sampler.policy.rewriter
     rng = Random(config.seed)
     order = rng.sample(list(questions), len(questions))
     examples = 0
@@ -198,15 +198,16 @@ def title_examples(
 def demonstration(tree_sampler: TreeSampler, example: TitleExample) -> Demonstration:
     """The conversation of an example: the question as first answer, the documents of its search, the second answer; of
     one without documents its first answer alone."""
-    chat, rewriter, opening = tree_sampler.chat, tree_sampler.rewriter, tree_sampler.rewriter.opening
-    question = tree_sampler.with_cut_history(example.question)
+    policy = tree_sampler.policy
+    chat, rewriter, opening = policy.chat, policy.rewriter, policy.rewriter.opening
+    question = policy.with_cut_history(example.question)
     messages = rewriter.first(question)
     prompt = chat.first(messages, opening)
     first_text = question.text.lower() if example.documents is not None else example.answer
     first = chat.answer(render("", [first_text]).removeprefix(opening))
     if example.documents is None:
         return Demonstration([*prompt, *first], [(len(prompt), len(prompt) + len(first))])
-    message = rewriter.follow_up(question, tree_sampler.cut_documents(example.documents), 2)
+    message = rewriter.follow_up(question, policy.cut_documents(example.documents), 2)
     second = chat.answer(render("", [chat.plain(example.answer)]).removeprefix(opening))
     context = [*prompt, *first, *chat.continuation(messages, message, first, opening)]
     spans = [(len(prompt), len(prompt) + len(first)), (len(context), len(context) + len(second))]

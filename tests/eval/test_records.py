@@ -26,11 +26,13 @@ def step_result(metrics):
     return StepResult(question_id="q1", ranking=[hit], reward=0.5, metrics=metrics)
 
 
-def node(turn, prompt, completion, rewrite=None, metrics=SCORES, reward=0.6, children=()):
+def node(turn, prompt, completion, rewrite=None, metrics=SCORES, reward=0.6, children=(), number=0):
     rewrite = rewrite or Rewrite(SearchPlan.of("grip"), "thought", ("grip",))
     ranking = [Hit(Document("d2", "t", ""), 2.0), Hit(Document("d1", "t", ""), 1.0)] if rewrite.plan else []
     ids = [0] * prompt, [0] * completion, []
-    return Node(turn, *ids, True, "", rewrite, ranking, dict(metrics), reward, list(children))
+    answer = Node(turn, *ids, True, "", rewrite, ranking, dict(metrics), reward, list(children), number=number)
+    answer.tokens, answer.prompt_tokens = completion, prompt
+    return answer
 
 
 def test_a_path_becomes_one_record_per_turn_with_running_costs():
@@ -59,14 +61,18 @@ def test_an_outage_is_none_and_never_zero():
     assert record.searches == 1
 
 
-def test_a_turn_below_an_outage_counts_no_search():
-    path = node(1, 10, 4, metrics={}, reward=None, children=[node(2, 20, 3, metrics={}, reward=None)])
-    assert [record.searches for record in records_of_trees("untrained", [Tree(QUESTION, [path])])] == [1, 1]
+def test_later_turns_repeat_the_record_of_a_failed_search_and_not_of_a_missing_answer():
+    lost, unanswered = node(1, 10, 4, metrics={}, reward=None), node(1, 10, 4)
+    rows = [records_of_trees("untrained", [Tree(QUESTION, [root], (1, 1))]) for root in (lost, unanswered)]
+    assert [[(row.turn, row.searches, row.metrics["mrr@10"]) for row in path] for path in rows] == [
+        [(1, 1, None), (2, 1, None)],
+        [(1, 1, 0.5)],
+    ]
 
 
 def test_every_sample_is_a_record_of_its_own_with_the_seconds_up_to_its_turn():
-    paths = [node(1, 10, 4, children=[node(2, 20, 3)]), node(1, 10, 5, children=[node(2, 20, 1)])]
-    rows = records_of_trees("sampled", [Tree(QUESTION, paths)], samples=2, seconds=[0.5, 0.25])
+    paths = [node(1, 10, 4, children=[node(2, 20, 3)]), node(1, 10, 5, children=[node(2, 20, 1)], number=1)]
+    rows = records_of_trees("sampled", [Tree(QUESTION, paths)], seconds=[0.5, 0.25])
     costs = [(row.sample, row.turn, row.tokens, row.seconds) for row in rows]
     assert costs == [(0, 1, 4, 0.5), (0, 2, 7, 0.75), (1, 1, 5, 0.5), (1, 2, 6, 0.75)]
 
@@ -82,8 +88,8 @@ def test_the_search_is_recorded_as_it_was_sent_with_the_scores_of_its_documents(
 
 
 def test_sampled_trees_are_refused():
-    with pytest.raises(ValueError, match="'q1' has 2 paths"):
-        records_of_trees("trained", [Tree(QUESTION, [node(1, 1, 1), node(1, 1, 1)])])
+    with pytest.raises(ValueError, match="'q1' has branches"):
+        records_of_trees("trained", [Tree(QUESTION, [node(1, 1, 1, children=[node(2, 1, 1), node(2, 1, 1)])])])
 
 
 texts = st.text(st.characters(codec="utf-8"), max_size=20)

@@ -76,11 +76,11 @@ def own_answer(run: Path, question: str) -> tuple[list[int], list[int], str]:
     config = load_config(str(run / "config.yaml"))
     with open_environment(config.env, config.client) as client:
         tree_sampler = tree_sampler_of(config, client, engine_of(config, find_checkpoint(run)))
-    messages = tree_sampler.rewriter.first(tree_sampler.chat.plain_question(Question("q", question)))
-    prompt = tree_sampler.chat.first(messages, tree_sampler.rewriter.opening)
+    messages = tree_sampler.policy.rewriter.first(tree_sampler.policy.chat.plain_question(Question("q", question)))
+    prompt = tree_sampler.policy.chat.first(messages, tree_sampler.policy.rewriter.opening)
     sampling = Sampling(temperature=0.0, max_new_tokens=config.rollout.max_new_tokens)
-    ids = tree_sampler.engine.generate([prompt], 1, sampling)[0][0].ids
-    return prompt, ids, tree_sampler.rewriter.opening + tree_sampler.chat.text(ids)
+    ids = tree_sampler.policy.engine.generate([prompt], 1, sampling)[0][0].ids
+    return prompt, ids, tree_sampler.policy.rewriter.opening + tree_sampler.policy.chat.text(ids)
 
 
 def test_the_code_of_the_card_answers_as_the_run_does_without_this_package(folder, evaluated_run, monkeypatch, capsys):

@@ -18,8 +18,8 @@ from querylect.methods.csqe import pivotal
 from querylect.methods.methods import make_method
 from querylect.methods.runner import Runner
 from querylect.questions.prompts import Written
-from querylect.rewriters.frozen import ask_rewriter
 from querylect.rewriters.registry import make_rewriter
+from querylect.rewriters.repair import read_reply
 from querylect.rewriters.retriever_info import RetrieverInfo
 
 from ..method_doubles import Shelf, doc
@@ -176,8 +176,8 @@ def hcqr(recorded):
 def asked(name):
     def parse(recorded):
         rewriter = make_rewriter(RewriterConfig(name=name), BM25)
-        (rewrite,) = ask_rewriter(Llm(RecordedModel(recorded)), rewriter, [QUESTION], SamplingParams())
-        return list(rewrite.rewrites) or None
+        reply = LlmResponse((Text(recorded["text"], True),), 1, 1)
+        return list(read_reply(rewriter, QUESTION, reply).rewrites) or None
 
     return parse
 

@@ -10,16 +10,15 @@ from querylect.data.types import Document, Question
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError
-from querylect.llms.access import Llm
-from querylect.llms.base import SamplingParams
+from querylect.llms.base import LlmResponse, Text
 from querylect.rewriters.forms import render
-from querylect.rewriters.frozen import ask_rewriter
 from querylect.rewriters.plans import union
 from querylect.rewriters.registry import REWRITERS, make_rewriter
+from querylect.rewriters.repair import read_reply
 from querylect.rewriters.retriever_info import RetrieverInfo
 
 from ..raising import refused
-from ..scripted import BM25, DENSE, Script, terms
+from ..scripted import BM25, DENSE, terms
 
 ASKED = Question("q", "Big head", ("femur", "tibia"))
 TAGGED = ("general", "explore", "direct", "few_shot")
@@ -101,14 +100,15 @@ def test_query2doc_on_bm25_scores_as_the_text_with_the_question_five_times(small
 
 
 def test_hyde_joins_the_passages_of_several_answers():
-    several = SamplingParams(n=3, temperature=0.7)
-    (joined,) = ask_rewriter(Llm(Script(["one", "", "two"])), make("hyde", k=7), [ASKED], several)
+    def joined_of(*texts):
+        return read_reply(make("hyde", k=7), ASKED, LlmResponse(tuple(Text(text, True) for text in texts), 1, 1))
+
+    joined = joined_of("one", "", "two")
     assert joined.rewrites == ("one", "two")
     assert terms(joined.plan) == [[("Big head", 1.0), ("one", 1.0), ("two", 1.0)]]
-    (failed,) = ask_rewriter(Llm(Script(["", ""], ["", ""])), make("hyde"), [ASKED], SamplingParams(n=2))
-    assert (failed.plan, failed.failure) == (None, "empty answer")
-    with pytest.raises(ValueError, match="query2doc"):
-        ask_rewriter(Llm(Script()), make("query2doc"), [ASKED], SamplingParams(n=2))
+    assert joined_of("", "").failure == "empty answer"
+    assert not make("query2doc").joins
+    assert not make("hyde", stop=True).joins
 
 
 def test_a_union_takes_the_first_of_every_query_rank_by_rank_and_no_document_twice(small_environment):

@@ -10,6 +10,7 @@ from querylect.eval.records import records_of_trees
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.chat import Chat
+from querylect.rollouts.conversation import PolicyConversation
 from querylect.rollouts.streaming import StreamingTreeSampler
 from querylect.rollouts.tree_sampler import TreeSampler
 from querylect.train.credit import assign_credit
@@ -37,7 +38,7 @@ def tree_sampler(client, engine, kind=TreeSampler, price=0.25, stop=True, reward
     rewriter = make_rewriter(RewriterConfig(name="general", stop=stop), RetrieverInfo("bm25", "bm25"))
     rollout = RolloutConfig(max_prompt_tokens=4096, **changes)
     rewards = RewardConfig.model_validate({"search_price": price, **(reward or {})})
-    return kind(engine, rewriter, client, rollout, rewards)
+    return kind(PolicyConversation(engine, rewriter, rollout), client, rewards)
 
 
 def chat_of(engine):
@@ -82,17 +83,10 @@ def test_a_stop_after_a_failed_format_keeps_an_earlier_search(client):
     assert (late.reused, late.ranking, late.reward) == (True, first.ranking, first.reward)
 
 
-def test_a_stop_below_a_failed_search_is_not_scored(client):
-    out = Searched(client, out=[HEAD.id])
-    (tree,) = tree_sampler(out, Script(say("headache"), STOP)).grow([HEAD], [1, 1])
-    assert [node.reward for node in tree.walk()] == [None, None]
-    assert out.batches == [1]
-
-
 def test_figures_of_paths_count_a_stop_as_the_paths_that_it_ends_and_no_outage(client):
     engine = Script(STOP, say("headache"), say("aspirin"), "no format")
     (tree,) = tree_sampler(client, engine).grow([HEAD], [2, 2])
-    (lost,) = tree_sampler(Searched(client, out=[SUGAR.id]), Script(say("sugar"), say("blood"))).grow([SUGAR], [1, 1])
+    (lost,) = tree_sampler(Searched(client, out=[SUGAR.id]), Script(say("sugar"))).grow([SUGAR], [1, 1])
     trees = [tree, lost]
     turns = turns_of(trees, [0.5, 1.0])
     figures = step_metrics(turns, assign_credit(turns, "turn", "none"))
@@ -110,14 +104,15 @@ def test_a_stop_has_the_readers_reward_of_the_ranking_that_it_keeps(lessons, tmp
     (question,) = [question for question in answering.questions("train") if question.id == "sugar"]
     rewriter = make_rewriter(RewriterConfig(name="general", stop=True), RetrieverInfo("bm25", "bm25"))
     reward = RewardConfig.model_validate({"kind": "answer", "search_price": 0.25, "format_weight": 0})
-    engine = Script(STOP, say("citrus"), say("insulin"), STOP, STOP)
+    engine = Script(STOP, say("citrus"), say("insulin"), STOP)
     rollout = RolloutConfig(max_prompt_tokens=4096)
-    (tree,) = TreeSampler(engine, rewriter, answering, rollout, reward).grow([question], [3, 1])
+    conversation = PolicyConversation(engine, rewriter, rollout)
+    (tree,) = TreeSampler(conversation, answering, reward).grow([question], [3, 1])
     _, relevant, missing = tree.roots
     assert [node.reward for node in tree.roots] == [0.5, 1.0, None]
-    (stop_node,), (lost,) = relevant.children, missing.children
+    (stop_node,) = relevant.children
+    assert missing.children == []
     assert (stop_node.reward, stop_node.cost, stop_node.metrics) == (1.0, 0.0, relevant.metrics)
-    assert (lost.reward, lost.cost) == (None, 0.0)
     assert parrot.request_count == 3, "a stop of turn 1 and the raw question read the same documents"
     assert tree.searches == 3
     turns = turns_of([tree], [0.5, 1.0])

@@ -12,6 +12,7 @@ from querylect.errors import EngineUnavailableError, EnvironmentUnavailableError
 from querylect.rewriters.forms import render
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
+from querylect.rollouts.conversation import PolicyConversation
 from querylect.rollouts.engines.base import Completion, Sampling
 from querylect.rollouts.random_streams import stream
 from querylect.rollouts.streaming import SEARCHES_AT_ONCE, StreamingTreeSampler
@@ -99,7 +100,8 @@ class Searched:
 def tree_sampler(kind, engine, client, **changes):
     retriever = RetrieverInfo("bm25", "bm25")
     rollout = RolloutConfig(**{"max_prompt_tokens": 4096, **changes})
-    return kind(engine, make_rewriter(RewriterConfig(name="general"), retriever), client, rollout, RewardConfig())
+    rewriter = make_rewriter(RewriterConfig(name="general"), retriever)
+    return kind(PolicyConversation(engine, rewriter, rollout), client, RewardConfig())
 
 
 @pytest.mark.parametrize("branching", [[4, 4], [2, 3, 2], [5]])
@@ -184,14 +186,14 @@ def test_the_trees_do_not_depend_on_the_order_in_which_searches_end(client):
     )
 
 
-def test_a_turn_below_a_failed_search_is_not_scored_and_still_grows(client):
+def test_a_failed_search_is_not_scored_and_ends_its_path(client):
     grown = tree_sampler(StreamingTreeSampler, Uneven(), Searched(client, out={"q-sugar"}), micro_batch=4)
     trees = grown.grow(QUESTIONS, [6, 2], streams=STREAMS)
     outage = [node for node in trees[1].walk() if node.rewrite.plan is not None and node.turn == 1]
     assert outage
     for node in outage:
         assert node.reward is None
-        assert [child.reward for child in node.children] == [None, None]
+        assert node.children == []
     assert all(node.reward is not None for tree in (trees[0], trees[2]) for node in tree.walk())
 
 
@@ -220,7 +222,7 @@ def test_each_vllm_engine_gives_one_by_one_what_it_gives_at_once(
         engine = engine_of(config)
         streaming = tree_sampler_of(config, client, engine)
         assert type(streaming) is StreamingTreeSampler
-        turn_by_turn = TreeSampler(engine, streaming.rewriter, client, config.rollout, config.reward)
+        turn_by_turn = TreeSampler(streaming.conversation, client, config.reward)
         for greedy in (False, True):
             expected = turn_by_turn.grow(QUESTIONS[:2], [2, 2], greedy, STREAMS[:2])
             assert streaming.grow(QUESTIONS[:2], [2, 2], greedy, STREAMS[:2]) == expected

@@ -86,7 +86,7 @@ def disturb(trainer):
     """The sampler's copy of the weights is not that of the trainer, and stays so."""
     with torch.random.fork_rng():
         torch.manual_seed(11)
-        head = trainer.tree_sampler.engine.model.get_output_embeddings()
+        head = trainer.tree_sampler.policy.engine.model.get_output_embeddings()
         head.weight.data.add_(0.05 * torch.randn_like(head.weight))
     trainer.step_trees.weight_sync.refresh = lambda: None
 

@@ -170,7 +170,7 @@ def test_every_prompt_names_the_retriever_that_searches(straight):
         for tree in trees:
             name = {"bm25": "bm25", "dense": "tiny-bert"}[tree.question.id.partition("/")[0]]
             for node in tree.walk():
-                prompt = tree_sampler.chat.tokenizer.decode(node.prompt_ids)
+                prompt = tree_sampler.policy.chat.tokenizer.decode(node.prompt_ids)
                 assert f"{name} < {tree.question.text}" in prompt
                 assert f"{({'bm25', 'tiny-bert'} - {name}).pop()} < {tree.question.text}" not in prompt
             names.add(name)

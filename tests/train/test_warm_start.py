@@ -135,27 +135,26 @@ def test_a_stop_in_turn_1_is_taught_where_the_reader_needs_no_document(warm, cli
         assert not has_title or lessons[name].answer == title.lower()
     taught = demonstration(tree_sampler, lessons["gums"])
     ((begin, end),) = taught.spans
-    answer = tree_sampler.engine.tokenizer.decode(taught.ids[begin:end], skip_special_tokens=False)
-    assert tree_sampler.rewriter.parse(lessons["gums"].question, tree_sampler.rewriter.opening + answer, 1).unsearched
-    assert FIRST_UNSEARCHED in tree_sampler.engine.tokenizer.decode(taught.ids[:begin])
+    answer = tree_sampler.policy.engine.tokenizer.decode(taught.ids[begin:end], skip_special_tokens=False)
+    rewriter = tree_sampler.policy.rewriter
+    assert rewriter.parse(lessons["gums"].question, rewriter.opening + answer, 1).unsearched
+    assert FIRST_UNSEARCHED in tree_sampler.policy.engine.tokenizer.decode(taught.ids[:begin])
 
 
 def test_a_warm_start_without_anything_to_imitate_is_refused(warm, tree_sampler, client, tmp_path, monkeypatch):
     tree_sampler.client = Graded(client, {})
     keep_all(monkeypatch, 0.0)
+    questions = client.questions("train")
     with refused(ConfigError, "train.warm_start.questions"):
-        warm_start(
-            warm, tree_sampler.engine.model, tree_sampler, None, client.questions("train"), RunFolder(tmp_path / "run")
-        )
+        warm_start(warm, tree_sampler.policy.engine.model, tree_sampler, None, questions, RunFolder(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
 def test_a_rewriter_that_reads_no_tags_is_refused(warm, tree_sampler, client, tmp_path):
-    tree_sampler.rewriter = make_rewriter(RewriterConfig(name="hyde"), RetrieverInfo("bm25", "bm25"))
+    tree_sampler.policy.rewriter = make_rewriter(RewriterConfig(name="hyde"), RetrieverInfo("bm25", "bm25"))
+    questions = client.questions("train")
     with refused(ConfigError, "'hyde'", "train.warm_start.questions"):
-        warm_start(
-            warm, tree_sampler.engine.model, tree_sampler, None, client.questions("train"), RunFolder(tmp_path / "run")
-        )
+        warm_start(warm, tree_sampler.policy.engine.model, tree_sampler, None, questions, RunFolder(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
@@ -180,13 +179,13 @@ def test_the_loss_is_that_of_the_answers_alone(tree_sampler, packing):
     lesson = TitleExample(Question("q", "Aspirin headache"), [], "statin")
     taught = demonstration(tree_sampler, lesson)
     ids = torch.tensor([taught.ids])
-    logps = torch.log_softmax(tree_sampler.engine.model(input_ids=ids).logits[0, :-1].float(), -1)
+    logps = torch.log_softmax(tree_sampler.policy.engine.model(input_ids=ids).logits[0, :-1].float(), -1)
     logps = logps.gather(-1, ids[0, 1:, None])[:, 0]
-    texts = [tree_sampler.chat.text(taught.ids[begin:end]) for begin, end in taught.spans]
+    texts = [tree_sampler.policy.chat.text(taught.ids[begin:end]) for begin, end in taught.spans]
     expected = ["aspirin headache</rewrite>", "statin</rewrite>"]
     assert [text.rpartition("<rewrite>")[2] for text in texts] == expected
     answers = [index - 1 for begin, end in taught.spans for index in range(begin, end)]
-    loss = imitation_loss(tree_sampler.engine.model, [taught], TrainConfig(packing=packing))
+    loss = imitation_loss(tree_sampler.policy.engine.model, [taught], TrainConfig(packing=packing))
     torch.testing.assert_close(loss, -logps[answers].mean())
 
 

@@ -1,0 +1,138 @@
+"""The turns of a model behind llms/: an endpoint, or a local model that is not trained.
+
+Each answer is a chat of its own with one request per turn. An answer that cannot be read is sent back once, with what
+is wrong with it; then it failed its format. Documents and histories are cut to their budgets in words: an endpoint's
+tokenizer is not there.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from ..configs.schema import RolloutConfig
+from ..data.history import cut_history
+from ..data.types import Document, Question
+from ..llms.access import Llm
+from ..llms.base import LlmResponse, Message, Prompt, SamplingParams, complete_sum
+from ..rewriters.base import Rewrite, RewritingStrategy
+from ..rewriters.repair import read_reply, repair
+from .conversation import Branch, Conversation
+from .tree import Node, Tree
+
+
+class PromptedConversation(Conversation):
+    """A prompted model, or the trained policy behind an endpoint."""
+
+    def __init__(
+        self,
+        llm: Llm,
+        rewriter: RewritingStrategy,
+        rollout: RolloutConfig,
+        *,
+        passages: int = 1,
+        seed: int = 0,
+        trained: bool = False,
+    ) -> None:
+        """`passages`: texts of an answer, for a rewriter that joins them. `trained`: the model is the policy, whose
+        answers begin with the opening and are parsed as strictly as in training."""
+        self.llm, self.rewriter, self.rollout, self.trained = llm, rewriter, rollout, trained
+        self._passages, self._seed = passages, seed
+        self.missing: dict[tuple[str, int, int], str] = {}
+        """Why an answer was not given, by question id, turn and sample."""
+
+    def begin(self, question: Question, its_stream: int = 0) -> Branch:
+        messages = self.rewriter.first(cut_history(question, self.rollout.history_tokens))
+        return Branch(Tree(question, []), messages, [], None, its_stream)
+
+    def generate(self, branches: Sequence[Branch], turn: int, width: int, greedy: bool) -> list[tuple[Branch, Node]]:
+        """As Conversation.generate, without the answers that the model did not give (`missing`). Those of one number
+        have one seed and are asked together. Raises as `Llm.ask`."""
+        asked = [(branch.sample + number, number, branch) for branch in branches for number in range(width)]
+        nodes: list[tuple[Branch, Node]] = []
+        for sample, group in groupby(sorted(asked, key=lambda entry: entry[0]), key=lambda entry: entry[0]):
+            _, numbers, of_sample = zip(*group, strict=True)
+            sampling = self._sampling(sample, greedy)
+            for branch, number, node in zip(of_sample, numbers, self._answers(of_sample, turn, sampling), strict=True):
+                if isinstance(node, str):
+                    self.missing[branch.tree.question.id, turn, sample] = node
+                else:
+                    node.number = number
+                    branch.attach(node)
+                    nodes.append((branch, node))
+        return nodes
+
+    def next_turn(self, branch: Branch, node: Node, documents: Sequence[Document]) -> Branch:
+        question = cut_history(branch.tree.question, self.rollout.history_tokens)
+        shown = _cut_to_words(documents[: self.rollout.documents], self.rollout)
+        message = Message(role="user", content=self.rewriter.follow_up(question, shown, node.turn + 1))
+        return branch.below(node, [Message(role="assistant", content=node.text), message], [])
+
+    def _sampling(self, sample: int, greedy: bool) -> SamplingParams:
+        rollout = self.rollout
+        if greedy and self._passages == 1:
+            return SamplingParams(max_tokens=rollout.max_new_tokens)
+        # an endpoint may increment the seed for several passages, so the seeds of samples are `passages` apart
+        seed = (self._seed * 1_000_003 + sample * self._passages) % 2**31
+        return SamplingParams(self._passages, rollout.temperature, rollout.top_p, rollout.max_new_tokens, seed)
+
+    def _answers(self, branches: Sequence[Branch], turn: int, sampling: SamplingParams) -> Iterator[Node | str]:
+        """The answer to each branch, or why there is none."""
+        opening = self.rewriter.opening if self.trained else ""
+        prefilled = [Message(role="assistant", content=opening)] if opening else []
+        prompts = [Prompt((*branch.messages, *prefilled)) for branch in branches]
+        reasons: dict[int, str] = {}
+        replies = self.llm.ask(prompts, sampling, reasons.__setitem__)
+        given = [[] if reply is None else [reply] for reply in replies]
+        rewrites = [
+            self._read(branch, reply, turn) if reply is not None else Rewrite(None)
+            for branch, reply in zip(branches, replies, strict=True)
+        ]
+        failed = [i for i, rewrite in enumerate(rewrites) if given[i] and rewrite.failure and not self.trained]
+        repairs = [Prompt((*prompts[i].messages, *repair(_text(given[i][0]), rewrites[i].failure))) for i in failed]
+        for i, reply in zip(failed, self.llm.ask(repairs, sampling) if repairs else [], strict=True):
+            if reply is not None:
+                given[i].append(reply)
+                rewrites[i] = self._read(branches[i], reply, turn)
+        for i, (branch, rewrite) in enumerate(zip(branches, rewrites, strict=True)):
+            if not given[i]:
+                yield reasons.get(i, "no reply")
+                continue
+            rewrite = branch.kept(rewrite)
+            yield Node(
+                turn,
+                [],
+                [],
+                [],
+                all(text.finished for text in given[i][-1].texts),
+                opening + _text(given[i][-1]).removeprefix(opening),
+                rewrite,
+                reused=rewrite.stop and branch.last_searched is not None,
+                tokens=complete_sum([reply.tokens for reply in given[i]]),
+                prompt_tokens=complete_sum([reply.prompt_tokens for reply in given[i]]),
+                calls=sum(len(reply.texts) for reply in given[i]),
+            )
+
+    def _read(self, branch: Branch, reply: LlmResponse, turn: int) -> Rewrite:
+        question = branch.tree.question
+        if self.trained:
+            return self.rewriter.parse(question, reply.texts[0].text.removeprefix(self.rewriter.opening), turn)
+        return read_reply(self.rewriter, question, reply, turn)
+
+
+def _text(reply: LlmResponse) -> str:
+    return "\n\n".join(sample.text for sample in reply.texts)
+
+
+def _cut_to_words(documents: Sequence[Document], rollout: RolloutConfig) -> list[Document]:
+    """The documents within the budgets of each and of all (`rollout.document_tokens`, `rollout.observation_tokens`) in
+    words."""
+    left = rollout.observation_tokens
+    truncated = []
+    for document in documents:
+        budget = rollout.document_tokens if left is None else min(left, rollout.document_tokens)
+        if budget <= 0:
+            break
+        title = document.title.split()[:budget]
+        text = document.text.split()[: budget - len(title)]
+        truncated.append(Document(document.id, " ".join(title), " ".join(text)))
+        left = None if left is None else left - len(title) - len(text)
+    return truncated
