@@ -441,8 +441,9 @@ def report(
     ] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Draw the training curves of runs on one page, seeds of one configuration as a band; print its path."""
+    """Draw the training curves and evaluations of runs on one page, seeds of one configuration as a band; print its
+    path."""
     set_up_logging(verbose)
-    from .eval.report.curves import write_curves
+    from .eval.curves import write_report
 
-    typer.echo(write_curves(runs, output))
+    typer.echo(write_report(runs, output))

@@ -17,7 +17,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,6 +28,8 @@ from querylect.configs.schema import DatasetConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.load import load_dataset
 from querylect.data.types import AllDocuments, Dataset, relevant
+from querylect.eval.results import read_results
+from querylect.eval.table import Comparison
 from querylect.markdown_tables import markdown_table
 from querylect.questions.prompts import cut
 
@@ -132,17 +134,17 @@ _HEADER = ("trained on", "training questions", "raw", "untrained", "trained", "o
 
 
 def _row(name: str, run: Path, trained_on: Path) -> list[str]:
-    results = json.loads((run / "results.json").read_text(encoding="utf-8"))
-    means = {(row["system"], row["turn"]): row["metrics"]["ndcg@10"] for row in results["systems"]}
-    tests = {row["against"]["system"]: row for row in results["comparisons"] if row["system"] == "trained"}
+    results = read_results(run)
+    means = {score.arm: score.mean for score in results.scores}
+    tests = {row.against: row for row in results.comparisons if row.system == "trained"}
     scores = [f"{means[system]:.3f}" for system in (("raw", 0), ("untrained", 1), ("trained", 1))]
     count = len(load_beir(trained_on, ["train"], AllDocuments()).splits["train"].questions)
     leads = map(_lead, (tests["untrained"], tests["raw"]))
-    return [name, f"{count:,}", *scores, *leads, f"{results['questions']:,}"]
+    return [name, f"{count:,}", *scores, *leads, f"{results.scores[0].of:,}"]
 
 
-def _lead(test: Mapping[str, float]) -> str:
-    return f"{test['difference']:+.3f} ({test['low']:+.3f} to {test['high']:+.3f}), p = {test['p']:.3g}"
+def _lead(test: Comparison) -> str:
+    return f"{test.difference:+.3f} ({test.low:+.3f} to {test.high:+.3f}), p = {test.p:.3g}"
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ from statistics import median
 
 import yaml
 from machine import describe
+from querylect.eval.results import read_results
+from querylect.eval.table import MEAN
 
 TARGET = 1.5
 SETS, DOCUMENTS, QUESTIONS, WORDS = 9, 3_000, 200, 20_000
@@ -150,9 +152,8 @@ def cpu_seconds(command: list[str], folder: Path) -> float:
 
 def ndcg_of_table(folder: Path) -> list[float]:
     """nDCG@10 of the raw questions of every set, from results.json."""
-    tables = json.loads((folder / "raw" / "results.json").read_text(encoding="utf-8"))["tables"]
-    rows = [table["rows"][0]["scores"] for table in tables if not table["average"]]
-    return [next(iter(scores.values()))["metrics"]["ndcg@10"] for scores in rows]
+    results = read_results(folder / "raw")
+    return [score.metrics["ndcg@10"] for score in results.scores if score.dataset != MEAN]
 
 
 def ndcg_of_peer(folder: Path) -> list[float]:

@@ -5,8 +5,9 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean
 
+import pandas as pd
 from paired import compare_paired
-from querylect.eval.behaviour import Behaviour, behaviour, with_fall_back
+from querylect.eval.frame import frame_of
 from querylect.eval.records import METRICS, EvalRecord, read_records
 from querylect.eval.statistics import PairedComparison
 from querylect.storage import logged_objects
@@ -79,22 +80,15 @@ class Results:
         """The same of the questions as they stand."""
         return scores(self._file(arm, 0, retriever, trained=False), 0)
 
-    def behaviours(self, arm: Arm, retriever: str, turn: int, trained: bool = True) -> list[Behaviour]:
-        """How the policy writes at a turn of the test, by seed; before training there is one policy for all seeds."""
-        tests = self._tests(arm, retriever, trained)
-        return [behaviour([record for record in answers if record.turn == turn]) for answers in tests]
-
-    def with_fall_back(self, arm: Arm, retriever: str, turn: int, trained: bool = True) -> list[list[float]]:
-        """nDCG@10 as in `scores`, with that of the raw question where the format of the answer failed."""
-        by_seed = []
-        for answers in self._tests(arm, retriever, trained):
-            raw = {record.question_id: record for record in answers if record.turn == 0}
-            values = [with_fall_back(record, raw, METRICS[0]) for record in answers if record.turn == turn]
-            by_seed.append([value for value in values if value is not None])
-        return by_seed
-
-    def _tests(self, arm: Arm, retriever: str, trained: bool) -> list[list[EvalRecord]]:
-        return [self.answers(arm, seed, retriever, trained) for seed in (self.seeds(arm) if trained else (0,))]
+    def written(self, arm: Arm, retriever: str, turn: int, trained: bool = True) -> list[pd.Series]:
+        """What the policy writes at a turn of the test, by seed: means of the columns of `frame_of`; before training
+        there is one policy for all seeds."""
+        means = []
+        for seed in self.seeds(arm) if trained else (0,):
+            answers = self.answers(arm, seed, retriever, trained)
+            ids = list(dict.fromkeys(record.question_id for record in answers))
+            means.append(frame_of(answers, {"": ids}, METRICS).xs(turn, level="turn").mean(numeric_only=True))
+        return means
 
     def _file(self, arm: Arm, seed: int, retriever: str, trained: bool = True) -> Path:
         step = self.steps(arm, seed) if trained else 0

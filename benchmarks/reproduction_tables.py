@@ -9,9 +9,11 @@ from itertools import accumulate
 from pathlib import Path
 from statistics import fmean, stdev
 
+import pandas as pd
 from querylect.errors import ConfigError
 from querylect.eval.records import METRICS, EvalRecord
 from querylect.eval.statistics import holm
+from querylect.eval.table import FALL_BACK
 from querylect.markdown_tables import markdown_table
 from reproduction_arms import ARMS, BM25, MINILM, RETRIEVERS, Arm
 from reproduction_claims import claims
@@ -104,17 +106,10 @@ def _tests(results: Results, arms: Sequence[Arm]) -> Iterator[str]:
 
 def _written(results: Results, arm: Arm, retriever: str, turn: int) -> Iterator[str]:
     """The cells under `WRITTEN`: untrained → trained, a mean over seeds."""
-    sides = (False, True)
-    behaviours = [results.behaviours(arm, retriever, turn, trained) for trained in sides]
-    yield " → ".join(_mean_share([behaviour.repeats for behaviour in side]) for side in behaviours)
-    yield " → ".join(_mean_share([behaviour.cut for behaviour in side]) for side in behaviours)
-    scores = [results.with_fall_back(arm, retriever, turn, trained) for trained in sides]
-    yield " → ".join(f"{fmean(map(fmean, by_seed)):.3f}" for by_seed in scores)
-
-
-def _mean_share(shares: Sequence[float | None]) -> str:
-    present = [share for share in shares if share is not None]
-    return f"{fmean(present):.0%}" if present else "–"
+    sides = [pd.DataFrame(results.written(arm, retriever, turn, trained)).mean() for trained in (False, True)]
+    for share in ("repeats", "cut"):
+        yield " → ".join("–" if pd.isna(side[share]) else f"{side[share]:.0%}" for side in sides)
+    yield " → ".join(f"{side[FALL_BACK]:.3f}" for side in sides)
 
 
 def _tokens(results: Results, arms: Sequence[Arm]) -> list[str]:

@@ -1,88 +1,175 @@
-"""results.json: what an evaluation writes as plain data, and reads back for its reports and the terminal."""
+"""results.json: what an evaluation found, in one format for runs and specs. Pages, exports and sweeps read it here."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..configs.load import dump_config
-from ..configs.schema import RunConfig
-from ..envs.schemas import EnvironmentInfo
-from ..provenance import versions
-from .run_table import MAIN_METRIC, RunTable, headline
-from .table import Comparison, Row, Table, TableScore
+from pydantic import TypeAdapter, ValidationError
+
+from ..data.sampling import QuestionSample
+from ..errors import DataError, in_one_line
+from ..storage import write_text
+from .records import now
+from .table import MEAN, Arm, Comparison, Note, Score, listed
+
+RESULTS = "results.json"
 
 
-def provenance(
-    config: RunConfig, environment: EnvironmentInfo, checkpoint: Path | None, checkpoint_hash: str, licence: str
-) -> dict[str, Any]:
-    """Where the numbers of a run come from; "" where no checkpoint was evaluated, or the licence is unknown."""
-    from ..rollouts.policy import torch_dtype
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one system did for a question: its first sample."""
 
-    return {
-        "name": config.name,
-        "split": config.eval.split,
-        "seed": config.seed,
-        "permutations": config.eval.permutations,
-        "bootstrap": config.eval.bootstrap,
-        "policy": config.policy.model,
-        "checkpoint": str(checkpoint) if checkpoint is not None else "",
-        "environment": environment.model_dump(),
-        "versions": versions(),
-        "licence": licence,
-        "config": dump_config(config),
-        "checkpoint_hash": checkpoint_hash,
-        "dtype": str(torch_dtype(config.policy)).removeprefix("torch."),
-    }
+    rewrites: tuple[str, ...]
+    score: float | None
+    format_ok: bool
+    ranking: tuple[str, ...]
+    """Ids of the first documents, best first."""
 
 
-def run_json(results: RunTable, provenance: Mapping[str, Any], created: str) -> dict[str, object]:
-    """The results of a run: the table and everything needed to reproduce it."""
-    return {
-        "created": created,
-        "headline": headline(results),
-        "split": provenance["split"],
-        "questions": results.table.questions,
-        "sample": asdict(results.sample) if results.sample is not None else None,
-        "turn": results.turn,
-        "systems": [_system_json(row, results.score(row)) for row in results.rows],
-        "training_free": [asdict(baseline) for baseline in results.tuned],
-        "best_training_free": results.best_free,
-        "notes": results.notes,
-        "comparisons": [{**comparison_json(row), "verdict": row.verdict} for row in results.table.comparisons],
-        "provenance": provenance,
-    }
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One question, with the result of every compared system."""
+
+    question: str
+    change: float
+    sides: list[Side]
+    """In the order of `Examples.labels`."""
+    relevant: tuple[str, ...]
+    """Ids of relevant documents among those shown, where the judgements are known."""
 
 
-def _system_json(row: Row, score: TableScore) -> dict[str, object]:
-    """One row of a run's table. Where no model wrote, every answer counts as one in the requested format."""
-    costs = row.costs
-    assert costs is not None, "every row of a run has records"
-    return {
-        **row.arm._asdict(),
-        "n": score.n,
-        "failed_searches": score.of - score.n,
-        "metrics": score.metrics,
-        "low": score.low,
-        "high": score.high,
-        "calls": costs.calls,
-        "searches": costs.searches,
-        "tokens": costs.tokens_out,
-        "prompt_tokens": costs.tokens_in,
-        "format_ok": costs.format_ok,
-        "repeats": score.repeats,
-        "cut": score.cut,
-        "with_fall_back": score.with_fall_back if row.arm.turn else score.metrics[MAIN_METRIC],
-    }
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Questions chosen by a fixed rule, and the differences of all."""
+
+    title: str
+    labels: list[str]
+    rule: str
+    rows: list[Example]
+    changes: list[tuple[str, float, float]]
+    """Question, score before and after; those that changed, from the largest gain to the largest loss."""
 
 
-def table_json(table: Table) -> dict[str, object]:
-    """A table of a spec."""
-    comparisons = [{**comparison_json(row), "environment": row.environment} for row in table.comparisons]
-    return {**asdict(replace(table, comparisons=[])), "comparisons": comparisons}
+@dataclass(slots=True, kw_only=True)
+class Results:
+    """An evaluation: its figures, and everything that is needed to understand and repeat it."""
+
+    name: str
+    headline: str = ""
+    """The verdict in a sentence."""
+    created: str = field(default_factory=now)
+    split: str
+    metrics: list[str]
+    """The first one is tested."""
+    scores: list[Score]
+    comparisons: list[Comparison]
+    notes: list[Note] = field(default_factory=list)
+    legend: list[tuple[str, str, str]] = field(default_factory=list)
+    """Marks of significantly better and worse, and than what."""
+    family: str = ""
+    """The tests in a sentence."""
+    samples: dict[str, QuestionSample] = field(default_factory=dict)
+    """By dataset, where the questions are a random sample of the split."""
+    trained_in: dict[str, str] = field(default_factory=dict)
+    """By trained system: its training environments, joined by `+`."""
+    turn: int | None = None
+    """Of a run: the turn of the trained policy that its users get; None: the last."""
+    examples: list[Examples] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
+    """Where the figures come from: licences, environments, hashes, versions."""
+    config: str = ""
+    """All settings as YAML."""
+    identity: dict[str, Any] = field(default_factory=dict)
+    """What must be equal in a repetition that replaces these results."""
+    provenance: dict[str, Any] = field(default_factory=dict)
+    """Checkpoint, hashes, seeds and versions for programs."""
+    cells: list[dict[str, Any]] = field(default_factory=list)
+    failed: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def datasets(self) -> list[str]:
+        """The datasets in order, then MEAN if there are several."""
+        names = dict.fromkeys(score.dataset for score in self.scores)
+        return sorted(names, key=lambda name: name == MEAN)
+
+    @property
+    def environments(self) -> list[str]:
+        """The environments in order."""
+        return list(dict.fromkeys(score.environment for score in self.scores))
+
+    def parts(self, dataset: str) -> list[str]:
+        """The parts of a dataset in order, then "" for all of it."""
+        names = dict.fromkeys(score.part for score in self.scores if score.dataset == dataset)
+        return sorted(names, key=lambda name: not name)
+
+    def score(self, arm: Arm, dataset: str = "", environment: str = "", part: str = "") -> Score | None:
+        """The score of an arm; "" as dataset or environment: the last one, so that of a run its only one."""
+        matches = (
+            score
+            for score in self.scores
+            if score.arm == arm
+            and score.part == part
+            and score.dataset == (dataset or self.datasets[-1])
+            and score.environment == (environment or self.environments[-1])
+        )
+        return next(matches, None)
+
+    def last(self, system: str) -> Arm | None:
+        """The last turn of a system; None if it has no score."""
+        return max((score.arm for score in self.scores if score.system == system), default=None)
+
+    def label(self, arm: Arm) -> str:
+        """The display name of an arm."""
+        return next((score.label for score in self.scores if score.arm == arm), arm.system)
 
 
-def comparison_json(row: Comparison) -> dict[str, object]:
-    """The systems, the test and whether it is significant."""
-    systems = {**row.arm._asdict(), "against": row.baseline._asdict()}
-    return {**systems, **asdict(row.test), "p_holm": row.p_holm, "significant": row.significant}
+_RESULTS = TypeAdapter(Results)
+
+
+def write_json(path: Path, results: Results) -> None:
+    """Write results.json. Raises StorageError."""
+    write_text(path, _RESULTS.dump_json(results, indent=1).decode() + "\n")
+
+
+def read_results(path: Path) -> Results:
+    """Read results.json, or the one of a folder. Raises DataError."""
+    path = path / RESULTS if path.is_dir() else path
+    try:
+        return _RESULTS.validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise DataError(
+            f"{path} holds no results of this version ({in_one_line(error)}). Run `querylect eval` again."
+        ) from error
+
+
+def headline(results: Results, arm: Arm, baselines: Collection[Arm], names: Mapping[str, str]) -> str:
+    """One sentence on what an arm beats and what it does not, counted over datasets and environments if several.
+
+    `names` are those of systems inside the sentence; others go by their label.
+    """
+    outcomes: dict[str, list[str]] = {}
+    for baseline in baselines:
+        rows = [
+            row
+            for row in results.comparisons
+            if (row.arm, row.baseline) == (arm, baseline) and not row.part and row.dataset != MEAN
+        ]
+        if not rows:
+            continue
+        better = sum(row.outcome == "better" for row in rows)
+        worse = sum(row.outcome == "worse" for row in rows)
+        verdict = "beats" if better else "is worse than" if worse else "does not beat"
+        name = names.get(baseline.system, results.label(baseline))
+        if len(rows) > 1 and better + worse:
+            name += f" in {better or worse} of {len(rows)}"
+            name += f" (and is worse in {worse})" if better and worse else ""
+        outcomes.setdefault(verdict, []).append(name)
+    if not outcomes:
+        return ""
+    phrases = [
+        f"{verdict} {listed(names, 'or' if verdict == 'does not beat' else 'and')}"
+        for verdict, names in outcomes.items()
+    ]
+    turn = f"At turn {arm.turn}, " if arm.turn else ""
+    return f"{turn}{names.get(arm.system, results.label(arm))} {', but '.join(phrases)}."

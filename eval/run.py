@@ -10,14 +10,14 @@ report.html      the same on one page, with every comparison, training curves an
 cells/           the answers by fingerprint (eval/journal.py)
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from ..configs.differences import flat
 from ..configs.evaluation import SystemConfig
+from ..configs.load import dump_config
 from ..configs.mix import chosen, environments
 from ..configs.run_settings import load_run_config
 from ..configs.schema import EvalConfig, RewriterConfig, RunConfig
@@ -29,11 +29,15 @@ from ..envs.client.connect import open_environments
 from ..envs.client.multi import MixedClient
 from ..envs.schemas import EnvironmentInfo
 from ..errors import CheckpointError
+from ..provenance import versions
 from ..rollouts.checkpoints import find_checkpoint, find_warm_start, task_model, used_turn, with_prompt
 from ..storage import is_command_at_work, only_command
 from .cells import CELLS
+from .curves import draw_run
 from .environments import EvalEnvironment, described_by_service
 from .evaluation import Evaluation
+from .examples import choose_examples
+from .frame import frame_of
 from .identity import folder_identity, model_identity, task_identity, weights_identity
 from .leakage import (
     SAMPLE_SEED,
@@ -53,22 +57,16 @@ from .records import (
     UNTRAINED,
     WARM_START,
     EvalRecord,
-    now,
-    write_json,
     write_records,
 )
-from .report.curves import draw_run
-from .report.examples import Examples, choose_examples
-from .report.figures import Drawing
-from .results import provenance, run_json
+from .results import Results
 from .run_baselines import hyde_rollout
-from .run_table import LEGEND, RUN_FAMILY, RunTable, headline, tabulate_run
+from .run_table import FAMILY, LEGEND, label, table_spec, verdict
+from .spec_tables import add_best_free
 from .systems import RewritingSystem, System, TrainingFreeSystem
-from .table import Answers, Arm
-from .tabulate import answers_of
-from .text import Page, write_pages
+from .table import Note, tabulate
+from .text import write_results
 from .training_free import Tuning
-from .wide_table import wide_table
 
 DEPTH = 10
 """Documents per ranking."""
@@ -246,12 +244,23 @@ def evaluate_systems(
 
     Raises ConfigError where `destination` is a folder that holds another evaluation.
     """
+    from ..rollouts.policy import torch_dtype
+
     config = evaluated.config
     refuse_training_split(config.eval)
     info, environment = evaluated.info, evaluated.described
     settings, dataset = config.eval, evaluated.dataset
     checkpoint_hash = folder_identity(checkpoint) if checkpoint is not None else ""
-    run_provenance = provenance(config, info, checkpoint, checkpoint_hash, dataset.licence if dataset else "")
+    run_provenance = {
+        "seed": config.seed,
+        "policy": config.policy.model,
+        "checkpoint": str(checkpoint) if checkpoint is not None else "",
+        "checkpoint_hash": checkpoint_hash,
+        "dtype": str(torch_dtype(config.policy)).removeprefix("torch."),
+        "environment": info.model_dump(),
+        "licence": dataset.licence if dataset else "",
+        "versions": versions(),
+    }
     placement = destination if isinstance(destination, Placement) else Placement(destination)
     questions = environment.questions
     identity: dict[str, object] = {
@@ -272,78 +281,60 @@ def evaluate_systems(
         records = [record for of_cell in evaluation.records().values() for record in of_cell]
         write_records(folder / "eval.jsonl", records)
         used = used_turn(config.rollout, config.reward, config.train, run, checkpoint)
-        results = _tabulate(evaluated, evaluation, records, used.turn if checkpoint is not None else None)
         write_leaks_file(folder, evaluated.held_out.records())
-        write_json(folder / "results.json", {**run_json(results, run_provenance, now()), "identity": identity})
-        drawings = draw_run(config, run) if run is not None else []
-        page = page_of_run(config, results, run_provenance, info.name, drawings, [examples_of_run(records)])
-        write_pages(folder, page)
+        results = _results(evaluated, evaluation, records, used.turn if checkpoint is not None else None)
+        results.identity, results.provenance = identity, run_provenance
+        write_results(folder, results, draw_run(run) if run is not None and (run / "config.yaml").is_file() else [])
     return folder / "report.html"
 
 
-def _tabulate(
+def _results(
     evaluated: RunEnvironment, evaluation: Evaluation, records: Sequence[EvalRecord], turn: int | None
-) -> RunTable:
-    """The table of the records, with what was left out; `turn` is the turn that a user of the run gets."""
-    config = evaluated.config
-    results = tabulate_run(
-        records,
-        [weights for cell in evaluation.cells if (weights := cell.tuned()) is not None],
-        resamples=config.eval.bootstrap,
-        permutations=config.eval.permutations,
-        seed=config.seed,
-        dataset=evaluated.info.name,
+) -> Results:
+    """The results of the records; `turn` is the turn that a user of the run gets."""
+    config, environment, dataset = evaluated.config, evaluated.described, evaluated.info.name
+    settings, ids = config.eval, [question.id for question in evaluated.described.questions]
+    placed = [replace(record, dataset=dataset, environment="") for record in records]
+    tuned = {
+        (dataset, "", cell.system.name): weights for cell in evaluation.cells if (weights := cell.tuned()) is not None
+    }
+    frame, free = add_best_free(frame_of(placed, {dataset: ids}, METRICS), tuned, METRICS[0])
+    systems = {record.system for record in records}
+    table = tabulate(frame, table_spec(systems, "", settings.bootstrap, settings.permutations, config.seed))
+    notes = [*evaluated.held_out.note(), *evaluation.missing_notes()]
+    results = Results(
+        name=config.name,
+        split=settings.split,
+        metrics=list(METRICS),
+        scores=table.scores,
+        comparisons=table.comparisons,
+        notes=[*(Note("missing", 1, text) for text in notes), *table.notes, *free],
+        legend=LEGEND,
+        family=FAMILY.format(permutations=settings.permutations),
+        samples={dataset: environment.sample} if environment.sample is not None else {},
+        facts=_facts(evaluated),
+        config=dump_config(config),
     )
-    missing = [*evaluated.held_out.note(), *evaluation.missing_notes()]
-    judged, sample = evaluated.info.judged, evaluated.described.sample
-    return replace(results, sample=sample, turn=turn, missing=missing, judged=judged)
+    arms = [arm for name in (RAW, UNTRAINED, TRAINED) if (arm := results.last(name))]
+    if len(arms) > 1:
+        relevant = environment.split.qrels if environment.split is not None else None
+        labels = {label(arm): arm for arm in arms}
+        chosen = choose_examples(frame, placed, labels, METRICS[0], "Rewrites before and after", relevant)
+        results.examples = [chosen] if chosen is not None else []
+    results.turn, results.headline = turn, verdict(results, turn, evaluated.info.judged)
+    return results
 
 
-def page_of_run(
-    config: RunConfig,
-    results: RunTable,
-    source: Mapping[str, Any],
-    dataset: str,
-    drawings: Sequence[Drawing],
-    examples: Sequence[Examples],
-) -> Page:
-    """The content of the files of a run."""
-    settings = config.eval
-    samples = {dataset: results.sample} if results.sample is not None else None
-    facts = [
-        ("Policy", source["policy"]),
-        ("Checkpoint", source["checkpoint"]),
-        ("Seed", str(source["seed"])),
-        ("Data licence", source["licence"]),
-        *((name, str(value)) for name, value in flat(source["environment"])),
-        ("Versions", ", ".join(f"{name} {version}" for name, version in source["versions"].items())),
-    ]
-    return Page(
-        title=config.name,
-        headline=headline(results),
-        family=RUN_FAMILY.format(permutations=settings.permutations),
-        metrics=METRICS,
-        tables=[results.table],
-        wide=wide_table([results.table], METRICS[0], settings.split, LEGEND, samples),
-        transfer=None,
-        notes=[note for note in results.notes if note not in results.table.notes],
-        about=[],
-        drawings=drawings,
-        examples=[one for one in examples if one.rows],
-        facts=facts,
-        config=source["config"],
-    )
-
-
-def examples_of_run(records: Sequence[EvalRecord]) -> Examples:
-    """Rewrites of the trained policy beside the untrained one's and the raw question, at their last turns."""
-    ids = list(dict.fromkeys(record.question_id for record in records))
-    sides: dict[str, Answers] = {}
-    for name in (RAW, UNTRAINED, TRAINED):
-        by_turn = answers_of(ids, [record for record in records if record.system == name], samples=1)
-        if by_turn:
-            sides[Arm(name, max(by_turn)).label] = by_turn[max(by_turn)]
-    return choose_examples(sides, METRICS[0])
+def _facts(evaluated: RunEnvironment) -> dict[str, str]:
+    """Where the figures come from."""
+    config, dataset = evaluated.config, evaluated.dataset
+    return {
+        "Policy": config.policy.model,
+        "Seed": str(config.seed),
+        "Data licence": dataset.licence if dataset is not None else "",
+        **{f"Environment {name}": str(value) for name, value in flat(evaluated.info.model_dump())},
+        "Versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
+    }
 
 
 def _training_free(settings: EvalConfig, seed: int) -> list[TrainingFreeSystem]:

@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from pandas import DataFrame
+
 from ..configs.evaluation import RAW, SpecConfig
 from ..configs.spec_files import dump_spec
 from ..errors import DataError, IncompleteError, QuerylectError
@@ -28,17 +30,19 @@ from ..storage import only_command, write_text
 from .cells import Cell, FailedCell, failed
 from .environments import EvalEnvironment, SpecEnvironments, chosen_environments
 from .evaluation import Evaluation
+from .examples import choose_examples
 from .export import write_trec_files
+from .frame import frame_of, select
 from .journal import RERUN
 from .leakage import LEAKS, TrainedQuestions, refuse_trained, write_leaks_file
 from .placement import question_set, refuse_other
-from .records import EvalRecord, now, write_json, write_records
-from .results import table_json
+from .records import EvalRecord, write_records
+from .results import Examples, Results
 from .run_baselines import is_warm_start, with_run_baselines
-from .spec_tables import build_tables, examples_of, family, wide_table_of
+from .spec_tables import add_best_free, family, label, legend, sample_notes, table_spec, trained_in
 from .systems import RewritingSystem, System, system_of_spec
-from .text import Page, write_pages
-from .transfer import trained_in, transfer
+from .table import Arm, Note, tabulate
+from .text import write_results
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +68,7 @@ def evaluate_spec(
     output: Path | None = None,
     overwrite: bool = False,
     trust: bool = False,
-    beside: Callable[[Path, Page], None] | None = None,
+    beside: Callable[[Path, Results], None] | None = None,
 ) -> tuple[Path, QuerylectError | None]:
     """Evaluate a spec and write its folder: `output`, or OUTPUT/NAME of the spec.
 
@@ -84,9 +88,9 @@ def evaluate_spec(
         refuse_other(folder / "results.json", evaluation.identity, overwrite)
         evaluation.answer()
         records = evaluation.records()
-        page = write_results(evaluation, records)
+        results = write_files(evaluation, records)
         if beside is not None:
-            beside(folder, page)
+            beside(folder, results)
     return folder / "tables.md", _incomplete(evaluation, records)
 
 
@@ -178,51 +182,97 @@ def _incomplete(evaluation: SpecEvaluation, records: Mapping[Cell, Sequence[Eval
     )
 
 
-def write_results(evaluation: SpecEvaluation, records: Mapping[Cell, Sequence[EvalRecord]]) -> Page:
+def write_files(evaluation: SpecEvaluation, records: Mapping[Cell, Sequence[EvalRecord]]) -> Results:
     """Write all files except the cells, from the records of each cell; returns what they show."""
     spec, folder, cells = evaluation.spec, evaluation.folder, evaluation.cells
     write_text(folder / "plan.yaml", dump_spec(spec))
-    notes = list(dict.fromkeys(evaluation.notes))
-    notes += evaluation.missing_notes()
-    notes += [_failure_sentence(failure, " failed") for failure in evaluation.failures]
-    tables = build_tables(spec, cells, records)
-    retrievers = {environment.name: environment.retriever for environment in evaluation.environments}
-    training = {
-        name: environment
-        for name, system in evaluation.systems.items()
-        if isinstance(system, RewritingSystem)
-        and not is_warm_start(system.settings)
-        and (environment := trained_in(system, spec, retrievers))
-    }
-    matrix = transfer(tables[-1], spec.metrics[0], training) if tables else None
     shutil.rmtree(folder / "questions", ignore_errors=True)
     for cell in cells:
         if records[cell]:
             write_records(folder / _records_path(cell), records[cell])
     trec = folder / "trec"
     shutil.rmtree(trec, ignore_errors=True)
-    notes += write_trec_files(trec, spec, cells, records, evaluation.licences)
-    samples = {
-        evaluated.dataset: evaluated.sample for evaluated in evaluation.environments if evaluated.sample is not None
-    }
-    page = Page(
-        title=spec.name,
-        headline="",
-        family=family(spec),
-        metrics=spec.metrics,
-        tables=tables,
-        wide=wide_table_of(spec, tables, samples),
-        transfer=matrix,
-        notes=notes,
-        about=_provenance_lines(evaluation),
-        examples=examples_of(spec, cells, records),
-        facts=[(evaluated.title, _environment_facts(evaluated)) for evaluated in evaluation.environments],
-        config=dump_spec(spec),
-    )
-    write_pages(folder, page)
+    lost = write_trec_files(trec, spec, cells, records, evaluation.licences)
+    results = _results(evaluation, records)
+    results.notes += [Note("trec", 1, text) for text in lost]
+    write_results(folder, results)
     write_leaks_file(folder, evaluation.leaks)
-    write_json(folder / "results.json", _results_json(evaluation, page))
-    return page
+    return results
+
+
+def _results(evaluation: SpecEvaluation, records: Mapping[Cell, Sequence[EvalRecord]]) -> Results:
+    spec, cells = evaluation.spec, evaluation.cells
+    placed = [
+        replace(record, dataset=cell.environment.dataset, environment=cell.environment.name)
+        for cell in cells
+        for record in records[cell]
+    ]
+    frame = frame_of(
+        placed,
+        {cell.environment.dataset: [question.id for question in cell.environment.questions] for cell in cells},
+        spec.metrics,
+        samples={cell.system.name: cell.system.asking.paths for cell in cells},
+        parts=[dataset for dataset in spec.datasets if spec.has_parts(dataset)],
+    )
+    tuned = {
+        (cell.environment.dataset, cell.environment.name, cell.system.name): weights
+        for cell in cells
+        if records[cell] and (weights := cell.tuned()) is not None
+    }
+    frame, free = add_best_free(frame, tuned, spec.metrics[0])
+    table = tabulate(frame, table_spec(spec))
+    retrievers = {environment.name: environment.retriever for environment in evaluation.environments}
+    training = {
+        name: trained_in(system, spec, retrievers)
+        for name, system in evaluation.systems.items()
+        if isinstance(system, RewritingSystem) and not is_warm_start(system.settings)
+    }
+    notes = [Note("evaluation", 1, text) for text in dict.fromkeys(evaluation.notes)]
+    notes += [Note("missing", sum(cell.missing().values()), text) for cell in cells for text in _missing(cell)]
+    notes += [Note("failed", 1, _failure_sentence(failure, " failed")) for failure in evaluation.failures]
+    return Results(
+        name=spec.name,
+        split=spec.split,
+        metrics=list(spec.metrics),
+        scores=table.scores,
+        comparisons=table.comparisons,
+        notes=[*notes, *table.notes, *free, *sample_notes(spec)],
+        legend=legend(spec),
+        family=family(spec),
+        samples={one.dataset: one.sample for one in evaluation.environments if one.sample is not None},
+        trained_in={name: environment for name, environment in training.items() if environment},
+        examples=_examples(spec, cells, frame, placed),
+        facts=_facts(evaluation),
+        config=dump_spec(spec),
+        identity=evaluation.identity,
+        provenance={"seed": spec.seed, "versions": versions(), "licences": evaluation.licences},
+        cells=[_cell_json(cell) for cell in cells],
+        failed=[asdict(failure) for failure in evaluation.failures],
+    )
+
+
+def _examples(
+    spec: SpecConfig, cells: Sequence[Cell], frame: DataFrame, records: Sequence[EvalRecord]
+) -> list[Examples]:
+    """Example rewrites of every system with a model, at its last turn, beside the raw questions."""
+    examples = []
+    for cell in cells:
+        place = (cell.environment.dataset, cell.environment.name)
+        of_place = [record for record in records if (record.dataset, record.environment) == place]
+        turns = [record.turn for record in of_place if record.system == cell.system.name]
+        if cell.system.engine_key is None or not turns or not any(record.system == RAW for record in of_place):
+            continue
+        arm = Arm(cell.system.name, max(turns))
+        arms = {label(spec, one): one for one in (Arm(RAW, 0), arm)}
+        relevant = cell.environment.split.qrels if cell.environment.split is not None else None
+        title = f"{label(spec, arm)} {cell.environment.label}"
+        here = select(frame, dataset=place[0], environment=place[1])
+        examples.append(choose_examples(here, of_place, arms, spec.metrics[0], title, relevant))
+    return [one for one in examples if one is not None]
+
+
+def _missing(cell: Cell) -> list[str]:
+    return cell.missing_notes() if cell.failure is None else []
 
 
 def _environment_facts(environment: EvalEnvironment) -> str:
@@ -236,55 +286,38 @@ def _failure_sentence(failure: FailedCell, verb: str = "") -> str:
     return f"{cell}{verb}: {failure.error}: {failure.message}"
 
 
-def _provenance_lines(evaluation: SpecEvaluation) -> list[str]:
-    spec = evaluation.spec
-    lines = [f"Split {spec.split}, seed {spec.seed}, rankings {spec.depth} deep, greedy where no samples are named."]
-    environments = evaluation.environments
-    lines += sorted(
-        {f"{evaluated.dataset}: {evaluated.sample.of_questions()}." for evaluated in environments if evaluated.sample}
-    )
-    levels = {
-        (evaluated.dataset, evaluated.relevance_level) for evaluated in environments if evaluated.relevance_level > 1
+def _facts(evaluation: SpecEvaluation) -> dict[str, str]:
+    """Where the figures come from."""
+    spec, environments = evaluation.spec, evaluation.environments
+    facts = {"Questions": f"split {spec.split}, seed {spec.seed}, rankings {spec.depth} deep"}
+    facts |= {f"Sample of {one.dataset}": one.sample.of_questions() for one in environments if one.sample}
+    facts |= {
+        f"Binary metrics of {one.dataset}": f"count grades of {one.relevance_level} or more"
+        for one in environments
+        if one.relevance_level > 1
     }
-    lines += [f"{dataset}: binary metrics count grades of {level} or more." for dataset, level in sorted(levels)]
     deep = [name for name in spec.metrics if name in ("map", "r-precision")]
     if deep and spec.depth < 1000:
-        lines.append(
-            f"{' and '.join(deep)}: of rankings {spec.depth} deep, as a relevant document below counts as not found; "
-            "published figures are of 1,000."
+        facts[" and ".join(deep)] = (
+            f"of rankings {spec.depth} deep: a document below counts as not found; published figures are of 1,000"
         )
-    lines += [f"{dataset}: {licence}" for dataset, licence in evaluation.licences.items() if licence]
-    version_list = ", ".join(f"{name} {version}" for name, version in versions().items())
-    return [*lines, f"To make it again: querylect eval plan.yaml. {version_list}."]
+    facts |= {f"Licence of {dataset}": licence for dataset, licence in evaluation.licences.items() if licence}
+    facts |= {f"Environment {one.title}": _environment_facts(one) for one in environments}
+    facts["Versions"] = ", ".join(f"{name} {version}" for name, version in versions().items())
+    return facts | {"To make it again": "querylect eval plan.yaml"}
 
 
-def _results_json(evaluation: SpecEvaluation, page: Page) -> dict[str, object]:
+def _cell_json(cell: Cell) -> dict[str, object]:
     return {
-        "created": now(),
-        "identity": evaluation.identity,
-        "name": evaluation.spec.name,
-        "family": page.family,
-        "notes": page.notes,
-        "tables": [table_json(table) for table in page.tables],
-        "transfer": asdict(page.transfer) if page.transfer is not None else None,
-        "cells": [
-            {
-                "system": cell.system.name,
-                "dataset": cell.environment.dataset,
-                "environment": cell.environment.name,
-                "questions": len(cell.environment.questions),
-                "turns": cell.turns,
-                "samples": cell.system.asking.samples,
-                "fingerprint": cell.journal.fingerprint,
-                "records": _records_path(cell),
-                "missing": cell.missing() if cell.failure is None else {},
-                "sample": asdict(cell.environment.sample) if cell.environment.sample is not None else None,
-            }
-            for cell in evaluation.cells
-        ],
-        "failed": [asdict(failure) for failure in evaluation.failures],
-        "versions": versions(),
-        "plan": evaluation.spec.model_dump(mode="json"),
+        "system": cell.system.name,
+        "dataset": cell.environment.dataset,
+        "environment": cell.environment.name,
+        "questions": len(cell.environment.questions),
+        "turns": cell.turns,
+        "samples": cell.system.asking.samples,
+        "fingerprint": cell.journal.fingerprint,
+        "records": _records_path(cell),
+        "missing": cell.missing() if cell.failure is None else {},
     }
 
 

@@ -1,91 +1,35 @@
-"""The tables of a spec: one per dataset (and per part of it), and the average over datasets."""
+"""What the tables of a spec show: rows, comparisons, marks, and the best training-free baseline."""
 
+import json
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 
-from ..configs.evaluation import BEST_FREE, RAW, UNWRITTEN, SpecConfig
-from ..data.sampling import QuestionSample
-from .cells import Cell
-from .records import UNTRAINED, EvalRecord
-from .report.examples import Examples, choose_examples
-from .table import ALPHA, NAMES, Answers, Arm, Legend, QuestionSet, Table, TableSpec, listed
-from .tabulate import answers_of, split_by_part, tabulate
+import pandas as pd
+
+from ..configs.environment import EnvironmentConfig
+from ..configs.evaluation import BEST_FREE, HISTORY, RAW, REFERENCE, UNWRITTEN, SpecConfig
+from ..rewriters.retriever_info import RetrieverInfo
+from .frame import select
+from .records import UNTRAINED
+from .systems import RewritingSystem
+from .table import ALPHA, Arm, Note, TableSpec, listed
 from .training_free import Tuned, best_baseline
-from .wide_table import WideTable, wide_table
 
 MARKS = (("†", "↓"), ("‡", "⇓"))
 """Significantly better and worse than the first and the second baseline."""
 FREE_MARKS = ("★", "☆")
 """Significantly better and worse than the best training-free baseline."""
+PHRASES = {
+    RAW: "the raw question",
+    HISTORY: "the history and question",
+    REFERENCE: "the reference rewrite",
+    BEST_FREE: "the best training-free baseline",
+}
+"""Systems inside a sentence."""
+_RETRIEVER_FIELDS = {"retriever", "model", "recipe", "rerank", "hybrid", "question_index", "engine"}
 
 
-def build_tables(spec: SpecConfig, cells: Sequence[Cell], records: Mapping[Cell, Sequence[EvalRecord]]) -> list[Table]:
-    """One table per dataset (one per part and their average if it has parts), then the average over datasets."""
-    tables: list[Table] = []
-    table_spec = spec_of_tables(spec)
-    shares: list[list[tuple[float, QuestionSet]]] = []
-    for dataset in spec.datasets:
-        of_dataset = [cell for cell in cells if cell.environment.dataset == dataset]
-        answers: dict[tuple[Arm, str], Answers] = {}
-        for cell in of_dataset:
-            ids = [question.id for question in cell.environment.questions]
-            for turn, turn_answers in answers_of(ids, records[cell], cell.system.asking.paths).items():
-                answers[Arm(cell.system.name, turn), cell.environment.name] = turn_answers
-        if not answers:
-            continue
-        notes = _add_best_free(spec, of_dataset, answers)
-        full = QuestionSet(dataset, answers)
-        parts = split_by_part(full) if spec.has_parts(dataset) else [full]
-        names = [part.title.removeprefix(f"{dataset}: ") for part in parts] if len(parts) > 1 else [""]
-        tables += [
-            tabulate(table_spec, part.title, [(1.0, part)], notes, dataset, name)
-            for part, name in zip(parts, names, strict=True)
-        ]
-        shares.append([(1.0 / len(parts), part) for part in parts])
-        if len(parts) > 1:
-            title = f"{dataset}: average of {len(parts)} parts"
-            tables.append(tabulate(table_spec, title, shares[-1], dataset=dataset))
-    if len(shares) > 1:
-        weighted_parts = [(share / len(shares), part) for parts in shares for share, part in parts]
-        tables.append(tabulate(table_spec, f"Average of {len(shares)} datasets", weighted_parts))
-    return tables
-
-
-def wide_table_of(
-    spec: SpecConfig, tables: Sequence[Table], samples: Mapping[str, QuestionSample] | None = None
-) -> WideTable | None:
-    """The table of systems and datasets; None without a table. `samples`: of the datasets that were not asked whole."""
-    return wide_table(tables, spec.metrics[0], spec.split, legend(spec), samples) if tables else None
-
-
-def examples_of(
-    spec: SpecConfig, cells: Sequence[Cell], records: Mapping[Cell, Sequence[EvalRecord]]
-) -> list[Examples]:
-    """Example rewrites of every system with a model, at its last turn, beside the raw questions."""
-    tables = []
-    raw = {cell.environment.label: cell for cell in cells if cell.system.name == RAW}
-    for cell in cells:
-        origin = raw.get(cell.environment.label)
-        if cell.system.engine_key is None or origin is None:
-            continue
-        answers = [
-            answers_of(
-                [question.id for question in side.environment.questions], records[side], side.system.asking.paths
-            )
-            for side in (origin, cell)
-        ]
-        if all(answers):
-            (_, before), (turn, after) = (max(of_turns.items(), key=itemgetter(0)) for of_turns in answers)
-            name = label(spec, Arm(cell.system.name, turn))
-            sides = {phrase(RAW): before, name: after}
-            chosen = choose_examples(sides, spec.metrics[0], f"{name} {cell.environment.label}")
-            tables += [chosen] if chosen.rows else []
-    return tables
-
-
-def spec_of_tables(spec: SpecConfig) -> TableSpec:
+def table_spec(spec: SpecConfig) -> TableSpec:
     """What the tables of a spec show."""
-    sampled = {name: system for name, system in spec.systems.items() if system.samples is not None}
     return TableSpec(
         metrics=spec.metrics,
         environments=list(spec.environments),
@@ -99,44 +43,92 @@ def spec_of_tables(spec: SpecConfig) -> TableSpec:
         warn_if_cut=[
             name for name, system in spec.systems.items() if system.run is None or system.checkpoint == UNTRAINED
         ],
-        notes={
-            name: f"{name}: the mean over {system.samples} sampled answers to each question at temperature "
-            f"{system.temperature:g}, never the best of them. Costs are those of one answer."
-            for name, system in sampled.items()
-        },
     )
 
 
-def legend(spec: SpecConfig) -> Legend:
+def legend(spec: SpecConfig) -> list[tuple[str, str, str]]:
     """What the marks of the tables mean."""
-    labelled = [(*marks, phrase(name)) for marks, name in zip(MARKS, spec.baselines, strict=False)]
-    return [*labelled, (*FREE_MARKS, phrase(BEST_FREE))]
-
-
-def phrase(system: str) -> str:
-    """A baseline inside a sentence."""
-    return "the best training-free baseline" if system == BEST_FREE else NAMES.get(system, system)
+    baselines = [(*marks, PHRASES.get(name, name)) for marks, name in zip(MARKS, spec.baselines, strict=False)]
+    return [*baselines, (*FREE_MARKS, PHRASES[BEST_FREE])]
 
 
 def label(spec: SpecConfig, arm: Arm) -> str:
     """The display name of a row; includes the turn if the system has several."""
-    if arm.system == BEST_FREE:
-        return "best training-free"
-    if arm.system in UNWRITTEN:
-        return arm.label.lower()
-    system = spec.systems[arm.system]
-    return f"{arm.system}, turn {arm.turn}" if system.turns > 1 else arm.system
+    if arm.system in PHRASES:
+        return PHRASES[arm.system].removeprefix("the ").removesuffix(" baseline")
+    return f"{arm.system}, turn {arm.turn}" if spec.systems[arm.system].turns > 1 else arm.system
 
 
 def family(spec: SpecConfig) -> str:
     """The comparisons that Holm's correction covers, in one sentence."""
-    against = [phrase(name) for name in spec.baselines]
-    against += [f"{phrase(BEST_FREE)} (of systems with a model)"] if spec.free_systems else []
+    against = [PHRASES.get(name, name) for name in spec.baselines]
+    against += [f"{PHRASES[BEST_FREE]} (of systems with a model)"] if spec.free_systems else []
     return (
         f"Two-sided paired permutation tests of {spec.metrics[0]} against {listed(against, 'and')} in the same "
         f"environment, {spec.permutations:,} sign flips, p = (b + 1) / (m + 1); Holm's correction over all comparisons "
-        f"of a table, significant below {ALPHA}."
+        f"of all datasets and of their mean (those of the parts of a dataset are another family), significant below "
+        f"{ALPHA}."
     )
+
+
+def sample_notes(spec: SpecConfig) -> list[Note]:
+    """What is said about systems that sample."""
+    return [
+        Note(
+            "samples",
+            system.samples,
+            f"{name}: the mean over {system.samples} sampled answers to each question at temperature "
+            f"{system.temperature:g}, never the best of them. Costs are those of one answer.",
+        )
+        for name, system in spec.systems.items()
+        if system.samples is not None
+    ]
+
+
+def add_best_free(
+    frame: pd.DataFrame, tuned: Mapping[tuple[str, str, str], Tuned], metric: str
+) -> tuple[pd.DataFrame, list[Note]]:
+    """The frame with the answers of the best training-free baseline of each dataset and environment under BEST_FREE.
+
+    `tuned` are the weights by dataset, environment and system. Also returns notes on them, and on which one is best.
+    """
+    notes, frames = [], [frame]
+    for dataset, environment in dict.fromkeys(key[:2] for key in tuned):
+        here = {key[2]: weights for key, weights in tuned.items() if key[:2] == (dataset, environment)}
+        answers = {name: select(frame, dataset=dataset, environment=environment, system=name) for name in here}
+        answers = {name: rows for name, rows in answers.items() if len(rows)}
+        best, by_validation = best_baseline({name: list(rows[metric].dropna()) for name, rows in answers.items()}, here)
+        if best is None:
+            continue
+        frames.append(answers[best].rename(index={best: BEST_FREE}, level="system"))
+        where = f"{dataset} in {environment}" if environment else dataset
+        for name, weights in here.items():
+            notes.append(Note("tuned", weights.questions, f"{where}: {name}: {weights.sentence}"))
+        chosen = "on validation questions" if by_validation else "on the evaluated questions, which is in its favour"
+        notes.append(Note("best_free", 1, f"{where}: {best} is the best training-free baseline {chosen}."))
+    return pd.concat(frames), notes
+
+
+def trained_in(system: RewritingSystem, spec: SpecConfig, retrievers: Mapping[str, RetrieverInfo]) -> str:
+    """Names of the environments that the run was trained in, joined by `+`; "" if it is untrained.
+
+    Names are those of the spec, or the retriever's name if the spec lacks the environment. A local environment is
+    matched by its retriever settings, a service by the name of its retriever (`retrievers`, by environment).
+    """
+    names: dict[str, str] = {}
+    for name, environment in spec.environments.items():
+        if environment.client.urls == "local" and not environment.urls:
+            names.setdefault(_signature(environment.env), name)
+        elif name in retrievers:
+            names.setdefault(retrievers[name].name, name)
+    environments = [member.env for member in system.training_environments]
+    return "+".join(
+        dict.fromkeys(names.get(_signature(env), names.get(env.retriever, env.retriever)) for env in environments)
+    )
+
+
+def _signature(env: EnvironmentConfig) -> str:
+    return json.dumps(env.model_dump(mode="json", include=_RETRIEVER_FIELDS), sort_keys=True)
 
 
 def _pairs(spec: SpecConfig, arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
@@ -148,26 +140,3 @@ def _pairs(spec: SpecConfig, arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
         if baseline is not None:
             pairs += [(arm, baseline) for arm in arms if arm.system not in (BEST_FREE, *excluded)]
     return pairs
-
-
-def _add_best_free(spec: SpecConfig, cells: Sequence[Cell], answers: dict[tuple[Arm, str], Answers]) -> list[str]:
-    """Add the answers of the best training-free baseline of each environment, under BEST_FREE.
-
-    `cells` are those of one dataset. Returns notes on the weights of every baseline and on which one is best.
-    """
-    notes = []
-    for name in spec.environments:
-        tuned: dict[str, Tuned] = {}
-        for cell in cells:
-            weights = cell.tuned()
-            if weights is not None and cell.environment.name == name and (Arm(cell.system.name, 0), name) in answers:
-                tuned[cell.system.name] = weights
-        scores = {system: answers[Arm(system, 0), name].scores(spec.metrics[0]) for system in tuned}
-        best, by_validation = best_baseline(scores, tuned)
-        if best is None:
-            continue
-        answers[Arm(BEST_FREE, 0), name] = answers[Arm(best, 0), name]
-        notes += [f"{name}: {system}: {weights.sentence}" for system, weights in tuned.items()]
-        chosen = "on validation questions" if by_validation else "on the evaluated questions, which is in its favour"
-        notes.append(f"{name}: {best} is the best training-free baseline {chosen}.")
-    return notes

@@ -1,62 +1,47 @@
-"""The tables of an evaluation: their rows, scores, comparisons and costs, and how figures read in a sentence."""
+"""The figures of an evaluation: means with intervals, behaviour, costs, and tested differences.
 
+A table has a row per system and turn and a column per environment. There is one for each dataset, one for each part of
+a dataset with parts, and one for the average of several datasets (MEAN). An average is the mean of weighted means, and
+exists only where every part has one. Comparisons are made in the same environment, on the first metric, over questions
+that both systems have a score for. Holm's correction covers all comparisons that are printed under one caption: those
+of all datasets and of their average; those of the parts of one dataset are another table.
+"""
+
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from statistics import fmean
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ..configs.methods import TRAINING_FREE
-from .records import HISTORY, HYDE, NO_RAG, RAW, REFERENCE, WARM_START, EvalRecord
-from .statistics import PairedComparison
+from .statistics import PairedComparison, Stratum, compare_strata, holm, mean_cis
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 ALPHA = 0.05
 """A difference is called significant where its Holm-adjusted p is below this."""
+MEAN = "mean"
+"""The `dataset` of the average over datasets."""
+FEW = 100
+"""With fewer questions than this, a table carries a warning."""
+CUT_OFTEN = 0.1
+"""From this share of answers cut at their token limit on, a table carries a warning."""
 
-_LABELS = {
-    RAW: "Raw question",
-    HISTORY: "History and question",
-    REFERENCE: "Reference rewrite",
-    NO_RAG: "No retrieval",
-    "first_titles": "First titles",
-    "rm3": "RM3",
-    "weighted_words": "Weighted question words",
-    HYDE: "HyDE at equal cost",
-}
-"""Labels of systems with a single turn."""
-NAMES = {
-    RAW: "the raw question",
-    HISTORY: "the history and the question",
-    REFERENCE: "the reference rewrite",
-    WARM_START: "its warm start",
-}
-"""Systems inside a sentence."""
+
+COSTS = ["calls", "searches", "prompt_tokens", "tokens", "seconds"]
+"""What an answer costs, earlier turns included; tokens are NaN where an endpoint does not report them."""
+SHARES = ["format_ok", "repeats", "cut", "truncated", "unsearched"]
+"""Properties of an answer as 0 and 1. `repeats`: all its rewrites have the words of the question; NaN without a
+rewrite. `cut`: at the token limit. `truncated`: the retriever read its queries only in part."""
+FALL_BACK = "with_fall_back"
+"""The first metric, with the raw question's score where the format of the answer failed."""
 
 
 class Arm(NamedTuple):
-    """One system at one turn: a row of a table."""
+    """One system at one turn: a row of a table. Turn 0: no model wrote."""
 
     system: str
     turn: int
-
-    @property
-    def label(self) -> str:
-        """The display name of a row in the evaluation of a run."""
-        if self.system in _LABELS:
-            return _LABELS[self.system]
-        return f"{self.system.capitalize()}, turn {self.turn}"
-
-    @property
-    def name(self) -> str:
-        """The system inside a sentence."""
-        if self.system in NAMES:
-            return NAMES[self.system]
-        if self.system in TRAINING_FREE:
-            return f"the training-free baseline {_LABELS[self.system]}"
-        return _LABELS.get(self.system, f"the {self.system} policy")
-
-    @property
-    def phrase(self) -> str:
-        """The row inside a sentence."""
-        return self.name if self.system in _LABELS else f"{self.name} at turn {self.turn}"
 
 
 class Adjusted:
@@ -71,200 +56,307 @@ class Adjusted:
         return self.p_holm < ALPHA
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison(Adjusted):
-    """One arm against a baseline in one environment, on the first metric."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """One arm on one dataset, or a part of it, in one environment."""
 
-    arm: Arm
-    baseline: Arm
+    dataset: str
+    part: str
+    """"" where it is all of the dataset."""
     environment: str
-    test: PairedComparison
-    p_holm: float
-
-    @property
-    def outcome(self) -> Literal["better", "worse", "same"]:
-        """`better` or `worse` where the difference is significant, else `same`, however large it looks."""
-        if not self.significant:
-            return "same"
-        return "better" if self.test.difference > 0 else "worse"
-
-    @property
-    def verdict(self) -> str:
-        """The outcome between the arm and its baseline in a sentence."""
-        return {"better": "beats", "worse": "is worse than", "same": "does not beat"}[self.outcome]
-
-
-@dataclass(frozen=True, slots=True)
-class MeanCosts:
-    """Means per answer, earlier turns included."""
-
-    calls: float
-    """Texts that the language model wrote."""
-    searches: float
-    tokens_in: float | None
-    """None if an endpoint does not report it for every answer; the same holds for tokens_out."""
-    tokens_out: float | None
-    seconds: float
-    format_ok: float
-
-
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """The answers of one arm in one environment to one set of questions."""
-
-    questions: Sequence[str]
-    """Ids of all questions that the arm should answer."""
-    values: Mapping[str, Mapping[str, float | None]]
-    """Metrics by question id; None if the question could not be scored."""
-    records: Sequence[EvalRecord]
-
-    def scores(self, metric: str, questions: Sequence[str] | None = None) -> list[float | None]:
-        """The metric of every question (of `questions`), in order."""
-        nothing: Mapping[str, float | None] = {}
-        return [self.values.get(question, nothing).get(metric) for question in questions or self.questions]
-
-    def scored(self, metric: str) -> list[float]:
-        """The metric of the questions that have a score."""
-        return [value for value in self.scores(metric) if value is not None]
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionSet:
-    """A set of questions: a dataset, or a part of one. Answers by arm and environment."""
-
-    title: str
-    answers: Mapping[tuple[Arm, str], Answers]
-
-
-Parts = Sequence[tuple[float, QuestionSet]]
-"""The question sets of a table with their weights, which sum to 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableScore:
-    """One cell of a table."""
-
-    metrics: dict[str, float | None]
-    """The first one is tested."""
-    intervals: dict[str, tuple[float, float]]
-    """95% bootstrap interval by metric, of those that have a mean."""
+    system: str
+    turn: int
+    label: str
+    """The row's display name."""
     n: int
     """Questions with a score."""
     of: int
     """Questions asked."""
-    marks: str = ""
-    best: bool = False
-    format_ok: float | None = None
-    """Share of answers in the requested format. None, like the next three fields, if no model wrote the answers."""
-    repeats: float | None = None
-    """Share of rewrites that repeat the question."""
-    cut: float | None = None
-    """Share of answers truncated at their token limit."""
+    metrics: dict[str, float | None]
+    """Means over the questions with a score; the first one is tested."""
+    intervals: dict[str, tuple[float, float]]
+    """95% bootstrap intervals of those that have a mean."""
     with_fall_back: float | None = None
-    """The first metric, with the raw question's score for every answer in the wrong format."""
-
-    @property
-    def low(self) -> float | None:
-        """Lower end of the interval of the first metric."""
-        return self._ends[0]
-
-    @property
-    def high(self) -> float | None:
-        """Upper end of the interval of the first metric."""
-        return self._ends[1]
-
-    @property
-    def _ends(self) -> tuple[float, float] | tuple[None, None]:
-        return self.intervals.get(next(iter(self.metrics)), (None, None))
-
-    @property
-    def interval(self) -> str:
-        """The interval of the first metric as text; "" without one."""
-        return f"{self.low:.3f} to {self.high:.3f}" if self.low is not None and self.high is not None else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One arm; its scores by environment, None for an environment without a score."""
-
-    system: str
-    turn: int
-    label: str
-    scores: dict[str, TableScore | None]
-    costs: MeanCosts | None
+    """The first metric, with the raw question's score for every answer in the wrong format. None, like the next three,
+    where no model wrote."""
+    format_ok: float | None = None
+    """Share of answers in the requested format."""
+    repeats: float | None = None
+    """Share of answers, of those with a rewrite, whose rewrites have the words of the question."""
+    cut: float | None = None
+    """Share of answers cut at their token limit; None where this is unknown for any answer."""
+    truncated: float | None = None
+    """Share of searches of which the retriever read only the beginning."""
+    unsearched: float | None = None
+    """Share of answers that stopped before any search."""
+    calls: float | None = None
+    """Texts that models wrote per answer, earlier turns included, as all costs."""
+    searches: float | None = None
+    prompt_tokens: float | None = None
+    """None where an endpoint does not report them for every answer; the same holds for tokens."""
+    tokens: float | None = None
+    seconds: float | None = None
+    marks: str = ""
+    """Significantly better or worse than which baselines (TableSpec.marks)."""
+    best: bool = False
+    """Whether the first metric is the best of its column, to three decimals."""
 
     @property
     def arm(self) -> Arm:
         """The system at the turn."""
         return Arm(self.system, self.turn)
 
+    @property
+    def mean(self) -> float | None:
+        """The first metric."""
+        return next(iter(self.metrics.values()))
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The interval of the first metric."""
+        return self.intervals.get(next(iter(self.metrics)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison(PairedComparison, Adjusted):
+    """One arm against another on one dataset, or a part of it, in one environment, on the first metric."""
+
+    dataset: str
+    part: str
+    environment: str
+    system: str
+    turn: int
+    against: str
+    against_turn: int
+    p_holm: float
+
+    @property
+    def arm(self) -> Arm:
+        """The system at the turn."""
+        return Arm(self.system, self.turn)
+
+    @property
+    def baseline(self) -> Arm:
+        """What it is compared with."""
+        return Arm(self.against, self.against_turn)
+
+    @property
+    def outcome(self) -> Literal["better", "worse", "same"]:
+        """`better` or `worse` where the difference is significant, else `same`, however large it looks."""
+        if not self.significant:
+            return "same"
+        return "better" if self.difference > 0 else "worse"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A remark on the figures."""
+
+    kind: str
+    """What it is about, such as `unscored` or `cut`."""
+    count: float
+    """Questions, answers, or the share of answers that are concerned."""
+    text: str
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table."""
+    """Everything that is computed from the records."""
 
-    title: str
-    environments: list[str]
-    questions: int
-    rows: list[Row]
+    scores: list[Score]
+    """By arm, then by dataset, part and environment."""
     comparisons: list[Comparison]
-    notes: list[str] = field(default_factory=list)
-    average: bool = False
-    dataset: str = ""
-    """The dataset; "" in the average of several."""
-    part: str = ""
-    """The part of the dataset; "" where the table is of all of it."""
-
-    def last(self, system: str) -> Arm | None:
-        """The last turn of a system; None if it has no row."""
-        return max((row.arm for row in self.rows if row.arm.system == system), default=None)
-
-    def score(self, arm: Arm | None, environment: str) -> TableScore | None:
-        """The score of an arm in an environment; None if there is none."""
-        return next((row.scores.get(environment) for row in self.rows if row.arm == arm), None)
-
-    def mean(self, arm: Arm | None, environment: str, metric: str) -> float | None:
-        """A metric of an arm in an environment; None if there is no score."""
-        score = self.score(arm, environment)
-        return score.metrics[metric] if score is not None else None
-
-    def gain(self, arm: Arm | None, baseline: Arm | None, environment: str, metric: str) -> float | None:
-        """By how much the mean of an arm is above that of another; None if one has no score."""
-        mean, reference = (self.mean(side, environment, metric) for side in (arm, baseline))
-        return mean - reference if mean is not None and reference is not None else None
-
-
-def whole_datasets(tables: Sequence[Table]) -> list[Table]:
-    """The tables of datasets and of their average, without those of parts of a dataset."""
-    return [table for table in tables if not table.part]
-
-
-Legend = Sequence[tuple[str, str, str]]
-"""Marks of significantly better and worse, and than what."""
+    notes: list[Note]
 
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """What a table shows, and how it is computed."""
+    """What is computed, and in which order it is shown."""
 
     metrics: Sequence[str]
     """The first one is tested."""
     environments: Sequence[str]
-    """The columns, in order."""
     systems: Sequence[str]
-    """The rows, in order."""
     label: Callable[[Arm], str]
     pairs: Callable[[Sequence[Arm]], Sequence[tuple[Arm, Arm]]]
-    """The comparisons, as (arm, baseline), among the arms of a table."""
+    """The comparisons, as (arm, baseline), among the arms of a column."""
     bootstrap: int
     permutations: int
     seed: int
     marks: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """By baseline: the marks of a score that is significantly better, and worse, than it."""
-    notes: Mapping[str, str] = field(default_factory=dict)
-    """Notes on systems, for the tables that they are in."""
     warn_if_cut: Collection[str] = ()
     """Systems whose answers should have ended by themselves: models that were not trained to their token limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class _QuestionSet:
+    """A dataset, a part of one, or the average of datasets."""
+
+    dataset: str
+    part: str
+    weights: Mapping[tuple[str, str], float]
+    """By dataset and part; they sum to 1."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.dataset}: {self.part}" if self.part else self.dataset
+
+
+def tabulate(frame: "DataFrame", spec: TableSpec) -> Table:
+    """All scores, comparisons and notes of a frame of `frame_of`."""
+    cells: dict[tuple[str, str, str], dict[Arm, DataFrame]] = {}
+    for (dataset, part, environment, system, turn), answers in frame.reset_index().groupby(
+        ["dataset", "part", "environment", "system", "turn"], sort=False
+    ):
+        cells.setdefault((dataset, part, environment), {})[Arm(system, turn)] = answers.set_index("question")
+    order = {name: position for position, name in enumerate(spec.systems)}
+    scores: list[Score] = []
+    families: dict[str, list[Comparison]] = {}
+    notes: list[Note] = []
+    for questions in _question_sets(list(cells)):
+        for environment in spec.environments:
+            strata = [(weight, cells.get((*key, environment), {})) for key, weight in questions.weights.items()]
+            present = {arm for _, by_arm in strata for arm in by_arm}
+            if not present:
+                continue
+            arms = sorted(present, key=lambda arm: (order[arm.system], arm.turn))
+            whole = {
+                arm: [(w, by_arm[arm]) for w, by_arm in strata] for arm in arms if all(arm in c for _, c in strata)
+            }
+            name = {"dataset": questions.dataset, "part": questions.part, "environment": environment}
+            row = [_score(name, arm, spec, answers) for arm, answers in whole.items()]
+            tested = _comparisons(name, spec, whole)
+            families.setdefault(questions.dataset if questions.part else "", []).extend(tested)
+            notes += _notes(questions, environment, spec, row, [arm for arm in arms if arm not in whole])
+            scores += row
+    comparisons = [row for family in families.values() for row in _adjusted(family)]
+    scores = [_marked(score, scores, comparisons, spec) for score in scores]
+    scores.sort(key=lambda score: (order[score.system], score.turn))
+    return Table(scores, comparisons, list(dict.fromkeys(notes)))
+
+
+def _question_sets(cells: Sequence[tuple[str, str, str]]) -> list[_QuestionSet]:
+    """Each part, each dataset as the average of its parts, and the average of the datasets."""
+    parts: dict[str, list[str]] = {}
+    for dataset, part in dict.fromkeys((dataset, part) for dataset, part, _ in cells):
+        parts.setdefault(dataset, []).append(part)
+    sets, average = [], {}
+    for dataset, names in parts.items():
+        if len(names) > 1:
+            sets += [_QuestionSet(dataset, name, {(dataset, name): 1.0}) for name in names]
+        weights = {(dataset, name): 1.0 / len(names) for name in names}
+        sets.append(_QuestionSet(dataset, "", weights))
+        average |= {key: weight / len(parts) for key, weight in weights.items()}
+    return [*sets, _QuestionSet(MEAN, "", average)] if len(parts) > 1 else sets
+
+
+def _score(name: Mapping[str, str], arm: Arm, spec: TableSpec, strata: Sequence[tuple[float, "DataFrame"]]) -> Score:
+    values = {metric: [(weight, answers[metric].dropna()) for weight, answers in strata] for metric in spec.metrics}
+    complete = {metric: sets for metric, sets in values.items() if all(len(scored) for _, scored in sets)}
+    shown = [*COSTS, "truncated", "unsearched"]
+    if arm.turn:
+        shown += [FALL_BACK, *SHARES]
+    tokens_and_cut = ("prompt_tokens", "tokens", "cut")  # known answers alone may not be representative
+
+    def mean(column: str) -> float | None:
+        sets = [(weight, answers.loc[answers["answers"] > 0, column]) for weight, answers in strata]
+        if column not in tokens_and_cut:
+            sets = [(weight, known.dropna()) for weight, known in sets]
+        if not all(len(known) for _, known in sets) or any(known.isna().any() for _, known in sets):
+            return None
+        return math.fsum(weight * fmean(known) for weight, known in sets)
+
+    return Score(
+        **name,
+        system=arm.system,
+        turn=arm.turn,
+        label=spec.label(arm),
+        n=sum(len(scored) for _, scored in values[spec.metrics[0]]),
+        of=sum(len(answers) for _, answers in strata),
+        metrics=dict.fromkeys(spec.metrics)
+        | {metric: math.fsum(weight * fmean(scored) for weight, scored in sets) for metric, sets in complete.items()},
+        intervals=mean_cis(complete, spec.bootstrap, spec.seed),
+        **{column: mean(column) for column in dict.fromkeys(shown)},
+    )
+
+
+def _comparisons(
+    name: Mapping[str, str], spec: TableSpec, columns: Mapping[Arm, Sequence[tuple[float, "DataFrame"]]]
+) -> list[Comparison]:
+    """The comparisons of one column; their p_holm is not adjusted yet."""
+    rows = []
+    for arm, baseline in spec.pairs(list(columns)):
+        strata = [
+            Stratum(weight, a[spec.metrics[0]], b[spec.metrics[0]].reindex(a.index))
+            for (weight, a), (_, b) in zip(columns[arm], columns[baseline], strict=True)
+        ]
+        test = compare_strata(strata, resamples=spec.bootstrap, permutations=spec.permutations, seed=spec.seed)
+        if test is not None:
+            figures = {entry.name: getattr(test, entry.name) for entry in fields(test)}
+            against = {"against": baseline.system, "against_turn": baseline.turn}
+            rows.append(Comparison(**name, **arm._asdict(), **against, **figures, p_holm=test.p))
+    return rows
+
+
+def _adjusted(family: Sequence[Comparison]) -> list[Comparison]:
+    adjusted = holm([row.p for row in family])
+    return [replace(row, p_holm=p) for row, p in zip(family, adjusted, strict=True)]
+
+
+def _marked(score: Score, scores: Sequence[Score], comparisons: Sequence[Comparison], spec: TableSpec) -> Score:
+    """The score with its marks, and whether it is the best of its column."""
+
+    def column(row: Score | Comparison) -> tuple[str, str, str]:
+        return row.dataset, row.part, row.environment
+
+    marks = ""
+    for row in comparisons:
+        if column(row) == column(score) and row.arm == score.arm and row.against in spec.marks:
+            better, worse = spec.marks[row.against]
+            marks += {"better": better, "worse": worse, "same": ""}[row.outcome]
+    means = [other.mean for other in scores if column(other) == column(score) and other.mean is not None]
+    best = score.mean is not None and len(means) > 1 and round(score.mean, 3) == round(max(means), 3)
+    return replace(score, marks=marks, best=best)
+
+
+def _notes(
+    questions: _QuestionSet, environment: str, spec: TableSpec, scores: Sequence[Score], incomplete: Sequence[Arm]
+) -> list[Note]:
+    where = f"{questions.title} in {environment}" if environment else questions.title
+    average = len(questions.weights) > 1
+    asked = max((score.of for score in scores), default=0)
+    notes = []
+    if asked < FEW and not average:
+        text = "the intervals are wide, and a difference that is not significant may be there all the same."
+        notes.append(Note("few", asked, f"{questions.title}: only {asked} question{'s' * (asked != 1)}: {text}"))
+    for score in scores if not average else ():
+        subject = f"{score.label} on {where}"
+        if score.n < score.of:
+            text = f"{subject} has a score for {score.n} of {score.of} questions; its mean is over these alone."
+            notes.append(Note("unscored", score.of - score.n, text))
+        if score.system in spec.warn_if_cut and (score.cut or 0) >= CUT_OFTEN:
+            text = f"{subject}: {cut_warning(score.cut)} Give it more rollout.max_new_tokens."
+            notes.append(Note("cut", score.cut, text))
+        if score.truncated:
+            text = f"{subject}: {percent(score.truncated)} of its queries were longer than the retriever reads "
+            text += "(query_max_length); only their beginning was searched."
+            notes.append(Note("truncated", score.truncated, text))
+        if score.unsearched:
+            text = (
+                f"{subject}: {percent(score.unsearched)} of its answers searched nothing (rewriter.stop: answer) and "
+            )
+            text += "score 0; compare such systems by their answers (`querylect answers`)."
+            notes.append(Note("unsearched", score.unsearched, text))
+    for arm in incomplete:
+        text = f"{spec.label(arm)} was not evaluated on every part of {where}, so it has no average."
+        notes.append(Note("incomplete", 1, text))
+    return notes
+
+
+def cut_warning(share: float | None) -> str:
+    """The sentence about answers that were cut at their token limit."""
+    return f"{percent(share)} of its answers were cut at their token limit, so it is judged by unfinished text."
 
 
 def signed(value: float, digits: int = 3) -> str:
@@ -286,6 +378,11 @@ def p_cell(p: float) -> str:
 def decimal(value: float | None, digits: int = 3) -> str:
     """A number with so many decimals, or a dash."""
     return "–" if value is None else f"{value:.{digits}f}"
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage with one decimal and its sign, or a dash."""
+    return "–" if share is None else f"{100 * share:.1f}%"
 
 
 def percentage(value: float | None, absent: str = "–") -> str:

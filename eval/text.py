@@ -1,272 +1,306 @@
-"""Render an evaluation as Markdown, LaTeX, HTML and CSV: one wide table, the same in each form, and all scores."""
+"""The files of an evaluation: results.json, and its tables as Markdown, LaTeX, CSV and one HTML page.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+Every table is a DataFrame of text whose first column names the rows; `**` marks what is bold.
+"""
+
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
-from markupsafe import Markup
+import pandas as pd
 
 from ..markdown_tables import markdown_table
 from ..storage import write_text
-from .behaviour import percent
-from .csv_tables import MEASURED, comparisons_csv, scores_csv
-from .report.examples import Examples
-from .report.figures import Drawing
-from .report.page import render_page
-from .table import MeanCosts, Table, TableScore, decimal, p_cell, signed, whole_datasets
-from .transfer import Transfer
-from .wide_table import WideTable
+from .page import Drawing, render_page
+from .records import RAW
+from .results import RESULTS, Results, write_json
+from .table import ALPHA, MEAN, Arm, Comparison, Score, decimal, listed, p_cell, percent, signed
 
-WRITTEN = (*MEASURED.values(), "with fall-back")
-COSTS = ("LLM calls", "tokens read", "tokens written", "retrievals", "seconds")
-WRITTEN_EXPLAINED = (
+SHARES = {"cut": "cut at limit", "format_ok": "in format", "repeats": "repeats the question"}
+"""Shares of answers that tables have beside the metrics: field of a score → name."""
+WRITTEN = (
     "Cut at limit: the answer ended at its token limit. In format: the rewriter could read it. Repeats the question: "
     "all rewrites of an answer have its words. With fall-back: the first metric if a question whose answer has the "
     "wrong format were searched as it stands. Costs are means per question, earlier turns included; tokens read are "
     "those of the last prompt, which holds the turns before it; seconds are a batch's, shared out equally."
 )
-TRANSFER_EXPLAINED = (
+TRANSFER = (
     "Rows: policies and the environment that they were trained in; columns: the environment in which they are asked. "
     "In brackets: the difference from the raw question there. Bold: the environment of the training."
 )
-_LATEX = {
+_LATEX = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "<": "$<$", ">": "$>$", "|": r"\textbar{}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "−": "$-$", "×": r"$\times$",
-    "†": r"$^{\dagger}$", "‡": r"$^{\ddagger}$", "↓": r"$^{\downarrow}$", "⇓": r"$^{\Downarrow}$",
-    "★": r"$^{\star}$", "☆": r"$^{\circ}$",
-}  # fmt: skip
-_PACKAGES = r"% needs \usepackage{booktabs,graphicx}"
-_FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
-"""Scales what follows down to the width of a line, and never up."""
+    "<": "$<$", ">": "$>$", "|": r"\textbar{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "–": "--", "−": "$-$", "×": r"$\times$", "·": r"$\cdot$", "†": r"$^{\dagger}$", "‡": r"$^{\ddagger}$",
+    "↓": r"$^{\downarrow}$", "⇓": r"$^{\Downarrow}$", "★": r"$^{\star}$", "☆": r"$^{\circ}$",
+})  # fmt: skip
 _NARROW = 6
 """With more columns than this, a LaTeX table spans both columns of a page."""
 
-Bold = Callable[[str], str]
-Cells = tuple[list[str], list[list[str]]]
-"""Header and rows."""
+
+def write_results(folder: Path, results: Results, drawings: Sequence[Drawing] = ()) -> None:
+    """Write results.json, tables.md, tables.tex, scores.csv, comparisons.csv and report.html. Raises StorageError."""
+    write_json(folder / RESULTS, results)
+    write_text(folder / "tables.md", markdown(results))
+    write_text(folder / "tables.tex", latex(results))
+    write_text(folder / "scores.csv", scores_frame(results).to_csv(index=False))
+    write_text(folder / "comparisons.csv", comparisons_frame(results).to_csv(index=False))
+    write_text(folder / "report.html", html(results.name, [results], drawings))
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """The content of the output files."""
+def wide(results: Results) -> pd.DataFrame:
+    """Systems × datasets and environments, on the first metric, with the mean over datasets."""
+    whole = [score for score in results.scores if not score.part]
 
-    title: str
-    headline: str
-    """The verdict in a sentence; "" without one."""
-    family: str
-    metrics: Sequence[str]
-    tables: Sequence[Table]
-    wide: WideTable | None
-    """None if no system has a result."""
-    transfer: Transfer | None
-    notes: Sequence[str]
-    """Notes on the whole evaluation, including failed cells."""
-    about: Sequence[str]
-    """Split, seed, licences, and how to reproduce the results."""
-    drawings: Sequence[Drawing] = ()
-    examples: Sequence[Examples] = ()
-    facts: Sequence[tuple[str, str]] = ()
-    """Where the numbers come from."""
-    config: str = ""
-    """All settings as YAML."""
+    def column(environment: str, dataset: str) -> str:
+        if len(results.environments) == 1:
+            return dataset
+        return f"{dataset} · {environment}" if len(results.datasets) > 1 else environment
 
-
-def write_pages(folder: Path, page: Page) -> None:
-    """Write tables.md, tables.tex, scores.csv, comparisons.csv and report.html."""
-    write_text(folder / "tables.md", markdown(page))
-    write_text(folder / "tables.tex", latex(page))
-    write_text(folder / "scores.csv", scores_csv(page.tables))
-    write_text(folder / "comparisons.csv", comparisons_csv(page.tables, page.metrics[0]))
-    write_text(folder / "report.html", html(page))
-
-
-def markdown(page: Page) -> str:
-    """The wide table, what is written, and notes, for a README."""
-    lines = [f"# {page.title}", "", *([page.headline, ""] if page.headline else []), *_bullets(page.notes)]
-    if page.wide is not None:
-        lines += [*markdown_table(*_wide(page.wide, _bold_markdown)), "", page.wide.caption, ""]
-        head, rows = written_table(whole_datasets(page.tables)[-1])
-        lines += ["## What is written, and what it costs", "", *markdown_table(head, rows), "", WRITTEN_EXPLAINED, ""]
-    if page.transfer is not None:
-        lines += [f"## Transfer: {page.transfer.title}", ""]
-        lines += [*markdown_table(*_matrix(page.transfer, _bold_markdown)), "", TRANSFER_EXPLAINED, ""]
-    return "\n".join([*lines, *_bullets(table_notes(page.tables)), *_bullets([page.family, *page.about])])
-
-
-def latex(page: Page) -> str:
-    """The tables of `markdown` as floats; "" without one."""
-    if page.wide is None:
-        return ""
-    floats = [_float(page.title, page.wide.caption, _wide(page.wide, _bold_latex))]
-    written = written_table(whole_datasets(page.tables)[-1])
-    floats.append(_float(f"{page.title}-written", f"What is written, and what it costs. {WRITTEN_EXPLAINED}", written))
-    if page.transfer is not None:
-        caption = f"Transfer, {page.transfer.title}: {page.transfer.metric}. {TRANSFER_EXPLAINED}"
-        floats.append(_float(f"{page.title}-transfer", caption, _matrix(page.transfer, _bold_latex)))
-    return "\n".join([_PACKAGES, *floats])
-
-
-def html(page: Page) -> str:
-    """One self-contained page that needs neither server nor network."""
-    tables = [
+    cells = pd.DataFrame(
         {
-            "title": table.title,
-            "notes": table.notes,
-            "parts": [
-                ("Scores, with 95% bootstrap intervals", *_scores(table, page.metrics)),
-                ("What is written, and what it costs", *written_table(table)),
-                (f"Tested differences of {page.metrics[0]}", *_comparisons(table)),
-            ],
+            "system": score.label,
+            "column": column(score.environment, score.dataset),
+            "cell": (f"**{decimal(score.mean)}**" if score.best else decimal(score.mean)) + score.marks,
         }
-        for table in page.tables
-    ]
-    return render_page(
-        "evaluation.html.j2",
-        page=page,
-        wide=_wide(page.wide, _bold_html) if page.wide is not None else None,
-        tables=tables,
-        explained=f"{page.family} {WRITTEN_EXPLAINED}",
-        transfer=_matrix(page.transfer, _bold_html) if page.transfer is not None else None,
-        transfer_explained=TRANSFER_EXPLAINED,
+        for score in whole
+    )
+    columns = [column(environment, dataset) for environment in results.environments for dataset in results.datasets]
+    columns = [name for name in columns if name in set(cells["column"])]
+    table = cells.pivot(index="system", columns="column", values="cell").fillna("–")
+    return table.reindex(index=cells["system"].unique(), columns=columns).reset_index()
+
+
+def caption(results: Results) -> str:
+    """The wide table in one sentence."""
+    datasets = [name for name in results.datasets if name != MEAN]
+    sampled = [f"{name}: {sample}" for name, sample in results.samples.items()]
+    if len(datasets) > 1:
+        scope = f"{len(datasets)} datasets" + (f" ({'; '.join(sampled)})" if sampled else "")
+        scope += f" with {results.environments[0]}" if len(results.environments) == 1 else ""
+    else:
+        asked = max(score.of for score in results.scores if not score.part)
+        scope = f"{datasets[0]} ({asked:,} questions" + "".join(f": {text.split(': ')[1]}" for text in sampled) + ")"
+    text = f"{metric_label(results.metrics[0])} on the {results.split} split of {scope}; bold: the best of a column"
+    marks = {mark for score in results.scores if not score.part for mark in score.marks}
+    if legend := [entry for entry in results.legend if marks & {*entry[:2]}]:
+        better, worse, than = (listed(list(names), "and") for names in zip(*legend, strict=True))
+        text += f"; {better}: significantly better than {than}, {worse}: significantly worse"
+        text += f" (two-sided paired permutation tests, Holm-corrected over all comparisons of this table, p < {ALPHA})"
+    return f"{text}."
+
+
+def written_table(results: Results) -> pd.DataFrame:
+    """What is written and what it costs, on the mean of the datasets: a row for each system, and environment."""
+    rows = []
+    for score in results.scores:
+        if score.dataset != results.datasets[-1] or score.part:
+            continue
+        environment = {"environment": score.environment} if len(results.environments) > 1 else {}
+        rows.append(
+            {
+                "system": score.label,
+                **environment,
+                **{name: percent(getattr(score, share)) for share, name in SHARES.items()},
+                "with fall-back": decimal(score.with_fall_back),
+                "LLM calls": "–" if score.calls is None else f"{score.calls:.4g}",
+                "tokens read": decimal(score.prompt_tokens, 0),
+                "tokens written": decimal(score.tokens, 1),
+                "retrievals": decimal(score.searches, 2),
+                "seconds": decimal(score.seconds),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def transfer(results: Results) -> pd.DataFrame:
+    """How a policy that was trained with one retriever performs with the others (Yuan et al., RQ1.2): the first metric
+    at its last turn, and its gain over the raw question. Empty unless there are two different training environments."""
+    if len({environment for name, environment in results.trained_in.items() if results.last(name)}) < 2:
+        return pd.DataFrame()
+    rows = []
+    for system, trained_in in results.trained_in.items():
+        row = {"policy (trained in)": f"{system} ({trained_in})"}
+        for environment in results.environments if (arm := results.last(system)) else ():
+            score, raw = (results.score(one, environment=environment) for one in (arm, Arm(RAW, 0)))
+            text = decimal(score.mean if score else None)
+            if score and raw and score.mean is not None and raw.mean is not None:
+                text += f" ({signed(score.mean - raw.mean)})"
+            row[environment] = f"**{text}**" if environment in trained_in.split("+") else text
+        rows.append(row)
+    return pd.DataFrame(rows).fillna("–")
+
+
+def intervals_table(results: Results, dataset: str, part: str) -> pd.DataFrame:
+    """Every metric of one dataset or part in every environment, with its interval; the marks are of the first one."""
+    rows: dict[str, dict[str, str]] = {}
+    for score in results.scores:
+        if (score.dataset, score.part) == (dataset, part):
+            row = rows.setdefault(score.label, {"system": score.label})
+            for metric, mean in score.metrics.items():
+                marks = score.marks if metric == results.metrics[0] else ""
+                low, high = score.intervals.get(metric, (0.0, 0.0))
+                text = "–" if mean is None else f"{decimal(mean)}{marks} ({low:.3f} to {high:.3f})"
+                row[f"{metric} {score.environment}".rstrip()] = text
+    return pd.DataFrame(rows.values()).fillna("–")
+
+
+def tests_table(results: Results, dataset: str, part: str) -> pd.DataFrame:
+    """The tested differences of one dataset or part."""
+    return pd.DataFrame(
+        {
+            "compared": f"{results.label(row.arm)} against {results.label(row.baseline)}",
+            "environment": row.environment or "–",
+            "difference": signed(row.difference) + "*" * row.significant,
+            "95% interval": f"{signed(row.low)} to {signed(row.high)}",
+            "p": p_cell(row.p),
+            "p (Holm)": p_cell(row.p_holm),
+            "Cohen's d": "–" if row.effect_size is None else signed(row.effect_size),
+            "won / tied / lost": " / ".join(f"{round(count, 1):g}" for count in (row.wins, row.ties, row.losses)),
+            "n": str(row.n),
+        }
+        for row in results.comparisons
+        if (row.dataset, row.part) == (dataset, part)
     )
 
 
-def table_notes(tables: Sequence[Table]) -> list[str]:
-    """The notes of all tables, with the dataset that they are about where there are several."""
-    notes = [f"{table.title}: {note}" if len(tables) > 1 else note for table in tables for note in table.notes]
-    return list(dict.fromkeys(notes))
+def markdown(results: Results) -> str:
+    """The wide table, what is written, and notes, for a README."""
+    lines = [f"# {results.name}", "", *([results.headline, ""] if results.headline else [])]
+    if results.scores:
+        lines += [*_markdown(wide(results)), caption(results), ""]
+        lines += ["## What is written, and what it costs", "", *_markdown(written_table(results)), WRITTEN, ""]
+    if len(matrix := transfer(results)):
+        lines += ["## Transfer", "", *_markdown(matrix), TRANSFER, ""]
+    texts = [*(note.text for note in results.notes), results.family, *(f"{k}: {v}" for k, v in results.facts.items())]
+    return "\n".join([*lines, *(f"- {' '.join(text.split())}" for text in texts if text)]) + "\n"
 
 
-def _wide(wide: WideTable, bold: Bold) -> Cells:
-    rows = [
-        [label, *((bold(cell.value) if cell.best else cell.value) + cell.marks for cell in cells)]
-        for label, cells in wide.rows
+def latex(results: Results) -> str:
+    """The tables of `markdown` as floats; "" without one."""
+    if not results.scores:
+        return ""
+    floats = [
+        _float(results.name, caption(results), wide(results)),
+        _float(f"{results.name}-written", f"What is written, and what it costs. {WRITTEN}", written_table(results)),
     ]
-    return ["system", *wide.head], rows
+    if len(matrix := transfer(results)):
+        floats.append(_float(f"{results.name}-transfer", f"{results.metrics[0]}. {TRANSFER}", matrix))
+    return "\n".join([r"% needs \usepackage{booktabs,graphicx}", *floats])
 
 
-def _float(label: str, caption: str, cells: Cells) -> str:
-    """A table as one float, at most as wide as its line."""
-    head, rows = cells
-    spans = len(head) > _NARROW + 1
+def html(
+    title: str, evaluations: Sequence[Results], drawings: Sequence[Drawing] = (), runs: pd.DataFrame | None = None
+) -> str:
+    """One self-contained page that needs neither server nor network: evaluations, and curves of training runs."""
+    pages = [
+        {
+            "results": results,
+            "wide": wide(results) if results.scores else None,
+            "caption": caption(results) if results.scores else "",
+            "written": written_table(results),
+            "transfer": transfer(results),
+            "details": [
+                (dataset, part, intervals_table(results, dataset, part), tests_table(results, dataset, part))
+                for dataset, part in dict.fromkeys((score.dataset, score.part) for score in results.scores)
+            ],
+        }
+        for results in evaluations
+    ]
+    explained = {"written": WRITTEN, "transfer": TRANSFER}
+    return render_page(title=title, pages=pages, drawings=drawings, runs=runs, explained=explained)
+
+
+def scores_frame(results: Results) -> pd.DataFrame:
+    """One line per system, turn, dataset, part, environment and metric, with its 95% interval, and per share of answers
+    without one."""
+    rows = []
+    for score in results.scores:
+        shares = {name: getattr(score, share) for share, name in SHARES.items()}
+        shares[f"{results.metrics[0]} with fall-back"] = score.with_fall_back
+        shown = {**score.metrics, **{name: value for name, value in shares.items() if value is not None}}
+        for metric, mean in shown.items():
+            low, high = score.intervals.get(metric, (None, None))
+            marks = score.marks if metric == results.metrics[0] else ""
+            rows.append(
+                {
+                    **_place(score),
+                    "label": score.label,
+                    "metric": metric,
+                    "mean": mean,
+                    "low": low,
+                    "high": high,
+                    "n": score.n,
+                    "of": score.of,
+                    "marks": marks,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def comparisons_frame(results: Results) -> pd.DataFrame:
+    """One line per tested difference: its interval, p, p after Holm's correction, wins, ties and losses."""
+    figures = (
+        "n",
+        "left_out",
+        "mean_a",
+        "mean_b",
+        "difference",
+        "low",
+        "high",
+        "p",
+        "p_holm",
+        "wins",
+        "ties",
+        "losses",
+    )
+    return pd.DataFrame(
+        {
+            **_place(row),
+            "label": results.label(row.arm),
+            "metric": results.metrics[0],
+            "against": row.against,
+            "against_turn": row.against_turn,
+            **{name: getattr(row, name) for name in (*figures, "effect_size", "significant")},
+        }
+        for row in results.comparisons
+    )
+
+
+def metric_label(name: str) -> str:
+    """The metric as papers write it: nDCG@10, MRR."""
+    metric, at, k = name.partition("@")
+    labels = {"ndcg": "nDCG", "recall": "Recall", "mrr": "MRR", "map": "MAP", "p": "P", "r-precision": "R-precision"}
+    return labels.get(metric, metric.capitalize()) + at + k
+
+
+def _place(row: Score | Comparison) -> dict[str, object]:
+    return {name: getattr(row, name) for name in ("dataset", "part", "environment", "system", "turn")}
+
+
+def _markdown(table: pd.DataFrame) -> list[str]:
+    return [*markdown_table(list(table.columns), table.to_numpy().tolist()), ""]
+
+
+def _float(label: str, text: str, table: pd.DataFrame) -> str:
+    """A table as one float, scaled down to the width of a line, and never up."""
+    spans = len(table.columns) > _NARROW + 1
     environment = "table*" if spans else "table"
+    columns = "l" + "r" * (len(table.columns) - 1)
+    tabular = table.map(_tex).rename(columns=_tex).to_latex(index=False, column_format=columns)
     lines = [
         rf"\begin{{{environment}}}",
         r"\centering",
-        rf"\caption{{{_tex(caption)}}}",
+        rf"\caption{{{_tex(text)}}}",
         rf"\label{{tab:{label}}}",
         *([r"\small"] if spans else []),
-        _FIT,
-        rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
-        r"\toprule",
-        " & ".join(map(_tex, head)) + r" \\",
-        r"\midrule",
-        *(" & ".join(map(_tex, row)) + r" \\" for row in rows),
-        r"\bottomrule",
-        r"\end{tabular}}",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+        f"{tabular.rstrip()}}}",
         rf"\end{{{environment}}}",
         "",
     ]
     return "\n".join(lines)
 
 
-def _scores(table: Table, metrics: Sequence[str]) -> Cells:
-    """Every metric in every environment with its interval; the marks are of the first one."""
-
-    def cell(score: TableScore | None, metric: str) -> str:
-        if score is None or score.metrics[metric] is None:
-            return "–"
-        low, high = score.intervals[metric]
-        marks = score.marks if metric == metrics[0] else ""
-        return f"{decimal(score.metrics[metric])}{marks} ({low:.3f} to {high:.3f})"
-
-    columns = [(metric, name) for metric in metrics for name in table.environments]
-    rows = [[row.label, *(cell(row.scores[name], metric) for metric, name in columns)] for row in table.rows]
-    return ["system", *(f"{metric} {name}".rstrip() for metric, name in columns)], rows
-
-
-def written_table(table: Table) -> Cells:
-    """The shares of a model's answers, by environment, and the costs of every row."""
-    several = len(table.environments) > 1
-    head = [f"{column} {name}" if several else column for name in table.environments for column in WRITTEN]
-    rows = [
-        [row.label, *(cell for name in table.environments for cell in _written(row.scores[name])), *_costs(row.costs)]
-        for row in table.rows
-    ]
-    return ["system", *head, *COSTS], rows
-
-
-def _written(score: TableScore | None) -> list[str]:
-    if score is None:
-        return ["–"] * len(WRITTEN)
-    return [*(percent(getattr(score, share)) for share in MEASURED), decimal(score.with_fall_back)]
-
-
-def _costs(costs: MeanCosts | None) -> list[str]:
-    if costs is None:
-        return ["–"] * len(COSTS)
-    return [
-        f"{costs.calls:.4g}",
-        "–" if costs.tokens_in is None else f"{costs.tokens_in:.0f}",
-        "–" if costs.tokens_out is None else f"{costs.tokens_out:.1f}",
-        f"{costs.searches:.2f}",
-        f"{costs.seconds:.3f}",
-    ]
-
-
-def _comparisons(table: Table) -> Cells:
-    labels = {row.arm: row.label for row in table.rows}
-    rows = [
-        [
-            f"{labels[row.arm]} against {labels[row.baseline]}",
-            row.environment or "–",
-            signed(row.test.difference) + ("*" if row.significant else ""),
-            f"{signed(row.test.low)} to {signed(row.test.high)}",
-            p_cell(row.test.p),
-            p_cell(row.p_holm),
-            "–" if row.test.effect_size is None else signed(row.test.effect_size),
-            f"{row.test.wins} / {row.test.ties} / {row.test.losses}",
-            str(row.test.n),
-        ]
-        for row in table.comparisons
-    ]
-    names = ["compared", "environment", "difference", "95% interval", "p", "p (Holm)", "Cohen's d"]
-    return [*names, "won / tied / lost", "n"], rows
-
-
-def _matrix(matrix: Transfer, bold: Bold) -> Cells:
-    rows = []
-    for policy in matrix.policies:
-        cells = []
-        for name in matrix.environments:
-            value, gain = policy.values[name], policy.gains[name]
-            text = "–" if value is None else f"{value:.3f}" + ("" if gain is None else f" ({signed(gain)})")
-            cells.append(bold(text) if policy.at_home(name) else text)
-        rows.append([f"{policy.system} ({policy.trained_in})", *cells])
-    return ["policy (trained in)", *matrix.environments], rows
-
-
-def _bullets(lines: Sequence[str]) -> list[str]:
-    return [*(f"- {' '.join(line.split())}" for line in lines), ""] if lines else []
-
-
-_BOLD_START, _BOLD_END = "\x01", "\x02"
-"""Placeholders for LaTeX commands while the surrounding text is escaped."""
-
-
 def _tex(text: str) -> str:
-    escaped = "".join(_LATEX.get(character, character) for character in text)
-    return escaped.replace(_BOLD_START, r"\textbf{").replace(_BOLD_END, "}")
-
-
-def _bold_latex(text: str) -> str:
-    return f"{_BOLD_START}{text}{_BOLD_END}"
-
-
-def _bold_markdown(text: str) -> str:
-    return f"**{text}**"
-
-
-def _bold_html(text: str) -> str:
-    return Markup("<strong>{}</strong>").format(text)
+    return re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", text.translate(_LATEX))

@@ -16,7 +16,7 @@ from typing import Any
 from ..configs.yaml12 import write_yaml
 from ..envs.schemas import EnvironmentInfo
 from ..eval.records import TRAINED
-from ..eval.table import Arm
+from ..eval.table import p_cell, signed
 from ..markdown_tables import markdown_table
 from .exported import Exported
 from .source import BaseModelSource
@@ -110,19 +110,21 @@ def results_table(results: Mapping[str, Any]) -> str:
     rows = []
     for row in results["systems"]:
         scores = [_cell(row["metrics"].get(metric), ".3f") for metric in metrics]
-        interval = "" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}"
+        low, high = row["intervals"].get(metrics[0], (None, None))
+        interval = "" if low is None else f"{low:.3f} to {high:.3f}"
         shares = [_cell(row[name], ".1%") for name in ("format_ok", "repeats")]
         model_cells = [_cell(row["tokens"], ".1f"), *shares] if row["turn"] else ["", "", ""]
-        rows.append([Arm(row["system"], row["turn"]).phrase, *scores, interval, *model_cells])
+        rows.append([row["label"], *scores, interval, *model_cells])
     table = markdown_table(head, rows)
+    labels = {(row["system"], row["turn"]): row["label"] for row in results["systems"]}
     compared = [
         [
-            Arm(row["system"], row["turn"]).phrase,
-            Arm(row["against"]["system"], row["against"]["turn"]).phrase,
-            f"{row['difference']:+.3f}".replace("-", "−"),
-            f"{row['p_holm']:.3f}" if row["p_holm"] >= 0.001 else "< 0.001",
-            str(row["wins"]),
-            str(row["losses"]),
+            labels[row["system"], row["turn"]],
+            labels[row["against"], row["against_turn"]],
+            signed(row["difference"]),
+            p_cell(row["p_holm"]),
+            f"{row['wins']:g}",
+            f"{row['losses']:g}",
         ]
         for row in results["comparisons"]
         if row["system"] == TRAINED

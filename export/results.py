@@ -5,6 +5,7 @@ settings.
 """
 
 import shlex
+from dataclasses import asdict
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -15,19 +16,16 @@ from ..configs.schema import RunConfig
 from ..configs.yaml12 import parse_yaml
 from ..data.history import parse_history
 from ..data.leakage import words
-from ..data.sampling import QuestionSample
 from ..data.types import Question
 from ..errors import CheckpointError
 from ..eval.placement import EVALUATIONS
-from ..eval.records import METRICS, TRAINED
-from ..storage import json_object, logged_objects
+from ..eval.records import TRAINED
+from ..eval.results import RESULTS, Results, read_results
+from ..eval.table import Arm
+from ..storage import logged_objects
 from .source import CheckpointSource
 
 HELD_OUT = ("validation", "test")
-_ENTRIES = ("created", "headline", "split", "questions", "sample", "systems", "comparisons")
-"""Entries of results.json that an export repeats."""
-_PROVENANCE = ("seed", "versions", "licence")
-"""And of its `provenance`."""
 _ANSWER_SETTINGS = (
     "policy.model",
     "rewriter",
@@ -54,14 +52,14 @@ def find_results(source: CheckpointSource, required: bool = True) -> dict[str, d
     for name, config in environments(source.config).items():
         folder = source.run / f"eval-{name}" if name else source.run
         usable, reasons = [], []
-        for path in (*folder.glob("results.json"), *sorted(folder.glob(f"{EVALUATIONS}/*/results.json"))):
-            values = json_object(path) or {}
-            if reason := _unusable(path, values, config, source):
+        for path in (*folder.glob(RESULTS), *sorted(folder.glob(f"{EVALUATIONS}/*/{RESULTS}"))):
+            evaluated = read_results(path)
+            if reason := _unusable(path, evaluated, config, source):
                 reasons.append(f"{path} {reason}")
             else:
-                usable.append(values)
+                usable.append(evaluated)
         if usable:
-            results[name] = _published(max(usable, key=lambda values: values["questions"]))  # the first on ties
+            results[name] = _published(max(usable, key=_questions_asked))  # the first on ties
         elif required:
             command = ["querylect", "eval", str(source.run), "--checkpoint", source.checkpoint.name]
             raise CheckpointError(
@@ -73,26 +71,30 @@ def find_results(source: CheckpointSource, required: bool = True) -> dict[str, d
     return results
 
 
-def _unusable(path: Path, values: dict[str, Any], config: RunConfig, source: CheckpointSource) -> str:
+def _unusable(path: Path, results: Results, config: RunConfig, source: CheckpointSource) -> str:
     """Why results are not a held-out evaluation of what is exported; "" if they are."""
-    provenance, split = values.get("provenance", {}), values.get("split")
-    if provenance.get("checkpoint_hash") != source.checkpoint_hash:
+    if results.provenance.get("checkpoint_hash") != source.checkpoint_hash:
         return "measured other weights"
-    if split not in HELD_OUT:
-        return f"was measured on the split {split!r}, which is not held out"
-    if split == "validation" and source.checkpoint.name == "best":
+    if results.split not in HELD_OUT:
+        return f"was measured on the split {results.split!r}, which is not held out"
+    if results.split == "validation" and source.checkpoint.name == "best":
         return "was measured on the split that chose `best` among the checkpoints, so it flatters: eval.split=test"
-    measured = validated(RunConfig, parse_yaml(str(provenance["config"])), str(path))
+    measured = validated(RunConfig, parse_yaml(results.config), str(path))
     if differing := [key for key in _ANSWER_SETTINGS if attrgetter(key)(measured) != attrgetter(key)(config)]:
         return f"was measured with other settings than those of the run: {', '.join(differing)}"
     used = source.used
-    if not any(row["system"] == TRAINED and row["turn"] == used.turn and row["n"] for row in values["systems"]):
+    score = results.score(Arm(TRAINED, used.turn))
+    if score is None or not score.n:
         return f"did not measure turn {used.turn}, which its users get ({used.reason}): eval.turns={used.turn}"
     # `querylect eval` compares its questions only with the training split of the environment that it searches
     trained = _questions(source.run / "rollouts.jsonl")
     if shared := trained & _questions(path.with_name("eval.jsonl")):
         return f"shares {len(shared)} questions with the training, so it is not held out"
     return ""
+
+
+def _questions_asked(results: Results) -> int:
+    return max(score.of for score in results.scores)
 
 
 def _questions(path: Path) -> set[Any]:
@@ -103,16 +105,20 @@ def _questions(path: Path) -> set[Any]:
     }
 
 
-def _published(values: dict[str, Any]) -> dict[str, Any]:
+def _published(results: Results) -> dict[str, Any]:
     """The entries of results that an export repeats."""
-    provenance, sample = values["provenance"], values["sample"]
+    provenance, questions = results.provenance, _questions_asked(results)
     environment = provenance["environment"]
+    sample = next(iter(results.samples.values()), None)
     return {
-        **{name: values[name] for name in _ENTRIES},
-        **{name: provenance[name] for name in _PROVENANCE},
-        "dtype": provenance.get("dtype"),
-        "count": str(values["questions"] if sample is None else QuestionSample(**sample)),
-        "metric": METRICS[0],
+        **{name: getattr(results, name) for name in ("created", "headline", "split")},
+        **{name: provenance[name] for name in ("seed", "versions", "licence", "dtype")},
+        "questions": questions,
+        "sample": asdict(sample) if sample is not None else None,
+        "systems": [asdict(score) for score in results.scores],
+        "comparisons": [asdict(row) for row in results.comparisons],
+        "count": str(sample or questions),
+        "metric": results.metrics[0],
         "environment": {name: environment[name] for name in ("name", "corpus_size", "corpus_hash", "index_hash")},
         "retriever": str(environment["retriever"].get("name", "")),
     }

@@ -10,9 +10,11 @@ from pathlib import Path
 
 from ..configs.evaluation import RAW
 from ..eval.records import TRAINED
+from ..eval.results import read_results
+from ..eval.table import Arm
 from ..markdown_tables import markdown_table
 from ..rollouts.checkpoints import best_record, best_value
-from ..storage import logged_objects, parse_json, write_text
+from ..storage import logged_objects, write_text
 from .runs import SweepPlan, SweepRun, text_of
 
 _VALIDATION = "best validation "
@@ -69,14 +71,12 @@ def _state(run: SweepRun, exit_code: int | None) -> str:
 def _final_scores(environment: str, path: Path) -> Row:
     """The trained policy in a final evaluation, at the turn that its users get: mean, 95 % interval, and the mean of
     the raw question."""
-    results = parse_json(path.read_text(encoding="utf-8"))
-    systems = {(row["system"], row["turn"]): row for row in results["systems"]}
-    last = max(turn for system, turn in systems if system == TRAINED)
-    trained, raw = systems[TRAINED, results["turn"] or last], systems[RAW, 0]
-    metric = next(iter(trained["metrics"]))
-    name = " ".join(filter(None, (environment, results["split"], metric)))
-    scores = {"": trained["metrics"][metric], " low": trained["low"], " high": trained["high"]}
-    return {f"{name}{part}": value for part, value in {**scores, " raw": raw["metrics"][metric]}.items()}
+    results = read_results(path)
+    scores = {score.arm: score for score in results.scores}
+    trained = scores[Arm(TRAINED, results.turn or max(arm.turn for arm in scores if arm.system == TRAINED))]
+    low, high = trained.interval or (None, None)
+    name = " ".join(filter(None, (environment, results.split, results.metrics[0])))
+    return {name: trained.mean, f"{name} low": low, f"{name} high": high, f"{name} raw": scores[Arm(RAW, 0)].mean}
 
 
 def _cell(value: str | float | None) -> str:

@@ -30,7 +30,6 @@ from ..identity import digest
 from ..leakage import SAMPLE_SEED, held_out_questions, refuse_training_split, with_near, without_trained
 from ..placement import refuse_other
 from ..records import NO_RAG, EvalRecord, now, write_json
-from ..results import comparison_json
 from ..table import Arm
 from ..tasks.gold import Gold, GoldSet, gold_answers
 from ..tasks.reader import ANSWERS_VERSION, reader_prompt
@@ -97,8 +96,7 @@ def answer_questions(
         "questions": results.questions,
         "systems": [asdict(row) for row in results.rows],
         "comparisons": [
-            {**comparison_json(row), "against": row.baseline.system, "top": int(row.environment)}
-            for row in results.comparisons
+            {**asdict(row), "top": int(row.environment), "significant": row.significant} for row in results.comparisons
         ],
         "notes": notes,
         "settings": config.answers.model_dump(mode="json"),

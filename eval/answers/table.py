@@ -8,10 +8,26 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import pandas as pd
+
 from ...markdown_tables import markdown_table
+from ..frame import KEYS
 from ..records import NO_RAG, RAW
-from ..table import ALPHA, Answers, Arm, Comparison, QuestionSet, TableScore, TableSpec, p_cell, percentage, points
-from ..tabulate import tabulate
+from ..run_table import label
+from ..table import (
+    ALPHA,
+    COSTS,
+    FALL_BACK,
+    SHARES,
+    Arm,
+    Comparison,
+    Score,
+    TableSpec,
+    p_cell,
+    percentage,
+    points,
+    tabulate,
+)
 from ..tasks.metrics import TITLES
 from ..tasks.records import ReaderRecord, by_row
 
@@ -101,26 +117,32 @@ def tabulate_answers(
         metrics=[metric, *(name for name in (*SCORES, *FURTHER) if name != metric)],
         environments=[str(top) for top in tops],
         systems=list(dict.fromkeys(arm.system for arm, _ in cells)),
-        label=lambda arm: arm.label,
+        label=label,
         pairs=_pairs,
         bootstrap=resamples,
         permutations=permutations,
         seed=seed,
     )
-    values = {
-        (arm, str(column)): Answers(questions, {key: record.figures for key, record in answers.items()}, ())
+    rows = [
+        {"dataset": "", "environment": str(column), **arm._asdict(), "question": question, "answers": 1, "part": ""}
+        | dict.fromkeys((*SCORES, *FURTHER, *COSTS, "truncated", "unsearched", FALL_BACK, *SHARES), float("nan"))
+        | dict(record.figures)
         for (arm, top), answers in cells.items()
         for column in ([top] if top else tops)  # no retrieval is the baseline of every column
-    }
-    table = tabulate(spec, "", [(1.0, QuestionSet("", values))])
+        for question, record in answers.items()
+    ]
+    frame = pd.DataFrame(rows).set_index([*KEYS, "question"])
+    frame[[*SCORES, *FURTHER]] = frame[[*SCORES, *FURTHER]].astype(float)
+    table = tabulate(frame, spec)
+    scores = {(score.arm, score.environment): score for score in table.scores}
     return AnswerResults(
         metric,
         len(questions),
         [
-            _row(arm, top, table.score(arm, str(top or tops[0])), list(answers.values()))
+            _row(arm, top, scores[arm, str(top or tops[0])], list(answers.values()))
             for (arm, top), answers in cells.items()
         ],
-        sorted(table.comparisons, key=lambda comparison: tops.index(int(comparison.environment))),
+        table.comparisons,
     )
 
 
@@ -151,8 +173,7 @@ def _pairs(arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
     return [(arm, baseline) for arm, baseline in pairs if baseline in arms]
 
 
-def _row(arm: Arm, top: int, score: TableScore | None, records: Sequence[AnswerRecord]) -> AnswerRow:
-    assert score is not None, "every row has records"
+def _row(arm: Arm, top: int, score: Score, records: Sequence[AnswerRecord]) -> AnswerRow:
     answered = [record for record in records if record.answer is not None]
     choice = any(record.scores["f1"] is None for record in answered)
     figures = score.metrics
@@ -165,13 +186,13 @@ def _row(arm: Arm, top: int, score: TableScore | None, records: Sequence[AnswerR
         empty=sum(not (record.answer or "").strip() for record in answered),
         no_choice=sum(not record.chosen for record in answered) if choice else 0,
         scores={name: figures[name] for name in SCORES},
-        low=score.low,
-        high=score.high,
+        low=score.interval[0] if score.interval else None,
+        high=score.interval[1] if score.interval else None,
         ndcg=figures["ndcg"],
         documents=figures["documents"] or 0.0,
         prompt_tokens=figures["prompt_tokens"],
         tokens=figures["tokens"],
-        label=arm.label,
+        label=label(arm),
     )
 
 
@@ -184,9 +205,8 @@ def _cells(row: AnswerRow) -> list[str]:
 
 
 def _compared(row: Comparison) -> list[str]:
-    test = row.test
-    counts = f"{test.wins} / {test.ties} / {test.losses}"
-    interval = f"{points(test.low)} to {points(test.high)}"
-    systems = [row.arm.label, row.baseline.label.lower()]
-    figures = [points(test.difference), interval, counts, p_cell(test.p), p_cell(row.p_holm), "†" * row.significant]
+    counts = f"{row.wins:g} / {row.ties:g} / {row.losses:g}"
+    interval = f"{points(row.low)} to {points(row.high)}"
+    systems = [label(row.arm), label(row.baseline).lower()]
+    figures = [points(row.difference), interval, counts, p_cell(row.p), p_cell(row.p_holm), "†" * row.significant]
     return [f"top {row.environment}", *systems, *figures]

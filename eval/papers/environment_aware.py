@@ -12,9 +12,9 @@ from ...configs.paper import ENVIRONMENT_AWARE
 from ...data.published import Published, published
 from ...errors import QuerylectError
 from ...storage import write_text
+from ..results import Results
 from ..spec import evaluate_spec
-from ..table import Table, TableScore, percentage
-from ..text import Page, table_notes
+from ..table import MEAN, Score, percentage
 from .tables import HERE, table
 
 THEIRS = "paper"
@@ -34,26 +34,24 @@ def run_environment_aware(
     Raises what `evaluate_spec` raises.
     """
 
-    def write_page(folder: Path, evaluated: Page) -> None:
-        text = results_page(spec, evaluated.tables, evaluated.notes, published(ENVIRONMENT_AWARE))
-        write_text(folder / "results.md", text)
+    def write_page(folder: Path, results: Results) -> None:
+        write_text(folder / "results.md", results_page(spec, results, published(ENVIRONMENT_AWARE)))
 
     path, failed = evaluate_spec(spec, output, overwrite, beside=write_page)
     return path.with_name("results.md"), failed
 
 
-def results_page(spec: SpecConfig, tables: Sequence[Table], notes: Sequence[str], theirs: Published) -> str:
-    """The whole page; `tables` are those of the evaluation."""
+def results_page(spec: SpecConfig, results: Results, theirs: Published) -> str:
+    """The whole page."""
     parts = ["# Environment-aware retrieval", theirs.citation, CHECK, _models(spec)]
-    whole = [result for result in tables if result.dataset and not spec.has_parts(result.dataset)]
-    groups = [(dataset, [result for result in tables if result.dataset == dataset]) for dataset in spec.datasets]
-    groups = [(dataset, group) for dataset, group in groups if group and spec.has_parts(dataset)]
-    for title, group in [*groups, (", ".join(result.dataset for result in whole), whole)]:
-        for environment in spec.environments:
-            columns = [result for result in group if environment in result.environments]
-            if columns:
-                parts += [f"## {title}: {spec.metrics[0]}, {environment}", _table(columns, environment, spec, theirs)]
-    parts.append("\n".join(f"- {note}" for note in (*theirs.notes, *notes, *table_notes(tables))))
+    with_parts = [dataset for dataset in results.datasets if dataset in spec.datasets and spec.has_parts(dataset)]
+    groups = {dataset: [(dataset, part) for part in results.parts(dataset)] for dataset in with_parts}
+    rest = [dataset for dataset in results.datasets if dataset != MEAN and dataset not in with_parts]
+    groups[", ".join(rest)] = [(dataset, "") for dataset in rest]
+    for title, columns in groups.items():
+        for environment in results.environments if columns else ():
+            parts += [f"## {title}: {spec.metrics[0]}, {environment}", _table(results, columns, environment, theirs)]
+    parts.append("\n".join(f"- {note}" for note in (*theirs.notes, *(note.text for note in results.notes))))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -66,26 +64,26 @@ def _models(spec: SpecConfig) -> str:
     return f"Models: {', '.join(f'{name}: {model}' for name, model in asked.items()) or 'none'}."
 
 
-def _table(columns: Sequence[Table], environment: str, spec: SpecConfig, theirs: Published) -> str:
-    """Our rows, then the paper's; a column for each dataset, or for each part of one and their average."""
-    metric = spec.metrics[0]
-    tasks = [f"{column.dataset}/{column.part}" if column.part else column.dataset for column in columns]
+def _table(results: Results, columns: Sequence[tuple[str, str]], environment: str, theirs: Published) -> str:
+    """Our rows, then the paper's; a column for each dataset, or for each part of one and their average ("")."""
+    metric = results.metrics[0]
     figures = {
         (figure.system, figure.task): figure.value
         for figure in theirs.figures
         if (figure.generator, figure.metric) == (environment, metric)
     }
     rows = []
-    for row in columns[-1].rows:
-        scores = [column.score(row.arm, environment) for column in columns]
+    for arm in dict.fromkeys(score.arm for score in results.scores):
+        scores = [results.score(arm, dataset, environment, part) for dataset, part in columns]
         if any(scores):
-            rows.append([HERE, row.label, *(_cell(score, metric) for score in scores)])
+            rows.append([HERE, results.label(arm), *(_cell(score) for score in scores)])
+    tasks = [f"{dataset}/{part}" if part else dataset for dataset, part in columns]
     for system in dict.fromkeys(system for system, task in figures if task in tasks):
         values = [figures.get((system, task)) for task in tasks]
         rows.append([THEIRS, system, *("" if value is None else f"{value:g}" for value in values)])
-    names = [column.part or ("average" if spec.has_parts(column.dataset) else column.dataset) for column in columns]
-    return table(["", "system", *names], rows)
+    averaged = any(part for _, part in columns)
+    return table(["", "system", *(part or ("average" if averaged else dataset) for dataset, part in columns)], rows)
 
 
-def _cell(score: TableScore | None, metric: str) -> str:
-    return "–" if score is None else f"{percentage(score.metrics[metric])} ({score.n})"
+def _cell(score: Score | None) -> str:
+    return "–" if score is None else f"{percentage(score.mean)} ({score.n})"

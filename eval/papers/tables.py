@@ -9,8 +9,7 @@ from ...configs.paper import AVERAGE, POOLED, PaperConfig, PaperSystem, Sweep
 from ...data.published import PublishedFigure, published
 from ...data.sampling import sample_of
 from ...markdown_tables import markdown_table
-from ..behaviour import cut_warning
-from ..table import decimal, p_cell, percentage
+from ..table import CUT_OFTEN, cut_warning, decimal, p_cell, percentage
 from ..tasks.metrics import TITLES
 from .results import ALL, COSTS, CUT_AT_LIMIT, DUR, NOTHING, Mean, PaperResults, PaperRow, mean_of
 from .sweeps import setting_label, sweep_points, swept
@@ -136,7 +135,7 @@ class PaperPage:
     def _warning(self, row: PaperRow) -> list[str]:
         share, label = row.means.get(CUT_AT_LIMIT, NOTHING).value, f"{row.system} in {row.task}"
         remedy = "Raise the limits of tokens in its settings, method_max_tokens if set, or max_tokens of the reader."
-        return cut_warning(label, share, remedy)
+        return [f"{label}: {cut_warning(share)} {remedy}"] if (share or 0) >= CUT_OFTEN else []
 
     def _shift(self) -> list[str]:
         if not self.results.shifts:

@@ -67,4 +67,4 @@ def test_a_scripted_writer_gives_the_real_questions_and_both_are_trained_on(
     } <= texts
     assert scripted.splits["test"].questions == real.splits["test"].questions
     results = json.loads((tmp_path / "out/real/runs/real/results.json").read_text())
-    assert results["questions"] == 4
+    assert results["scores"][0]["of"] == 4

@@ -14,8 +14,8 @@ from querylect.configs.schema import RewriterConfig, RunConfig
 from querylect.errors import ConfigError, ModelError
 from querylect.eval.environments import SpecEnvironments, searched_here
 from querylect.eval.identity import folder_identity, llm_identity, model_identity
+from querylect.eval.spec_tables import trained_in
 from querylect.eval.systems import RewritingSystem
-from querylect.eval.transfer import trained_in
 from querylect.rewriters.retriever_info import RetrieverInfo
 
 from ..lessons import PROMPT

@@ -14,12 +14,14 @@ from querylect.configs.yaml12 import write_yaml
 from querylect.data.types import Question
 from querylect.envs.schemas import HitBody, StepResult
 from querylect.errors import EnvironmentUnavailableError
-from querylect.eval.behaviour import behaviour, with_fall_back
+from querylect.eval.frame import frame_of
 from querylect.eval.records import EvalRecord, read_records
+from querylect.eval.results import Results
 from querylect.eval.run import hyde_config, systems_of_run
 from querylect.eval.run_baselines import with_run_baselines
-from querylect.eval.run_table import headline, tabulate_run
-from querylect.eval.table import Arm
+from querylect.eval.run_table import table_spec, verdict
+from querylect.eval.spec_tables import add_best_free
+from querylect.eval.table import tabulate
 from querylect.eval.training_free import GRIDS, Tuned, Tuning, best_by_validation, tune
 from querylect.rollouts.checkpoints import find_warm_start
 from querylect.rollouts.engines import open as engines
@@ -122,45 +124,27 @@ def record(system, turn, question, score, *, rewrites=("new",), format_ok=True, 
     )  # fmt: skip
 
 
-def test_shares_and_fall_back_by_hand():
-    records = [
-        record("trained", 1, "a", 0.0, rewrites=(), format_ok=False, cut=True),
-        record("trained", 1, "b", 0.4, rewrites=("text of B!",)),
-        record("trained", 1, "c", 0.6, rewrites=("text of c", "other")),
-        record("trained", 1, "d", 0.2),
-    ]
-    shares = behaviour(records)
-    assert (shares.format_ok, shares.repeats, shares.cut) == (0.75, pytest.approx(1 / 3), 0.25)
-    raw = {name: record("raw", 0, name, 0.8) for name in "abcd"}
-    assert [with_fall_back(entry, raw, "ndcg@10") for entry in records] == [0.8, 0.4, 0.6, 0.2]
-    assert with_fall_back(records[0], {}, "ndcg@10") is None
-    silent = behaviour(list(raw.values()))
-    assert (silent.repeats, silent.cut) == (None, None), "no model wrote"
-    assert behaviour([replace(records[1], cut=None), records[2]]).cut is None, "not known of every answer"
-    results = tabulate_run([*raw.values(), *records], resamples=50, permutations=50, seed=0)
-    row = results.score(results.rows[-1])
-    assert (row.metrics["ndcg@10"], row.with_fall_back) == (pytest.approx(0.3), pytest.approx(0.5))
-    assert (row.repeats, row.cut, row.format_ok) == (pytest.approx(1 / 3), 0.25, 0.75)
-
-
 def test_the_headline_names_what_is_beaten_the_best_baseline_and_the_warm_start_too():
     scores = {("raw", 0): 0.2, ("rm3", 0): 0.3, ("weighted_words", 0): 0.1, ("hyde", 1): 0.0, ("untrained", 1): 0.1,
               ("warm start", 1): 0.9, ("trained", 1): 0.9}  # fmt: skip
     rows = [record(*arm, f"q{n}", score) for arm, score in scores.items() for n in range(30)]
-    tuned = [Tuned("rm3", {}, 9, 0.1, 0.1), Tuned("weighted_words", {}, 9, 0.4, 0.1)]
-    results = tabulate_run(rows, tuned, resamples=50, permutations=500, seed=0)
-    assert [row.arm.system for row in results.rows] == [system for system, _ in scores]
-    assert results.best_free == "weighted_words", "by validation, whatever it scores here"
-    assert headline(results) == (
-        "At turn 1, the trained policy beats the untrained policy, the raw question, the training-free baseline "
-        "Weighted question words and HyDE at equal cost, but does not beat its warm start."
+    frame = frame_of(rows, {"": [f"q{n}" for n in range(30)]}, METRICS)
+    tuned = {
+        ("", "", "rm3"): Tuned("rm3", {}, 9, 0.1, 0.1),
+        ("", "", "weighted_words"): Tuned("weighted_words", {}, 9, 0.4),
+    }
+    frame, _ = add_best_free(frame, tuned, METRICS[0])
+    table = tabulate(frame, table_spec([system for system, _ in scores], "", 50, 500, 0))
+    results = Results(name="x", split="test", metrics=list(METRICS), scores=table.scores, comparisons=table.comparisons)
+    systems = [system for system, _ in scores]
+    assert [score.system for score in table.scores] == [*systems[:3], BEST_FREE, *systems[3:]]
+    assert verdict(results, None, judged=True) == (
+        "At turn 1, the trained policy beats the untrained policy, the raw question, the best training-free baseline "
+        "and HyDE at equal cost, but does not beat its warm start."
     )
-    against = {row.baseline for row in results.table.comparisons if row.arm.system == "trained"}
-    baselines = {("raw", 0), ("untrained", 1), ("warm start", 1), ("weighted_words", 0), ("hyde", 1)}
-    assert against == {Arm(*key) for key in baselines}
-    untuned = tabulate_run(rows, [Tuned("rm3", {}), Tuned("weighted_words", {})], resamples=50, permutations=50, seed=0)
-    assert untuned.best_free == "rm3"
-    assert "in its favour" in untuned.notes[-1]
+    against = {row.against for row in table.comparisons if row.system == "trained"}
+    assert against == {"raw", "untrained", "warm start", BEST_FREE, "hyde"}
+    assert "no relevant documents" in verdict(results, None, judged=False)
 
 
 def test_hyde_costs_what_the_rewriter_may_cost_and_stands_in_once():
@@ -189,12 +173,10 @@ def test_a_run_is_compared_with_its_warm_start_hyde_and_the_baselines(run):
     assert find_warm_start(folder) == folder / "warm_start"
     report = evaluate(config, folder, None)
     results = json.loads((folder / "results.json").read_text())
-    rows = {row["system"]: row for row in results["systems"]}
-    assert list(rows) == ["raw", *NAMES, "hyde", "untrained", "warm start", "trained"]
+    rows = {row["system"]: row for row in results["scores"]}
+    assert list(rows) == ["raw", *NAMES, BEST_FREE, "hyde", "untrained", "warm start", "trained"]
     assert rows["warm start"]["metrics"] == rows["trained"]["metrics"], "copies of one policy"
-    assert [entry["name"] for entry in results["training_free"]] == list(NAMES)
-    assert all(entry["reason"] for entry in results["training_free"]), "the environment has no validation split"
-    assert results["best_training_free"] in NAMES
+    assert [note["count"] for note in results["notes"] if note["kind"] == "tuned"] == [0, 0, 0], "no validation split"
     assert rows["trained"]["cut"] is not None
     trained_records = [entry for entry in read_records(folder / "eval.jsonl") if entry.system == "trained"]
     assert rows["trained"]["cut"] == sum(bool(entry.cut) for entry in trained_records) / len(trained_records)
@@ -208,8 +190,8 @@ def test_a_run_is_compared_with_its_warm_start_hyde_and_the_baselines(run):
         "no validation",
     ):
         assert phrase in page
-    compared = {row["against"]["system"] for row in results["comparisons"] if row["system"] == "trained"}
-    assert compared == {"raw", "untrained", "warm start", "hyde", results["best_training_free"]}
+    compared = {row["against"] for row in results["comparisons"] if row["system"] == "trained"}
+    assert compared == {"raw", "untrained", "warm start", "hyde", BEST_FREE}
     tables = (folder / "tables.md").read_text()
     assert results["headline"] in tables
     assert "| Warm start, turn 1 |" in tables
@@ -240,28 +222,24 @@ def plan(run):
 def carry_out(values, **changes):
     folder, results, failed = evaluated.carry_out(values, overwrite=True, **changes)
     assert failed is None
-    return folder, results["tables"][0]
+    return folder, results
 
 
 def test_a_plan_has_the_baselines_and_the_best_of_them_as_rows(plan):
     folder, table = carry_out(plan)
-    rows = {row["system"]: row for row in table["rows"]}
+    rows = {row["system"]: row for row in table["scores"]}
     assert list(rows) == ["raw", *NAMES, BEST_FREE, "prompted"]
-    assert [rows[name]["costs"]["calls"] for name in (*NAMES, "prompted")] == [0, 0, 0, 1]
-    against = {(row["system"], row["against"]["system"]) for row in table["comparisons"]}
+    assert [rows[name]["calls"] for name in (*NAMES, "prompted")] == [0, 0, 0, 1]
+    against = {(row["system"], row["against"]) for row in table["comparisons"]}
     assert against == {*((name, "raw") for name in (*NAMES, "prompted")), ("prompted", BEST_FREE)}
-    best = [note for note in table["notes"] if "is the best training-free baseline" in note]
-    assert len(best) == 1
-    name = best[0].split()[1]
-    assert rows[BEST_FREE]["scores"] == {
-        "bm25": {**rows[name]["scores"]["bm25"], "marks": rows[BEST_FREE]["scores"]["bm25"]["marks"]}
-    }
-    assert sum("no validation split" in note for note in table["notes"]) == 3
+    (best,) = [note["text"] for note in table["notes"] if note["kind"] == "best_free"]
+    assert rows[BEST_FREE]["metrics"] == rows[best.split()[3]]["metrics"]
+    assert sum("no validation split" in note["text"] for note in table["notes"]) == 3
     records = read_records(folder / "questions" / "lessons.bm25.prompted.jsonl")
-    shares = rows["prompted"]["scores"]["bm25"]
+    shares = rows["prompted"]
     assert shares["cut"] == sum(bool(record.cut) for record in records) / 5
     assert shares["format_ok"] == sum(record.format_ok for record in records) / 5
-    assert rows["raw"]["scores"]["bm25"]["repeats"] is None
+    assert rows["raw"]["repeats"] is None
     for text in ("tables.md", "report.html"):
         assert "cut at limit" in (folder / text).read_text()
     lines = list(DictReader(StringIO((folder / "scores.csv").read_text())))
@@ -291,7 +269,7 @@ def test_a_run_in_a_plan_has_its_warm_start_as_a_row(run, plan, monkeypatch):
     systems |= {name: {**run_system, "checkpoint": checkpoint} for name, checkpoint in checkpoints.items()}
     plan = {**plan, "run_baselines": ["warm_start"]}
     out, table = carry_out(plan, training_free=[], systems=systems)
-    labels = {row["system"]: row["label"] for row in table["rows"]}
+    labels = {row["system"]: row["label"] for row in table["scores"]}
     assert list(labels) == ["raw", "mine-warm-start", "mine", "last", "before"]
     assert folder / "warm_start" in loaded
     assert "| mine-warm-start |" in (out / "tables.md").read_text()
@@ -301,7 +279,7 @@ def test_a_run_in_a_plan_has_its_warm_start_as_a_row(run, plan, monkeypatch):
     load_count = len(loaded)
     (folder / "warm_start" / "model.safetensors").unlink()
     _, table = carry_out(plan, training_free=[], systems=systems)
-    assert [row["system"] for row in table["rows"]] == ["raw", "mine", "last", "before"]
+    assert [row["system"] for row in table["scores"]] == ["raw", "mine", "last", "before"]
     assert len(loaded) == load_count
 
 
@@ -313,7 +291,7 @@ def test_a_run_in_a_plan_has_its_untrained_policy_and_hyde_as_rows(run, plan):
     run_system = {"run": str(folder), "turns": 2}
     systems = {"other": {"rewriter": {"name": "hyde"}}, "mine": run_system, "twin": run_system}
     out, table = carry_out(plan, training_free=[], systems=systems)
-    labels = {row["system"]: row["label"] for row in table["rows"]}
+    labels = {row["system"]: row["label"] for row in table["scores"]}
     assert list(labels) == ["raw", "other", "mine-untrained", "mine-hyde", "mine", "twin"]
     assert "| mine-untrained, turn 2 |" in (out / "tables.md").read_text()
     saved_spec = load_spec(str(out / "plan.yaml"))

@@ -9,15 +9,16 @@ from querylect.configs.paper import ENVIRONMENT_AWARE
 from querylect.configs.spec_files import chosen_cells, load_spec, prompted_by
 from querylect.data.published import published
 from querylect.errors import ConfigError
+from querylect.eval.frame import frame_of
 from querylect.eval.papers.environment_aware import results_page
-from querylect.eval.records import EvalRecord
-from querylect.eval.spec_tables import spec_of_tables
-from querylect.eval.table import Arm, QuestionSet
-from querylect.eval.tabulate import answers_of, split_by_part, tabulate
+from querylect.eval.results import Results
+from querylect.eval.spec_tables import table_spec
+from querylect.eval.table import Arm, Note, tabulate
 from querylect.eval.tasks.records import reader_name
 
 from ..chat_server import ChatServer, serving
 from ..raising import refused
+from .test_table import RAW, record
 
 pytestmark = pytest.mark.model
 
@@ -62,30 +63,22 @@ def test_a_model_is_that_of_every_system_without_its_own():
         prompted_by(spec, None, "http://h/v1")
 
 
-def answers(dataset, values, turn):
-    rows = [
-        EvalRecord("?", turn, name, name, "", (), (), {"ndcg@10": value}, 0, 0, 1, format_ok=True)
-        for name, value in values.items()
-    ]
-    return answers_of(list(values), rows, 1)[turn]
-
-
 def test_the_page_has_our_rows_and_the_papers_by_retriever():
     spec = load_spec(ENVIRONMENT_AWARE, ["bootstrap=50", "permutations=50"])
     spec = chosen_cells(spec, ["ragbench", "scifact"], [], ["general"])
     parts = {"covidqa/1": 0.5, "covidqa/2": 0.25, "techqa/1": None, "techqa/2": 1.0}
-    arms = {(Arm("raw", 0), name): answers("ragbench", parts, 0) for name in spec.environments}
-    arms |= {(Arm("general", turn), "bm25"): answers("ragbench", dict.fromkeys(parts, 0.75), turn) for turn in (1, 2)}
-    question_set = QuestionSet("ragbench", arms)
-    split = split_by_part(question_set)
-    scifact = QuestionSet("scifact", {(Arm("raw", 0), "contriever"): answers("scifact", {"1": 0.125}, 0)})
-    form = spec_of_tables(spec)
-    tables = [
-        *(tabulate(form, part.title, [(1.0, part)], [], "ragbench", part.title.partition(": ")[2]) for part in split),
-        tabulate(form, "ragbench", [(0.5, part) for part in split], dataset="ragbench"),
-        tabulate(form, "scifact", [(1.0, scifact)], dataset="scifact"),
+    rows = [
+        record(RAW, name, parts[name], "ragbench", environment) for environment in spec.environments for name in parts
     ]
-    page = results_page(spec, tables, ["a note"], published(ENVIRONMENT_AWARE))
+    rows += [record(Arm("general", turn), name, 0.75, "ragbench") for turn in (1, 2) for name in parts]
+    rows.append(record(RAW, "1", 0.125, "scifact", "contriever"))
+    frame = frame_of(rows, {"ragbench": list(parts), "scifact": ["1"]}, spec.metrics, parts=["ragbench"])
+    table = tabulate(frame, table_spec(spec))
+    results = Results(
+        name="x", split="test", metrics=list(spec.metrics), scores=table.scores, comparisons=table.comparisons,
+        notes=[Note("x", 1, "a note")],
+    )  # fmt: skip
+    page = results_page(spec, results, published(ENVIRONMENT_AWARE))
     assert "Models: general: Qwen/Qwen3-8B." in page
     bm25 = page.partition("## ragbench: ndcg@10, bm25")[2].partition("## ")[0].strip().splitlines()
     assert bm25[0] == "|  | system | covidqa | techqa | average |"
@@ -125,7 +118,7 @@ def test_the_command_asks_one_endpoint_and_n_is_equal_for_all_systems(lessons, l
         "raw question", "general, turn 1", "general, turn 2", "direct, turn 1", "direct, turn 2", "explore",
     ]  # fmt: skip
     assert all("(4)" in row for row in rows)
-    assert "- direct, turn 2 in bm25: 100.0% of its answers were cut at their token limit" in page.read_text()
+    assert "- direct, turn 2 on scifact in bm25: 100.0% of its answers were cut" in page.read_text()
     assert {body["model"] for body in server.bodies} == {"org/m"}
     assert json.loads((page.parent / "results.json").read_text())["failed"] == []
     assert (page.parent / "tables.tex").is_file()

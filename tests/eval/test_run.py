@@ -151,12 +151,13 @@ def test_an_evaluation_writes_records_results_and_report(tmp_path):
     rows = read_records(report.parent / "eval.jsonl")
     assert len(rows) == 20 * (5 + 3)
     results = json.loads((report.parent / "results.json").read_text())
-    means = {(row["system"], row["turn"]): row["metrics"]["ndcg@10"] for row in results["systems"]}
+    means = {(row["system"], row["turn"]): row["metrics"]["ndcg@10"] for row in results["scores"]}
     assert means == {
         ("raw", 0): 0.0,
         ("first_titles", 0): 0.0,
         ("rm3", 0): 0.0,
         ("weighted_words", 0): 0.0,
+        ("best_training_free", 0): 0.0,
         ("untrained", 1): 0.0,
         ("untrained", 2): 0.25,
         ("trained", 1): 0.0,
@@ -165,13 +166,13 @@ def test_an_evaluation_writes_records_results_and_report(tmp_path):
     decisive = next(
         row
         for row in results["comparisons"]
-        if (row["system"], row["turn"]) == ("trained", 2) and row["against"]["system"] == "untrained"
+        if (row["system"], row["turn"]) == ("trained", 2) and row["against"] == "untrained"
     )
     assert (decisive["wins"], decisive["ties"], decisive["losses"]) == (10, 10, 0)
-    assert decisive["significant"]
+    assert decisive["p_holm"] < 0.05
     assert results["headline"] == (
-        "At turn 2, the trained policy beats the untrained policy, the raw question and the training-free baseline "
-        "First titles."
+        "At turn 2, the trained policy beats the untrained policy, the raw question and the best training-free "
+        "baseline."
     )
     assert results["headline"] in report.read_text()
     scores = list(DictReader((report.parent / "scores.csv").open()))
@@ -230,7 +231,7 @@ def test_answers_that_a_model_did_not_give_are_reported_as_such(tmp_path):
 
     evaluate_systems(RunEnvironment(remote(), environment), [Silent("trained", policy(environment, 3))], tmp_path)
     results = json.loads((tmp_path / "results.json").read_text())
-    (note,) = [note for note in results["notes"] if "never came" in note]
+    (note,) = [note["text"] for note in results["notes"] if "never came" in note["text"]]
     assert note.startswith("trained in toy: 1 answers never came and are counted nowhere: no reply (1).")
 
 
@@ -238,8 +239,8 @@ def test_an_outage_on_some_questions_is_counted_and_not_scored_zero(tmp_path):
     for _ in range(2):  # nor does it stop the rerun, which asks these two again
         report = run(tmp_path, Environment(down=["t02", "t06"]))
         results = json.loads((report.parent / "results.json").read_text())
-        last = results["systems"][-1]
-        assert (last["n"], last["failed_searches"]) == (18, 2)
+        last = results["scores"][-1]
+        assert (last["n"], last["of"]) == (18, 20)
     assert last["metrics"]["ndcg@10"] == pytest.approx(13 / 18)
     assert "has a score for 18 of 20 questions" in report.read_text()
 
@@ -260,7 +261,7 @@ def test_trained_questions_are_left_out_and_listed_by_id_and_by_text(tmp_path, l
     results = json.loads((report.parent / "results.json").read_text())
     question_ids = {record.question_id for record in read_records(report.parent / "eval.jsonl")}
     assert question_ids == {question.id for question in TEST} - {dropped}
-    assert {row["n"] for row in results["systems"]} == {len(TEST) - 1}
+    assert {row["n"] for row in results["scores"]} == {len(TEST) - 1}
     line, *near = (report.parent / "leaks.jsonl").read_text().splitlines()
     listed = json.loads(line)
     assert not any(json.loads(entry)["left_out"] for entry in near), "nearly the same questions are evaluated"
@@ -274,7 +275,7 @@ def test_near_duplicates_of_trained_questions_are_evaluated_and_listed(tmp_path)
     near = Question("r09", TEST[0].text + "s")
     report = run(tmp_path, Environment(train=[*TRAIN, near]))
     results = json.loads((report.parent / "results.json").read_text())
-    assert {row["n"] for row in results["systems"]} == {len(TEST)}
+    assert {row["n"] for row in results["scores"]} == {len(TEST)}
     listed = [json.loads(line) for line in (report.parent / "leaks.jsonl").read_text().splitlines()]
     assert [(entry["_id"], entry["criterion"], entry["of"]["_id"], entry["left_out"]) for entry in listed] == [
         (TEST[0].id, "letters", "r09", False)
@@ -309,7 +310,7 @@ def test_the_limit_draws_a_sample_and_every_page_says_so(tmp_path):
     page = run(tmp_path, config=remote(limit=3)).read_text()
     assert {row.question_id for row in read_records(tmp_path / "eval.jsonl")} == {"t04", "t17", "t19"}
     results = json.loads((tmp_path / "results.json").read_text())
-    assert results["sample"] == {"size": 3, "of": 20, "seed": 0}
+    assert results["samples"] == {"toy": {"size": 3, "of": 20, "seed": 0}}
     assert "3 of 20, drawn with seed 0" in page
     assert "3 of 20, drawn with seed 0" in (tmp_path / "tables.tex").read_text()
 
@@ -353,7 +354,7 @@ def test_a_local_environment_is_started_asked_and_stopped(tmp_path, monkeypatch)
     monkeypatch.setattr(under_test, "systems_of_run", systems)
     report = evaluate(config, None, tmp_path / "out")
     results = json.loads((report.parent / "results.json").read_text())
-    raw, *_, untrained = results["systems"]
+    raw, *_, untrained = results["scores"]
     assert raw["metrics"] == untrained["metrics"]
     assert raw["metrics"]["ndcg@10"] == 1.0
     assert (raw["n"], results["comparisons"][0]["p"]) == (20, 1.0)
@@ -401,8 +402,9 @@ def test_another_evaluation_is_not_replaced_in_silence(tmp_path):
     again = json.loads((tmp_path / "results.json").read_text())
     original = json.loads(original)
     assert again["identity"] == original["identity"], "the same evaluation is written in place"
-    for part in ("systems", "comparisons"):
-        assert again[part] == original[part], "the same seed gives the same results"
+    figures = [[{**row, "seconds": 0} for row in results["scores"]] for results in (again, original)]
+    assert figures[0] == figures[1], "the same seed gives the same results"
+    assert again["comparisons"] == original["comparisons"]
     run(tmp_path, config=remote(permutations=50, bootstrap=60))  # what changes no answer
     environment = Environment()
     variants = {
@@ -421,7 +423,7 @@ def test_another_evaluation_is_not_replaced_in_silence(tmp_path):
     assert aside.name.startswith("test-3-untrained-")
     assert len(list((tmp_path / "evaluations").iterdir())) == len(variants), "each has one place"
     run(Placement(tmp_path, overwrite=True), config=remote(limit=3))
-    assert json.loads((tmp_path / "results.json").read_text())["questions"] == 3
+    assert json.loads((tmp_path / "results.json").read_text())["scores"][0]["of"] == 3
 
 
 def test_the_run_folder_is_for_the_settings_of_the_run(tmp_path):

@@ -61,9 +61,9 @@ def engine_calls(monkeypatch):
     return calls
 
 
-def score(results, system, turn, environment="bm25", table=0):
-    rows = results["tables"][table]["rows"]
-    return next(row["scores"][environment] for row in rows if (row["system"], row["turn"]) == (system, turn))
+def score(results, system, turn, environment="bm25", dataset="", part=""):
+    rows = [row for row in results["scores"] if (row["system"], row["turn"], row["part"]) == (system, turn, part)]
+    return next(row for row in rows if row["environment"] == environment and row["dataset"].startswith(dataset))
 
 
 def measured_by_pytrec(trec, name, metrics, **options):
@@ -95,7 +95,7 @@ def test_a_plan_writes_all_its_files_and_asks_nothing_when_given_again(values, e
     again, repeated, _ = carry_out(values)
     assert engine_calls == {"prompts": 10, "loads": 1}
     assert {path: path.read_bytes() for path in again.rglob("records.jsonl")} == original
-    assert repeated["tables"] == results["tables"]
+    assert repeated["scores"] == results["scores"]
 
 
 def test_metrics_by_name_are_those_of_pytrec_eval_on_the_exported_files(values, tmp_path):
@@ -125,7 +125,7 @@ def test_metrics_by_name_are_those_of_pytrec_eval_on_the_exported_files(values, 
     assert measured["judged@10"] == pytest.approx((1 + 1 + 0) / 3)
     assert json.loads((trec / "export.json").read_text())["relevance_level"] == 2
     page = (folder / "tables.md").read_text()
-    assert "graded: binary metrics count grades of 2 or more." in page
+    assert "Binary metrics of graded: count grades of 2 or more" in page
     assert "map and r-precision: of rankings 10 deep" in page
 
 
@@ -141,8 +141,8 @@ def test_a_changed_plan_asks_only_what_changed(values, engine_calls):
         carry_out(values, limit=2)
     folder, results_of_two, _ = carry_out(values, limit=2, overwrite=True)
     assert engine_calls["prompts"] == 20
-    assert {str(cell["sample"]) for cell in results_of_two["cells"]} == {"{'size': 2, 'of': 5, 'seed': 0}"}
-    assert "lessons: 2 of 5 questions, drawn with seed 0." in (folder / "tables.md").read_text()
+    assert results_of_two["samples"] == {"lessons": {"size": 2, "of": 5, "seed": 0}}
+    assert "Sample of lessons: 2 of 5 questions, drawn with seed 0" in (folder / "tables.md").read_text()
     assert "lessons (2 questions: 2 of 5, drawn with seed 0)" in (folder / "tables.tex").read_text()
     assert len(read_records(folder / "questions" / "lessons.bm25.prompted.jsonl")) == 4
     prompt = Path(values["rewriter"]["prompt"])
@@ -258,14 +258,15 @@ def test_an_index_that_is_missing_is_built_and_parts_are_averaged(values, tmp_pa
     assert incomplete is None
     built = sorted(path.name.rsplit("-", 1)[0] for path in (tmp_path / "indexes").iterdir() if path.is_dir())
     assert built == ["lessons", "parted", "parted-bm25"]
-    titles = [table["title"] for table in results["tables"]]
-    assert titles == ["lessons", "parted: a", "parted: b", "parted: average of 2 parts", "Average of 2 datasets"]
-    first, parts, every = (score(results, "raw", 0, "bm25", table)["metrics"]["ndcg@10"] for table in (0, 3, 4))
+    tables = [(row["dataset"], row["part"]) for row in results["scores"] if row["environment"] == "bm25"]
+    assert tables == [("lessons", ""), ("parted", "a"), ("parted", "b"), ("parted", ""), ("mean", "")]
+    names = ("lessons", "parted", "mean")
+    first, parts, every = (score(results, "raw", 0, "bm25", name)["metrics"]["ndcg@10"] for name in names)
     assert parts == 1.0
     assert every == pytest.approx((first + parts) / 2)
     assert (folder / "trec" / "parted" / "slow.raw.run").is_file()
     _, results, _ = carry_out(values, **everywhere, limit=1, overwrite=True)
-    assert [table["questions"] for table in results["tables"]] == [1, 1, 1, 2, 3]
+    assert [row["of"] for row in results["scores"] if row["environment"] == "bm25"] == [1, 1, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -292,7 +293,8 @@ def test_questions_that_a_run_was_trained_on_are_left_out_for_all(values, lesson
     assert results["failed"] == []
     assert score(results, "before", 1)["n"] == score(results, "trained", 1)["n"] == 5 - count
     assert (
-        any(f"{count} of 5 questions of lessons are left out for all systems" in n for n in results["notes"]) == count
+        any(f"{count} of 5 questions of lessons are left out for all systems" in n["text"] for n in results["notes"])
+        == count
     )
     assert (folder / "leaks.jsonl").exists() == count
     if count:

@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from querylect.benchmarks.paired import compare_paired
-from querylect.eval.statistics import holm, mean_cis, paired_effect_size, paired_permutation_test, win_tie_loss
+from querylect.eval.statistics import (
+    Stratum,
+    compare_exactly,
+    compare_strata,
+    holm,
+    mean_cis,
+    paired_effect_size,
+    paired_permutation_test,
+)
 from scipy import stats
 
 A = [0.63, 0.0, 1.0, 0.5, 0.43, 0.39, 1.0, 0.0, 0.31]
@@ -92,10 +99,6 @@ def test_holm_never_lowers_a_p_value_and_keeps_the_order(p_values):
     assert [adjusted[i] for i in order] == sorted(adjusted)
 
 
-def test_win_tie_loss_by_hand():
-    assert win_tie_loss([1.0, 0.5, 0.2, 0.1 + 0.2], [0.0, 0.5, 0.4, 0.3]) == (1, 2, 1)
-
-
 def test_effect_size_by_hand():
     # Differences 1, 2, 3: mean 2, standard deviation 1.
     assert paired_effect_size([2.0, 4.0, 6.0], [1.0, 2.0, 3.0]) == pytest.approx(2.0)
@@ -106,17 +109,52 @@ def test_effect_size_by_hand():
     assert paired_effect_size(A, B) == pytest.approx(t / math.sqrt(len(A)))
 
 
+def compare(*strata):
+    """Strata (weight, a, b)."""
+    return compare_strata([Stratum(*stratum) for stratum in strata], resamples=200, permutations=2000, seed=0)
+
+
 def test_pairs_with_a_failed_search_are_left_out_and_counted():
-    a = [1.0, None, 0.5, 0.0, None]
-    b = [0.0, 0.2, None, 0.0, None]
-    result = compare_paired(a, b, resamples=200, permutations=200, seed=0)
+    result = compare((1.0, [1.0, None, 0.5, 0.1 + 0.2, None], [0.0, 0.2, None, 0.3, None]))
     assert (result.n, result.left_out) == (2, 3)
-    assert (result.mean_a, result.mean_b, result.difference) == (0.5, 0.0, 0.5)
+    assert (result.mean_a, result.mean_b, result.difference) == (0.65, 0.15, 0.5)
     assert (result.wins, result.ties, result.losses) == (1, 1, 0)
+    assert compare((1.0, [None], [1.0])) is None
 
 
-def test_a_failed_search_is_not_a_zero():
-    """The same questions with and without an outage on one of them: the outage must not lower the mean."""
-    full = compare_paired([0.8, 0.6], [0.4, 0.2], resamples=100, permutations=100, seed=0)
-    outage = compare_paired([0.8, 0.6, None], [0.4, 0.2, 0.9], resamples=100, permutations=100, seed=0)
-    assert (outage.mean_a, outage.mean_b, outage.p) == (full.mean_a, full.mean_b, full.p)
+def test_every_figure_of_an_average_weighs_sets_and_not_questions():
+    """A gain on the two questions of one set weighs as much as an equal loss on the hundred of the other."""
+    gain, loss = (0.5, [1.0, 1.0], [0.0, 0.0]), (0.5, [0.0] * 100, [1.0] * 100)
+    result = compare(gain, loss)
+    assert (result.difference, result.p, result.effect_size) == pytest.approx((0.0, 1.0, 0.0))
+    assert (result.n, result.wins, result.ties, result.losses) == (102, 51, 0, 51)
+    assert compare(gain, (0.5, [None], [1.0])) is None
+    doubled = compare((0.5, A, B), (0.5, A, B))
+    assert doubled.effect_size == pytest.approx(paired_effect_size(A * 2, B * 2)), "equal weights: as if pooled"
+
+
+def test_metrics_that_share_their_draws_have_the_intervals_that_each_has_alone():
+    strata = {
+        "ndcg@10": [(0.5, [0.1, 0.5, 0.9, 0.4]), (0.5, [1.0, 0.0, 0.3])],
+        "mrr@10": [(0.5, [1.0, 0.2, 0.0, 0.5]), (0.5, [0.5, 0.5, 1.0])],
+        "recall@10": [(1.0, [0.0, 1.0, 1.0])],
+    }
+    alone = {name: mean_cis({name: values}, 200, 3)[name] for name, values in strata.items()}
+    assert mean_cis(strata, 200, 3) == alone
+
+
+def test_discordant_pairs_by_hand():
+    """Five pairs differ, four for a: P(X ≥ 4) of 5 fair coins is (5 + 1) / 32; pairs that agree do not count."""
+    a, b = [1, 1, 1, 1, 0, 1, 0, 0, None], [0, 0, 0, 0, 1, 1, 0, 0, 1]
+    result = compare_exactly(a, b)
+    assert (result.test, result.n, result.left_out, result.higher, result.lower) == ("binomial", 8, 1, 4, 1)
+    assert (result.mean_a, result.mean_b, result.p) == (5 / 8, 2 / 8, pytest.approx(6 / 32))
+    assert compare_exactly(a, b, "less").p == pytest.approx(31 / 32)
+    assert compare_exactly([None, 1], [1, None]) is None
+
+
+def test_signed_ranks_by_hand():
+    """Differences 1, 2, 3, −4 of distinct size: W+ = 6 of 10; of 16 signs, 7 reach at least 6."""
+    reached = sum(sum(rank for rank, sign in enumerate(signs, 1) if sign) >= 6 for signs in np.ndindex(2, 2, 2, 2))
+    result = compare_exactly([0.1, 0.2, 0.3, 0.0], [0.0, 0.0, 0.0, 0.4])
+    assert (result.test, result.p) == ("wilcoxon", pytest.approx(reached / 16))

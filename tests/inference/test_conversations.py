@@ -16,9 +16,11 @@ from querylect.data.types import Dataset, Question, Split, Utterance
 from querylect.envs.plan import SearchPlan
 from querylect.errors import DataError
 from querylect.eval.answering import TEXTS, unwritten_systems
+from querylect.eval.frame import frame_of
 from querylect.eval.journal import finished
 from querylect.eval.records import EvalRecord, read_records, record_of_search, write_records
-from querylect.eval.run_table import final_comparisons, tabulate_run
+from querylect.eval.run_table import table_spec
+from querylect.eval.table import tabulate
 from querylect.llms.access import Llm
 from querylect.rewriters.base import StagedQuestion
 from querylect.rewriters.first_stage import FirstStages
@@ -192,7 +194,9 @@ def test_the_trained_policy_is_compared_with_the_history_as_a_query():
         *answers(RAW, 0, 0.0), *answers(HISTORY, 0, 0.1), *answers(REFERENCE, 0, 0.2), *answers("untrained", 1, 0.1),
         *answers("trained", 1, 0.3),
     ]  # fmt: skip
-    results = tabulate_run(records, resamples=100, permutations=100, seed=0)
-    assert [row.label for row in results.rows][:3] == ["Raw question", "History and question", "Reference rewrite"]
-    compared = {comparison.baseline.system for comparison in final_comparisons(results)}
-    assert compared == {RAW, "untrained", HISTORY}
+    systems = {record.system for record in records}
+    frame = frame_of(records, {"": [f"q{number}" for number in range(20)]}, ["ndcg@10", "recall@10", "mrr@10"])
+    table = tabulate(frame, table_spec(systems, "", 100, 100, 0))
+    assert [score.label for score in table.scores][:3] == ["Raw question", "History and question", "Reference rewrite"]
+    compared = {comparison.against for comparison in table.comparisons if comparison.system == "trained"}
+    assert compared == {RAW, "untrained", HISTORY, REFERENCE}

@@ -17,6 +17,8 @@ from querylect.cli import main
 from querylect.configs.load import dump_config, load_config
 from querylect.configs.section import Name
 from querylect.errors import ConfigError, StoppedError
+from querylect.eval.results import Results, write_json
+from querylect.eval.table import Score
 from querylect.slurm.launch import LaunchOptions, submit
 from querylect.sweep import local
 from querylect.sweep.local import run_process
@@ -85,12 +87,15 @@ def test_the_table_is_read_from_the_run_folders(capsys):
         (run.folder / "best").mkdir()
         record = {"step": 2, "questions": 5, "ndcg/turn1": value, "ndcg/turn2": value / 2, "turn": 1}
         (run.folder / "best" / "best.json").write_text(json.dumps(record))
-    systems = [
-        {"system": system, "turn": turn, "metrics": {"ndcg@10": mean, "recall@10": 1}, "low": mean - 0.1, "high": 0.9}
+    scores = [
+        Score(
+            dataset="hpo", part="", environment="bm25", system=system, turn=turn, label=system, n=5, of=5,
+            metrics={"ndcg@10": mean, "recall@10": 1}, intervals={"ndcg@10": (mean - 0.1, 0.9)},
+        )
         for system, turn, mean in (("raw", 0, 0.2), ("trained", 1, 0.3), ("trained", 2, 0.4))
-    ]
-    results = {"systems": systems, "turn": 1, "questions": 5, "split": "test"}
-    (runs[1].folder / "results.json").write_text(json.dumps(results))
+    ]  # fmt: skip
+    results = Results(name="x", split="test", metrics=["ndcg@10", "recall@10"], scores=scores, comparisons=[], turn=1)
+    write_json(runs[1].folder / "results.json", results)
     started(runs[2])
     assert command("tiny", "--set", "seed=0,1,2", "--table") == 0
     captured = capsys.readouterr()
@@ -261,7 +266,7 @@ def test_runs_are_trained_evaluated_and_continued(sweep, tmp_path, capsys):
     for row in rows:
         results = json.loads((folder / row["run"] / "results.json").read_text())
         means = {
-            entry["turn"]: entry["metrics"]["ndcg@10"] for entry in results["systems"] if "trained" in entry["system"]
+            entry["turn"]: entry["metrics"]["ndcg@10"] for entry in results["scores"] if entry["system"] == "trained"
         }
         assert float(row["test ndcg@10"]) == means[2], "without validation the last turn counts"
         steps = records(folder / row["run"] / "metrics.jsonl")

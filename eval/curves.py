@@ -1,0 +1,218 @@
+"""Training curves of one or several runs.
+
+Runs that differ only in their seed (and in settings that do not affect learning) form a *group*: at every step that all
+of them have reached, a figure shows the mean over seeds and a band from the lowest to the highest. Running and stopped
+runs are read like finished ones; an incomplete last line is ignored.
+"""
+
+import base64
+import io
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from ..configs.differences import among, flat, free_to_change
+from ..configs.run_settings import load_run_config
+from ..configs.schema import RunConfig
+from ..errors import ConfigError, DataError
+from ..storage import logged_objects, write_text
+from .page import Drawing
+from .results import RESULTS, read_results
+from .table import decimal
+from .text import html
+
+SAME = ("name", "output", "seed")
+"""Settings in which the runs of a group may differ, besides those that do not affect learning."""
+FIGURES = (
+    ("Reward", "reward", "mean reward"),
+    ("Best of a group", "best_of_group", "mean of the best value"),
+    ("Answers in the requested format", "format", "share of answers"),
+    ("Answers cut at the token limit", "truncated", "share of answers"),
+    ("Length of thinking", "think_tokens", "tokens"),
+    ("Length of rewrites", "rewrite_tokens", "tokens"),
+    ("Entropy", "entropy", "nats per sampled token"),
+    ("Groups without signal", "zero_variance", "share of groups"),
+    ("Rewrites that repeat the question or a turn", "copy", "share of rewrites"),
+    ("Spread of advantages", "advantage_spread", "standard deviation"),
+    ("Distance to the reference", "kl", "KL (k3), nats per token"),
+    ("Time of a step", "seconds/step", "seconds"),
+    ("Peak memory", "memory/peak_gib", "GiB"),
+)
+"""Title, key in metrics.jsonl (one panel per KEY/turnN, or one for KEY), unit."""
+VALIDATION = "Validation, greedy"
+PANEL_WIDTH, PANEL_HEIGHT = 4.4, 2.4
+"""Inches."""
+COLOURS, DASHES = 10, ("-", "--", "-.", ":")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """The training run in a run folder: its config and logs, indexed by step."""
+
+    path: Path
+    config: RunConfig
+    metrics: pd.DataFrame
+    validation: pd.DataFrame
+
+    @property
+    def metric(self) -> str:
+        """The key of its reward in the log of validations."""
+        return self.config.reward.signal.partition("@")[0]
+
+
+Groups = dict[str, list[TrainingRun]]
+"""Runs of one configuration, one per seed, by label."""
+
+
+def write_report(paths: Sequence[Path], output: Path | None) -> Path:
+    """Write the page about the runs in `paths`, their curves and their evaluations, and return its path.
+
+    The default path is training.html in the run folder, or in the common parent folder of several runs. Raises
+    ConfigError for a folder without a run, DataError if no run has logged a step.
+    """
+    runs = [read_run(path) for path in dict.fromkeys(path.resolve() for path in paths)]
+    if all(run.metrics.empty for run in runs):
+        raise DataError(f"{', '.join(map(str, paths))}: no step was logged yet; there is no curve to draw.")
+    target = output or Path(os.path.commonpath([run.path for run in runs]))
+    if target.is_dir():
+        target = target / "training.html"
+    groups = grouped(runs)
+    title = " · ".join(groups) if len(groups) < 4 else f"{len(groups)} configurations"
+    evaluations = [read_results(run.path) for run in runs if (run.path / RESULTS).is_file()]
+    write_text(target, html(title, evaluations, draw(groups), progress(runs)))
+    return target
+
+
+def read_run(path: Path) -> TrainingRun:
+    """Read a run folder, finished or not. Raises ConfigError."""
+    if not (path / "config.yaml").is_file():
+        raise ConfigError(f"{path} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote.")
+    config = load_run_config(path, trust=True)
+    return TrainingRun(path, config, *(read_log(path / name) for name in ("metrics.jsonl", "validation.jsonl")))
+
+
+def read_log(path: Path) -> pd.DataFrame:
+    """A log by step, in their order; of a step that a resumed run logged twice, the last line counts."""
+    rows = {int(row["step"]): row for row in logged_objects(path) if "step" in row}
+    frame = pd.DataFrame([rows[step] for step in sorted(rows)], index=pd.Index(sorted(rows), name="step"))
+    return frame.apply(pd.to_numeric, errors="coerce").replace([float("inf"), float("-inf")], float("nan"))
+
+
+def grouped(runs: Sequence[TrainingRun]) -> Groups:
+    """Group runs by configuration, in input order; the label is the first run's name, and how many more there are."""
+    by_settings: dict[tuple[tuple[str, str], ...], list[TrainingRun]] = {}
+    for run in runs:
+        free = (*SAME, *free_to_change(run.config.train))
+        settings = flat(run.config.model_dump(mode="json"))
+        key = tuple((name, str(value)) for name, value in settings if not among(name, free))
+        by_settings.setdefault(key, []).append(run)
+    groups: Groups = {}
+    for members in by_settings.values():
+        label = members[0].path.name + (f" and {len(members) - 1} more" if len(members) > 1 else "")
+        groups[label if label not in groups else f"{label} ({len(groups) + 1})"] = members
+    return groups
+
+
+def progress(runs: Sequence[TrainingRun]) -> pd.DataFrame:
+    """How far each run is, as text."""
+    turns = sorted({turn for run in runs for turn in _turns(run.metrics, "reward")})
+    rows = []
+    for run in runs:
+        tenth = run.metrics.tail(max(1, len(run.metrics) // 10))
+        steps = f"{run.metrics.index.max() if len(run.metrics) else 0} of {run.config.train.steps}"
+        key = f"{run.metric}/turn{len(run.config.rollout.branching)}"
+        judged = run.validation[key].dropna() if key in run.validation else pd.Series(dtype=float)
+        best = "–" if judged.empty else f"{judged.max():.3f} at step {judged.idxmax()}"
+        rewards = {f"reward, turn {turn}": _mean(tenth, f"reward/turn{turn}") for turn in turns}
+        finished = "" if (run.path / "final").is_dir() else ", not finished"
+        row = {"run": run.path.name, "seed": str(run.config.seed), "steps": steps + finished, **rewards}
+        rows.append({**row, "best validation": best, "s/step": _mean(run.metrics, "seconds/step", 1)})
+    return pd.DataFrame(rows)
+
+
+def draw_run(run: Path) -> list[Drawing]:
+    """The curves of one run folder, for the page of its evaluation."""
+    return draw({"": [read_run(run)]})
+
+
+def draw(groups: Groups) -> list[Drawing]:
+    """The figures that have data; one validation figure per reward metric of the runs."""
+    drawings = []
+    for signal in dict.fromkeys(run.config.reward.signal for runs in groups.values() for run in runs):
+        same = {
+            label: [run.validation for run in runs] if runs[0].config.reward.signal == signal else []
+            for label, runs in groups.items()
+        }
+        drawings.append(draw_curves(VALIDATION, signal.partition("@")[0], f"mean {signal}", same, smoothed=False))
+    metrics = {label: [run.metrics for run in runs] for label, runs in groups.items()}
+    drawings += [draw_curves(*figure, metrics) for figure in FIGURES]
+    return [drawing for drawing in drawings if drawing is not None]
+
+
+def curve_of(logs: Sequence[pd.DataFrame], column: str) -> pd.DataFrame:
+    """Mean, low and high over seeds at every step that all logs with values have; empty without any."""
+    seeds = [log[column].dropna() for log in logs if column in log]
+    table = pd.concat([seed for seed in seeds if len(seed)] or [pd.Series(dtype=float)], axis=1, join="inner")
+    return pd.DataFrame({"mean": table.mean(axis=1), "low": table.min(axis=1), "high": table.max(axis=1)})
+
+
+def draw_curves(
+    title: str, key: str, unit: str, groups: dict[str, list[pd.DataFrame]], smoothed: bool = True
+) -> Drawing | None:
+    """Draw a figure: a panel per turn, a colour per group, a band over its seeds; None without data.
+
+    `smoothed` curves are centred moving averages over a tenth of the steps.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    turns = sorted({turn for logs in groups.values() for log in logs for turn in _turns(log, key)})
+    if not turns:
+        return None
+    image = io.BytesIO()
+    captions: dict[str, list[str]] = {}
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "querylect", "font.family": "sans-serif"}):
+        canvas = Figure(figsize=(PANEL_WIDTH * len(turns), PANEL_HEIGHT), layout="constrained")
+        panels = canvas.subplots(1, len(turns), sharey=True, squeeze=False)[0]
+        for panel, turn in zip(panels, turns, strict=True):
+            for number, (label, logs) in enumerate(groups.items()):
+                curve = curve_of(logs, f"{key}/turn{turn}" if turn else key)
+                if curve.empty:
+                    continue
+                window = max(1, len(curve) // 10) | 1 if smoothed else 1
+                smooth = curve.rolling(window, center=True, min_periods=1).mean()
+                colour, dash = f"C{number % COLOURS}", DASHES[number // COLOURS % len(DASHES)]
+                panel.fill_between(curve.index, smooth["low"], smooth["high"], color=colour, alpha=0.18, linewidth=0)
+                marker = "o" if not smoothed or len(curve) == 1 else ""
+                style = {"color": colour, "marker": marker, "markersize": 3.5, "label": label}
+                panel.plot(curve.index, smooth["mean"], dash, **style)
+                edge = max(1, len(curve) // 10)
+                ends = f"{curve['mean'].head(edge).mean():.3g} → {curve['mean'].tail(edge).mean():.3g}"
+                captions.setdefault(label, []).append((f"turn {turn} " if turn else "") + ends)
+            panel.set_title(f"turn {turn}" if turn else "", fontsize=10, loc="left")
+            panel.set_xlabel("step")
+            panel.grid(axis="y", linewidth=0.6)
+        panels[0].set_ylabel(unit)
+        if len(groups) > 1:
+            legend = canvas.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
+            for text in legend.get_texts():
+                text.set_parse_math(False)
+        canvas.savefig(image, format="svg", metadata={"Date": None})
+    encoded = base64.b64encode(image.getvalue()).decode()
+    texts = [(f"{label}: " if len(groups) > 1 else "") + ", ".join(ends) for label, ends in captions.items()]
+    return Drawing(title, "; ".join(texts) + ".", f"data:image/svg+xml;base64,{encoded}") if captions else None
+
+
+def _turns(log: pd.DataFrame, key: str) -> list[int]:
+    """The turns that a figure was logged for; [0] if it was logged once per step; empty if it was not logged."""
+    matches = (re.fullmatch(rf"{re.escape(key)}/turn(\d+)", column) for column in log.columns)
+    return sorted(int(match[1]) for match in matches if match) or ([0] if key in log.columns else [])
+
+
+def _mean(log: pd.DataFrame, column: str, digits: int = 3) -> str:
+    values = log[column].dropna() if column in log else ()
+    return decimal(float(values.mean()) if len(values) else None, digits)

@@ -1,1 +1,0 @@
-"""HTML reports of results."""
