@@ -109,7 +109,11 @@ def write_export(
     engine = TransformersEngine(model, tokenizer, rollout.micro_batch, rollout.longest_sequence)
     dtype = str(model.dtype).removeprefix("torch.")
     exported = describe(source, base, engine, dtype, results, folder, adapter=adapter, example=example)
-    rank = write_adapter(folder, source.checkpoint, base) if adapter else write_merged(folder, model)
+    rank = None
+    if adapter:
+        rank = write_adapter(folder, source.checkpoint, base)
+    else:
+        write_merged(folder, model)
     write_tokenizer(folder, tokenizer, sorted(engine.stop_ids), rollout.max_new_tokens)
     (folder / FILE).write_text(exported.model_dump_json(indent=2) + "\n", encoding="utf-8")
     (folder / "README.md").write_text(model_card(exported, base, repository, rank), encoding="utf-8")
@@ -146,7 +150,7 @@ def write_adapter(folder: Path, checkpoint: Path, base: BaseModelSource) -> int:
     values["base_model_name_or_path"] = base.hub_id
     text = json.dumps(values, ensure_ascii=False, indent=2, sort_keys=True)
     (folder / "adapter_config.json").write_text(text + "\n", encoding="utf-8")
-    return max([int(values["r"]), *(values.get("rank_pattern") or {}).values()])
+    return int(max([values["r"], *(values.get("rank_pattern") or {}).values()]))
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer, stop_ids: list[int], max_new_tokens: int) -> None:

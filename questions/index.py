@@ -44,7 +44,7 @@ REPLIES = "replies.jsonl"
 """What writer and judge answered about each content, including what was dropped."""
 _MAX_FAILURE_CHARS = 2000
 
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 """A line of replies.jsonl."""
 
 
