@@ -114,7 +114,9 @@ def settings_of(exported: Exported, folder: Path) -> RunConfig:
         policy=policy,
         rewriter=_own_rewriter(config.rewriter, folder),
         rollout=RolloutConfig(**config.rollout.model_dump(exclude=OF_MACHINE)),
-        reward=RewardConfig(metric=config.reward.metric, turn_weights=config.reward.turn_weights),
+        reward=RewardConfig(
+            kind=config.reward.kind, metric=config.reward.metric, turn_weights=config.reward.turn_weights
+        ),
         mix=mix,
     )
 

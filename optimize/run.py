@@ -19,7 +19,7 @@ from gepa import optimize as gepa_optimize
 from ..configs.mix import only
 from ..configs.run_settings import is_own
 from ..configs.schema import ClientConfig, EnvironmentConfig, RolloutConfig, RunConfig, TrainConfig
-from ..data.corpus import open_corpus
+from ..data.load import load_dataset
 from ..data.types import Question, relevant
 from ..envs.client.connect import open_environments
 from ..envs.index.meta import open_index
@@ -197,7 +197,7 @@ def relevant_titles(env: EnvironmentConfig, client: ClientConfig, train: Sequenc
     if client.urls != "local":
         return {}
     documents = open_index(env.index_folder).documents
-    qrels = open_corpus(env.dataset).questions(documents).splits["train"].qrels
+    qrels = load_dataset(env.dataset, documents).splits["train"].qrels
     titles: dict[str, list[str]] = {}
     for question in train:
         grades = relevant(qrels.get(question.id, {}))
