@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from pydantic import JsonValue
 
@@ -36,20 +36,6 @@ from .distributed.processes import Processes
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class ReaderFigures:
-    """What the reader did in one process, from one time to another; the counts are those of `Costs`."""
-
-    calls: int = 0
-    cached: int = 0
-    missing: int = 0
-    tokens: int = 0
-    """Read and written."""
-    seconds: float = 0.0
-    raw_scores: list[float] = field(default_factory=list)
-    """With the documents of the raw question, for the questions of each call of `step`."""
-
-
 class AnswerClient:
     """An environment whose steps are also scored by what a reader answers from their documents. Thread-safe."""
 
@@ -66,8 +52,10 @@ class AnswerClient:
         self._failure = ""
         self._lock = threading.Lock()
         """Held while a step is searched and read."""
-        self._figures = ReaderFigures()
-        """Since the last `take_figures`, which does not wait for a step that another thread samples ahead."""
+        self._costs, self._seconds = deepcopy(reader.costs), 0.0
+        """Of the reader, at and since the last `take_figures`."""
+        self._read_raw: list[float] = []
+        """Scores of the raw questions of each call of `step` since then."""
 
     @property
     def last_failure(self) -> object:
@@ -136,14 +124,24 @@ class AnswerClient:
             for step, score in zip(raw_steps, scores[len(steps) : len(searches)], strict=True):
                 if score is not None:
                     self._raw_scores[step.question_id] = score
-            self._figures.raw_scores += [self._raw_scores[name] for name in names if name in self._raw_scores]
+            self._read_raw += [self._raw_scores[name] for name in names if name in self._raw_scores]
             outcomes = [self._rewarded(result, score) for result, score in zip(results, scores, strict=True)]
             return [*outcomes[: len(steps)], *outcomes[len(searches) :]]
 
-    def take_figures(self) -> ReaderFigures:
-        """What the reader did since the last call."""
-        figures, self._figures = self._figures, ReaderFigures()
-        return figures
+    def take_figures(self) -> tuple[dict[str, int], float, list[float]]:
+        """(counts as in `Costs`, seconds, scores of raw questions) of the reader in this process since the last call;
+        it does not wait for a step that another thread samples ahead."""
+        before, self._costs = self._costs, deepcopy(self._reader.costs)
+        seconds, self._seconds = self._seconds, 0.0
+        raw_scores, self._read_raw = self._read_raw, []
+        now = self._costs
+        counts = {
+            "calls": now.calls - before.calls,
+            "cached": now.cached - before.cached,
+            "missing": now.missing.total() - before.missing.total(),
+            "tokens": now.prompt_tokens + now.tokens - before.prompt_tokens - before.tokens,
+        }
+        return counts, seconds, raw_scores
 
     def _question(self, name: str) -> Question:
         """The question of an id. Another process may have drawn it: the splits are read until it is known."""
@@ -181,16 +179,9 @@ class AnswerClient:
         return scores
 
     def _ask(self, prompts: Sequence[Prompt]) -> list[LlmResponse | None]:
-        started, reasons, earlier = time.perf_counter(), list[str](), deepcopy(self._reader.costs)
-        try:
-            replies = self._reader.ask(prompts, self._sampling, missing=lambda _, reason: reasons.append(reason))
-        finally:
-            figures, now = self._figures, self._reader.costs
-            figures.calls += now.calls - earlier.calls
-            figures.cached += now.cached - earlier.cached
-            figures.missing += now.missing.total() - earlier.missing.total()
-            figures.tokens += now.prompt_tokens + now.tokens - earlier.prompt_tokens - earlier.tokens
-            figures.seconds += time.perf_counter() - started
+        started, reasons = time.perf_counter(), list[str]()
+        replies = self._reader.ask(prompts, self._sampling, missing=lambda _, reason: reasons.append(reason))
+        self._seconds += time.perf_counter() - started
         if reasons:
             self._failure = f"the reader {self._reward.answer.reader.model}: {reasons[-1]}"
             log.warning("%d of %d answers are missing; last: %s", len(reasons), len(prompts), self._failure)
@@ -246,12 +237,9 @@ def reader_metrics(client: object, processes: Processes) -> Mapping[str, float]:
     """The figures of the reader in all processes since the last call, for a log; none without a reader. Collective."""
     if not isinstance(client, AnswerClient):
         return {}
-    parts = processes.all_gather(client.take_figures())
-    record: dict[str, float] = {
-        f"reader/{name}": sum(getattr(part, name) for part in parts)
-        for name in ("calls", "cached", "missing", "tokens")
-    }
-    record["seconds/read"] = max(part.seconds for part in parts)
-    if raw_scores := [score for part in parts for score in part.raw_scores]:
-        record["answer/raw"] = sum(raw_scores) / len(raw_scores)
+    counts, seconds, raw_scores = zip(*processes.all_gather(client.take_figures()), strict=True)
+    record: dict[str, float] = {f"reader/{name}": sum(part[name] for part in counts) for name in counts[0]}
+    record["seconds/read"] = max(seconds)
+    if raw := [score for part in raw_scores for score in part]:
+        record["answer/raw"] = sum(raw) / len(raw)
     return record

@@ -29,7 +29,6 @@ class CollapseGuard:
     """Consumes the records of metrics.jsonl in order; a resumed run replays those of its earlier starts."""
 
     def __init__(self, logp_bound: float = math.inf, learning_rate: float = 0.0) -> None:
-        """`learning_rate`: the peak."""
         self.logp_bound, self.learning_rate = logp_bound, learning_rate
         self._rows: deque[Mapping[str, float]] = deque(maxlen=WINDOW)
         self._best = 0.0

@@ -298,16 +298,14 @@ def resolve_gradient_checkpointing(
 
 
 def advice(config: RunConfig, needed: MemoryEstimate) -> str:
-    """What to change first where a run does not fit, by the phase that needs most."""
+    """What to change first where a run does not fit."""
     if config.policy.lora is None and sum(needed.resident.values()) > (needed.layout.gpu_gib or 0) * GIB / 2:
         return "train adapters (policy.lora={}), or split weights over more GPUs (configs/deepspeed/zero3.json)"
-    if needed.highest == "rollout":
-        return "lower rollout.micro_batch or rollout.vllm.gpu_memory_utilization"
     if "vLLM" in needed.phases[needed.highest]:
-        return "free vLLM's memory during the update (rollout.vllm.enable_sleep_mode=true)"
+        return "lower rollout.vllm.gpu_memory_utilization, or set rollout.vllm.enable_sleep_mode=true"
     return (
         "recompute layers in the backward pass (train.gradient_checkpointing=true), compute a tree in parts "
-        "(train.max_tokens_per_micro_batch), or lower rollout.max_new_tokens"
+        "(train.max_tokens_per_micro_batch), or lower rollout.micro_batch or rollout.max_new_tokens"
     )
 
 

@@ -69,27 +69,13 @@ def prepare_deepspeed() -> None:
 
 def check_fsdp() -> None:
     """Raise ConfigError if the launcher asked for FSDP in a way that is not supported."""
-    if not uses_fsdp():
-        return
-    version = os.environ.get("FSDP_VERSION", "1")
-    if version != "2":
+    asked = [name for name in _UNSUPPORTED if os.environ.get(name, "false").lower() == "true"]
+    if (version := os.environ.get("FSDP_VERSION", "1")) != "2":
+        asked.append(f"FSDP, version {version}")
+    if uses_fsdp() and asked:
         raise ConfigError(
-            f"accelerate was asked for FSDP, version {version}, whose flattened weights are neither sampled from nor "
-            "saved here. Launch with --config_file configs/fsdp/fsdp2.yaml (fsdp_version: 2), or with --use_deepspeed."
-        )
-    if unsupported := [name for name in _UNSUPPORTED if os.environ.get(name, "false").lower() == "true"]:
-        raise ConfigError(
-            f"accelerate was asked for {', '.join(unsupported)}, which is not done here. Leave it out, as "
-            "configs/fsdp/fsdp2.yaml does; train.gradient_checkpointing=true saves the memory of activations."
-        )
-
-
-def check_fsdp_processes(processes: int) -> None:
-    """Raise ConfigError for a single process."""
-    if processes < 2:
-        raise ConfigError(
-            "accelerate was asked for FSDP in one process, and FSDP splits weights over several. Start more "
-            "(--num_processes), or launch without --use_fsdp."
+            f"accelerate was asked for {', '.join(asked)}, which is not done here. Launch with --config_file "
+            "configs/fsdp/fsdp2.yaml, or with --use_deepspeed."
         )
 
 
@@ -98,7 +84,11 @@ def launch_fsdp(processes: int) -> None:
 
     Raises ConfigError for a single process.
     """
-    check_fsdp_processes(processes)
+    if processes < 2:
+        raise ConfigError(
+            "accelerate was asked for FSDP in one process, and FSDP splits weights over several. Start more "
+            "(--num_processes), or launch without --use_fsdp."
+        )
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"  # would leave weights unloaded in all but the main process
     if os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "").lower() != "false":
         os.environ["FSDP_RESHARD_AFTER_FORWARD"] = "true"

@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -47,7 +47,7 @@ class Validator(TrainerCallback):
     weight_sync: WeightSync
     save: Callable[[Path], None]
     on_record: Callable[[ValidationRecord], None] | None
-    processes: Processes = field(default_factory=Processes)
+    processes: Processes
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Validate the step that has just ended, or that the run resumes from, if it is due."""
@@ -100,10 +100,7 @@ class Validator(TrainerCallback):
 
     def _keep_best(self, step: int, record: ValidationRecord) -> None:
         if record["failed_searches"]:
-            log.warning(
-                "%d validation answers of step %d could not be scored: it does not count for best/",
-                record["failed_searches"], step,
-            )  # fmt: skip
+            log.warning("step %d does not count for best/: %d searches failed", step, record["failed_searches"])
             return
         best = self.processes.on_main_process(lambda: best_record(self.folder.path))
         metric, turns = self.tree_sampler.reward.objective, len(self.tree_sampler.conversation.rollout.branching)
@@ -131,10 +128,8 @@ def validation_metrics(turns: Turns) -> dict[str, float]:
 
 
 def net_values(turns: Turns, metric: str) -> dict[str, float]:
-    """`net/turnN`: the mean of a metric in turn N less the price of the searches up to it, over the scored paths.
-
-    A path that stopped counts in every later turn with the turn in which it did.
-    """
+    """`net/turnN`: the mean of a metric in turn N less the price of the searches up to it, as in
+    `validation_metrics`."""
     net = np.nan_to_num(turns.figure(f"metric/{metric}")) - turns.along_paths(turns.figure("cost"))
     reached = {turn: _reached(turns, turn) for turn in range(1, turns.depth + 1)}
     return {f"{NET}/turn{turn}": fmean(net[rows]) for turn, rows in reached.items() if rows.any()}

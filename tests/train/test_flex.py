@@ -129,7 +129,7 @@ def attend(ends, seed=0):
     query, key, value = (torch.randn(1, len(ends), heads, 16, generator=random).transpose(1, 2) for heads in (4, 2, 2))
     mask = packed_row(ends, "flex")
     with torch.no_grad():
-        out = packed_attention._flex(query, key, value, mask, None, 0.0)
+        out = packed_attention._flex(query, key, value, mask, None)
     reference = torch.nn.functional.scaled_dot_product_attention(
         query, key, value, attn_mask=dense(ends), enable_gqa=True
     )

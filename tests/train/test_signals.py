@@ -24,7 +24,7 @@ def control():
 
 @pytest.mark.parametrize("number", [TERM, USR1, INT, int(signal.SIGHUP)])
 def test_a_signal_ends_the_run_with_a_checkpoint_after_the_step(number):
-    stopper = StopOnSignal()
+    stopper = StopOnSignal(Processes())
     handler = signal.getsignal(number)
     with stopper.listening():
         stopper.on_train_begin(None, None, None)
@@ -40,7 +40,7 @@ def test_a_signal_ends_the_run_with_a_checkpoint_after_the_step(number):
 
 
 def test_before_the_first_step_a_signal_ends_the_run_at_once():
-    stopper = StopOnSignal()
+    stopper = StopOnSignal(Processes())
     with stopper.listening():
         with refused(StoppedError, "SIGTERM"):
             os.kill(os.getpid(), TERM)
@@ -50,7 +50,7 @@ def test_before_the_first_step_a_signal_ends_the_run_at_once():
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_step():
-    stopper = StopOnSignal()
+    stopper = StopOnSignal(Processes())
     with stopper.listening():
         stopper.on_train_begin(None, None, None)
         os.kill(os.getpid(), TERM)
@@ -62,7 +62,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_step():
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_lost_terminal_is_a_signal_like_sigterm_unless_nohup_ignores_it(ignored):
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
-    stopper = StopOnSignal()
+    stopper = StopOnSignal(Processes())
     stopper.on_train_begin(None, None, None)
     try:
         with stopper.listening():
@@ -96,7 +96,7 @@ def test_what_one_process_asks_for_all_do():
 
 
 def test_a_stop_waits_for_the_last_step_on_a_rollout():
-    stopper, args = StopOnSignal(), SimpleNamespace(num_iterations=2)
+    stopper, args = StopOnSignal(Processes()), SimpleNamespace(num_iterations=2)
     steps = [SimpleNamespace(global_step=step, max_steps=9) for step in (3, 4)]
     with stopper.listening():
         stopper.on_train_begin(None, None, None)

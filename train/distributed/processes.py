@@ -147,14 +147,12 @@ def shared_environment(config: RunConfig, processes: Processes) -> AbstractConte
 
     `client.urls: local` starts one service per environment and machine.
     """
-    if processes.count == 1:
-        return open_environments(config)
     return open_environments(config, partial(_shared_client, processes))
 
 
 @contextmanager
 def _shared_client(processes: Processes, env: EnvironmentConfig, settings: ClientConfig) -> Iterator[EnvironmentClient]:
-    if known_services(env, settings) is not None:
+    if processes.count == 1 or known_services(env, settings) is not None:
         with open_environment(env, settings) as client:
             yield client
         return

@@ -25,8 +25,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT)
 class StopOnSignal(TrainerCallback):
     """Handles signals inside `listening()`; the last callback of a run that may ask for a stop or a checkpoint."""
 
-    def __init__(self, processes: Processes | None = None) -> None:
-        self.processes = processes or Processes()
+    def __init__(self, processes: Processes) -> None:
+        self.processes = processes
         self.stopped_by: int | None = None
         """The signal that all processes stop for, once they have met."""
         self._received: int | None = None

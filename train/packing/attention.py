@@ -108,13 +108,9 @@ def flex_mask(ends: Tensor) -> BlockMask:
 
 
 def take_packed_rows(model: nn.Module) -> None:
-    """Make `model` accept the keyword `packed_row`; calls without it still use PyTorch's scaled dot product attention.
-
-    The setting is not reverted, so that gradient checkpointing recomputes layers with the same attention.
-    """
-    config = extract_model_from_parallel(model, keep_torch_compile=False).config
-    if config._attn_implementation != NAME:
-        config._attn_implementation = NAME
+    """Make `model` accept the keyword `packed_row`, from now on; calls without it still use PyTorch's scaled dot
+    product attention."""
+    extract_model_from_parallel(model, keep_torch_compile=False).config._attn_implementation = NAME
 
 
 def _forward(
@@ -133,11 +129,14 @@ def _forward(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
         )
         return plain
-    if more := [name for name in ("softcap", "s_aux", "position_bias") if kwargs.get(name) is not None]:
-        raise ModelError(f"a layer of the policy asks for {', '.join(more)}, which train.packing does not reproduce")
+    more = [name for name in ("softcap", "s_aux", "position_bias") if kwargs.get(name) is not None]
+    if more or (dropout and isinstance(packed_row, BlockMask)):
+        raise ModelError(
+            f"the policy asks for {', '.join(more) or 'dropout'} in attention, which packed rows do not do"
+        )
     query, key = query.to(value.dtype), key.to(value.dtype)  # under autocast, rotary embeddings return float32
     if isinstance(packed_row, BlockMask):
-        return _flex(query, key, value, packed_row, scaling, dropout).transpose(1, 2), None
+        return _flex(query, key, value, packed_row, scaling).transpose(1, 2), None
     repeats = query.shape[1] // key.shape[1]
     parts = [
         nn.functional.scaled_dot_product_attention(
@@ -155,10 +154,7 @@ def _forward(
 
 def _compiled_only(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> Any:
     if not torch.compiler.is_dynamo_compiling():
-        raise ModelError(
-            "torch.compile is disabled, and without it FlexAttention materializes the scores of all pairs of tokens. "
-            "Set train.packing to false."
-        )
+        raise ModelError("torch.compile is disabled, which FlexAttention needs. Set train.packing to false.")
     return flex_attention(query, key, value, **how)
 
 
@@ -172,9 +168,7 @@ def _flex_kernel(device: str) -> Callable[..., Any]:
     return flex_attention
 
 
-def _flex(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scaling: float | None, dropout: float) -> Tensor:
-    if dropout:
-        raise ModelError(f"the policy drops {dropout:g} of its attention, which FlexAttention does not do")
+def _flex(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scaling: float | None) -> Tensor:
     tokens, length = query.shape[2], mask.shape[-1]
     if tokens < length:
         query, key, value = (_pad(states, length - tokens) for states in (query, key, value))
