@@ -238,15 +238,6 @@ def test_a_raw_question_is_read_once(lessons, tmp_path):
     assert client.take_figures()[0]["calls"] == 0
 
 
-def test_questions_that_another_process_drew_are_read_from_the_environment(lessons, tmp_path):
-    """The file of right answers has no texts; raw, "fat in the blood" finds insulin first, which is right here."""
-    parrot = Parrot()
-    scored_client = scored(lessons, tmp_path, parrot, right="insulin")
-    client = AnswerClient(Environment.open(lessons), Llm(parrot), scored_client._gold, scored_client._reward, 0)
-    assert [metrics["answer_reward"] for metrics in values(client, ("fat", "citrus"))] == [0.0]
-    assert any("Question: fat in the blood" in prompt for prompt in parrot.prompts)
-
-
 def test_without_a_reply_nothing_is_scored(lessons, tmp_path):
     client = scored(lessons, tmp_path, Parrot(unanswered="insulin lowers blood"), gain=False)
     first, second = values(client, ("sugar", "insulin"), ("sugar", "citrus"))
@@ -255,15 +246,6 @@ def test_without_a_reply_nothing_is_scored(lessons, tmp_path):
     assert "gone" in str(client.last_failure)
     values(client, ("sugar", "citrus"))
     assert client.last_failure is None, "an earlier failure is not that of a later outage"
-
-
-def test_without_the_raw_questions_reply_no_gain_is_made_up(lessons, tmp_path):
-    parrot = Parrot(unanswered="blood in it")
-    client = scored(lessons, tmp_path, parrot)
-    parrot.unanswered = "fat in the blood\n"
-    assert values(client, ("fat", "citrus"), ("sugar", "citrus"))[0] is None
-    parrot.unanswered = "\0"
-    assert [metrics["answer_reward"] for metrics in values(client, ("fat", "citrus"))] == [1.0], "it is asked again"
 
 
 @pytest.mark.parametrize("gain", [True, False])

@@ -5,10 +5,9 @@ from types import SimpleNamespace
 import pytest
 from querylect.configs.schema import RewardConfig, RolloutConfig, RunConfig, TrainConfig
 from querylect.data.types import Question
-from querylect.rollouts.tree import Tree
-from querylect.rollouts.tree_sampler import ANSWERED_AT_ONCE, Clock, TreeSampler
+from querylect.rollouts.tree_sampler import ANSWERED_AT_ONCE, TreeSampler
 from querylect.train.distributed.processes import Processes
-from querylect.train.step_trees import StepTrees, resample
+from querylect.train.step_trees import resample
 from querylect.train.validation import Validator
 
 from ..lessons import change
@@ -58,31 +57,6 @@ def test_several_processes_ask_what_one_would_and_no_question_twice(dull, mixed)
     everything = [name for ids in single_rounds for name in ids]
     assert len(everything) == len(set(everything)), "no question twice in a step"
     assert len(single_rounds) == 1 + single[2]["resample/rounds"]
-
-
-def streams_of(ids, processes):
-    """The question and the stream of each tree that this process samples in a step."""
-    streams_by_question = []
-
-    def grow(questions, branching, streams):
-        streams_by_question.extend(zip([question.id for question in questions], streams, strict=True))
-        return [Tree(question, []) for question in questions]
-
-    questions = [Question(name, name) for name in "ab"]
-    run = RunConfig.model_validate({"train": {"questions_per_step": len(ids)}})
-    engine = SimpleNamespace(refresh=lambda: None, sleep=lambda: None)
-    tree_sampler = SimpleNamespace(grow=grow, clock=Clock())
-    StepTrees(run, tree_sampler, engine, questions, list(ids), processes).sample(0)
-    return streams_by_question
-
-
-def test_a_question_that_a_step_asks_twice_is_sampled_anew():
-    """A mix with fewer questions than places asks again: two equal trees would be one tree that counts twice."""
-    alone = streams_of("abab", Processes())
-    assert len({stream for _, stream in alone}) == 4
-    first, second = side_by_side(2, lambda me: streams_of("abab", me))
-    assert [*first, *second] == alone
-    assert streams_of("ab", Processes()) == alone[:2]
 
 
 def test_processes_that_share_an_engine_call_it_equally_often(monkeypatch):

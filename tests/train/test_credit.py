@@ -87,30 +87,6 @@ def test_three_turns_by_hand():
     assert third == pytest.approx([-0.5, 0.5, 0, 0, 0, 0, -0.2, 0.2], abs=1e-12)
 
 
-def test_three_turns_of_trajectories_by_hand():
-    """R = r1/4 + r2/2 + r3 over all paths; a shared turn has the mean of its paths, at the strength of first turns."""
-    grown = tree(node(0.4, node(0.2, 0.0, 1.0), node(0.6, 0.5)), node(0.0, node(1.0, 0.3), node(0.0, 0.1)))
-    first, second, third = advantages(grown, "trajectory", weights=(0.25, 0.5, 1.0))
-    # R = .2, 1.2, .9, .8, .1; their mean is .64
-    # the first turn has 3 of the 5 paths: the mean has taken 3/5 from it, from others 1/5 or 2/5
-    assert third == pytest.approx([value * 2 / 4 for value in (-0.44, 0.56, 0.26, 0.16, -0.54)], abs=1e-12)
-    assert second == pytest.approx([0.06 * 2 / 3, 0.26 * 2 / 4, 0.16 * 2 / 4, -0.54 * 2 / 4], abs=1e-12)
-    assert first == pytest.approx([0.38 / 3, -0.19 * 2 / 3], abs=1e-12)
-
-
-def test_four_by_one_is_four_independent_conversations():
-    """With one second turn under each first turn, only first turns are compared, by the reward of the whole path."""
-    pairs = [(0.1, 0.9), (0.4, 0.0), (0.2, 0.6), (0.0, 0.3)]
-    grown = tree(*(node(r1, r2) for r1, r2 in pairs))
-    first, second = advantages(grown)
-    values = [0.5 * r1 + r2 for r1, r2 in pairs]
-    assert first == pytest.approx([value - fmean(values) for value in values], abs=1e-12)
-    assert second == [0, 0, 0, 0]
-    trajectory = advantages(grown, "trajectory")
-    assert trajectory[0] == pytest.approx(first, abs=1e-12)
-    assert trajectory[1] == trajectory[0]
-
-
 def test_turns_that_answer_the_same_state_are_one_group():
     """Three of four first turns say the same: their six second turns are compared with each other, and their values
     are the same, so that nothing but the fourth first turn tells them apart."""
@@ -170,15 +146,6 @@ def test_paths_that_stop_early_are_in_one_pool_with_the_others():
     assert results[0] == pytest.approx(results[1])
 
 
-def test_equal_first_turns_with_equal_later_rewards_are_a_tie():
-    """Four equal first turns teach nothing of first turns, whatever their own second turns were worth by chance."""
-    grown = tree(*(node(0.3, *rewards) for rewards in ((0.0, 1.0), (1.0, 1.0), (0.0, 0.0), (0.2, 0.1))))
-    alike(*grown.roots)
-    credit = Credited([grown], "turn", HALF_AND_ONE, "none")
-    assert [credit.has_signal(root) for root in grown.roots] == [False] * 4
-    assert all(credit.has_signal(leaf) for root in grown.roots for leaf in root.children)
-
-
 @pytest.mark.parametrize("credit", ["turn", "trajectory"])
 @pytest.mark.parametrize("scale", ["none", "group", "batch"])
 def test_failed_searches_are_in_no_baseline_and_earn_nothing(credit, scale):
@@ -188,12 +155,6 @@ def test_failed_searches_are_in_no_baseline_and_earn_nothing(credit, scale):
     assert outage[1] == 0
     assert [outage[0], *outage[2:]] == pytest.approx(without, abs=1e-12)
     assert without[0] < 0 < without[1]
-
-
-def test_a_first_turn_without_reward_or_without_scored_second_turns_has_no_value():
-    first, second = advantages(tree(node(None, 0.2, 0.6), node(0.9, None, None), node(1.0, 0.0), node(0.0, 0.0)))
-    assert first == pytest.approx([0, 0, 0.25, -0.25], abs=1e-12)
-    assert second[:2] == pytest.approx([-0.2, 0.2]), "what came after an outage is still compared"
 
 
 def test_a_shared_turn_gets_the_mean_of_its_scored_paths_only():

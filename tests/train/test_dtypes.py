@@ -46,21 +46,6 @@ def test_bfloat16_weights_are_trained_under_deepspeed_but_not_warmed_up(settings
         check_trained_dtype(warm.policy, warm.train)
 
 
-def test_deepspeed_counts_only_where_its_optimizer_holds_float32_weights(settings, monkeypatch, tmp_path):
-    pytest.importorskip("deepspeed")
-    full = change(settings, **FULL)
-    deepspeed(monkeypatch, tmp_path, zero_optimization={"stage": 0})
-    with refused(ConfigError, "ZeRO stage 0"):
-        check_trained_dtype(full.policy, full.train)
-    only = {"enabled": True, "bf16_master_weights_and_grads": True}
-    deepspeed(monkeypatch, tmp_path, zero_optimization={"stage": 2}, bf16=only)
-    for config in (full, change(settings, **{"policy.dtype": "bfloat16"})):
-        with refused(ConfigError, "bf16_master_weights_and_grads"):
-            check_trained_dtype(config.policy, config.train)
-    float32 = change(settings, **{"policy.lora": None})
-    check_trained_dtype(float32.policy, float32.train)
-
-
 def fast(monkeypatch):
     """Make the device report fast bfloat16 products."""
     monkeypatch.setattr("querylect.rollouts.policy.cpu_has_fast_bfloat16", lambda: True)

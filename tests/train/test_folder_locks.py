@@ -69,14 +69,3 @@ def test_a_lock_is_refused_in_its_own_process_too_and_ends_with_its_block(tmp_pa
     (tmp_path / "file").touch()
     with refused(StorageError, tmp_path / "file"), only_command(tmp_path / "file"):
         pass
-
-
-def test_a_lock_leaves_neither_its_file_nor_a_folder_that_stayed_empty(tmp_path):
-    with only_command(tmp_path), only_command(tmp_path / "refused"):
-        pass
-    assert list(tmp_path.iterdir()) == []
-    with only_command(tmp_path / "run"):
-        (tmp_path / "run" / "log").touch()
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["log"]
-    assert not is_command_at_work(tmp_path / "run")
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["log"]

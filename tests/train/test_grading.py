@@ -1,6 +1,5 @@
 """Rewards of searches outside of a rollout: computed like those inside, or refused."""
 
-import pytest
 from querylect.configs.load import load_config
 from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import Step, StepResult
@@ -27,15 +26,6 @@ class Client:
 
 def steps(*names):
     return [Step(question_id=name, plan=SearchPlan.of("x")) for name in names]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "depth"), [([], 10), (["reward.metric=recall@100"], 100), (["rollout.documents=30"], 30)]
-)
-def test_a_search_is_as_deep_as_in_a_rollout(overrides, depth):
-    config = load_config("demo", overrides)
-    (result,) = grade(config, Client(), steps("q"), "searches")
-    assert result.metrics[config.reward.metric] == depth / 1000
 
 
 def test_many_searches_are_graded_in_calls_that_each_have_a_deadline():

@@ -4,10 +4,8 @@ import logging
 import math
 
 import pytest
-import torch
-from querylect.configs.schema import RolloutConfig
 from querylect.train import guard as guards
-from querylect.train.guard import CollapseGuard, logp_bound
+from querylect.train.guard import CollapseGuard
 from querylect.train.run import train
 
 from ..lessons import change
@@ -78,14 +76,6 @@ def test_a_sampler_that_is_not_the_policy_is_noticed():
     assert signs(log(**healthy(8), **differences), logp=0.25) == []
     assert signs(log(**healthy(8), **differences)) == []
     assert signs(log(**{"sampling/sampling_logp_difference/mean": [math.nan] * 8}), logp=0.15) != []
-
-
-def test_the_bound_on_the_mismatch_follows_the_type_and_top_p():
-    rollout, nucleus = RolloutConfig(), RolloutConfig(top_p=0.9)
-    assert logp_bound(rollout, torch.float32) == 0.01
-    assert logp_bound(rollout, torch.bfloat16) == 0.15
-    assert logp_bound(nucleus, torch.float32) == pytest.approx(0.01 + math.log(1 / 0.9))
-    assert logp_bound(rollout, torch.bfloat16, staleness=1) == math.inf
 
 
 def test_a_run_warns_once_and_a_resumed_one_does_not_again(settings, caplog, monkeypatch):

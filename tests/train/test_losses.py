@@ -2,10 +2,9 @@
 
 import pytest
 from querylect.train.arguments import grpo_config
-from querylect.train.run import train
 
 from ..credited import Credited
-from ..lessons import change, without_seconds
+from ..lessons import change
 from .test_trl import loss_and_gradients, losses_and_gradients, ready, step_inputs, with_trainer
 
 pytestmark = pytest.mark.model
@@ -230,19 +229,3 @@ def test_the_reference_is_the_policy_as_grpo_found_it(settings, monkeypatch, lor
     assert sum(moved[name] for name in trained) > 1
     assert not any(moved[name] for name in moved.keys() - trained)
     assert not any(".ref." in name for name in trained)
-
-
-@pytest.mark.parametrize("lora", [None, {"r": 4}], ids=["full", "lora"])
-def test_a_resumed_run_after_a_warm_start_compares_with_the_same_reference(settings, lora):
-    import shutil
-
-    changes = {"policy.lora": lora, "train.beta": 0.1, "train.warm_start.questions": 6, "train.steps": 2}
-    config = change(settings, **changes, **{"train.save_steps": 1, "train.warm_start.learning_rate": 0.01})
-    folder = train(config)
-    metrics = without_seconds(folder / "metrics.jsonl")
-    assert metrics[0]["kl"] == pytest.approx(0, abs=1e-6), "GRPO begins at its reference"
-    assert metrics[1]["kl"] > 1e-6
-    for name in ("checkpoints/checkpoint-2", "final"):
-        shutil.rmtree(folder / name)
-    train(config, resume=True)
-    assert without_seconds(folder / "metrics.jsonl") == metrics

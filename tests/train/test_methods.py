@@ -142,34 +142,17 @@ def choices(tmp_path_factory):
     return config
 
 
-@pytest.mark.parametrize("name", ["chr", "hcqr", "misknow"])
-def test_methods_learn_their_own_task_from_a_readers_choice(name, run, choices, tmp_path, run_app):
+def test_a_method_learns_its_own_task_from_a_readers_choice(run, choices, run_app):
     """The reader knows the right option only where it sees what prevents scurvy."""
-    config_of, server = run
-    server.answer = lambda body: json.dumps(HYPOTHESIS | {"best_guess": "B", "best_guess_text": "Vitamin C"})
+    config_of, _ = run
     reader = ChatServer(lambda body: json.dumps({"answer_choice": "AB"["prevents scurvy" in last_user(body)]}))
-    two_turns = name == "misknow"
-    config = config_of("chr" if two_turns else name)
-    if two_turns:
-        config = change(config, **{"policy.model": str(save_doubter(tmp_path / "doubter"))})
     with serving(run_app, reader) as url:
         answer = {"reader": {"model": "reader", "base_url": url}, "top": 2, "gain": False}
-        config = change(
-            config,
-            **{
-                "env": choices.model_dump(),
-                "client.urls": "local",
-                "rewriter.name": name,
-                "rollout.branching": [4, 4] if two_turns else [8],
-                "rollout.max_new_tokens": 10,
-                "reward": {"kind": "answer", "answer": answer, "turn_weights": [0.5, 1.0] if two_turns else [1.0]},
-                "train.steps": 5,
-                "train.questions_per_step": 5,
-                "train.learning_rate": 0.005,
-            },
-        )
-        metrics = records(train(config) / "metrics.jsonl")
-    right = [line[f"answer/turn{1 + two_turns}"] for line in metrics]
+        changes = {"env": choices.model_dump(), "client.urls": "local", "rollout.branching": [8]}
+        changes |= {"rollout.max_new_tokens": 10, "train.steps": 5, "train.questions_per_step": 5}
+        changes |= {"train.learning_rate": 0.005, "reward": {"kind": "answer", "answer": answer, "turn_weights": [1.0]}}
+        metrics = records(train(change(config_of("chr"), **changes)) / "metrics.jsonl")
+    right = [line["answer/turn1"] for line in metrics]
     assert 0 < right[0] < 0.9
     assert max(right) > right[0] + 0.15
     assert not any(key.startswith("ndcg") for key in metrics[0]), "there are no judgements"

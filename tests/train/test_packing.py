@@ -220,18 +220,6 @@ def test_any_sequences_give_the_values_and_gradients_of_flat_rows(model, rows, p
     assert relative(packed, flat) < 1e-5
 
 
-def test_entropy_carries_the_gradient_that_an_entropy_bonus_needs(model):
-    ids, mask, target_mask = batch(*tree_rows(prompts=(5,)))
-    grads = []
-    for compute in (
-        lambda: packed_logps(model, ids, mask, target_mask, TEMPERATURE, entropies=True, entropy_gradient=True)[1],
-        lambda: flat_logps(model, ids, mask, target_mask, TEMPERATURE)[1],
-    ):
-        grads.append(torch.autograd.grad(compute().sum(), model.get_output_embeddings().weight)[0])
-    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
-    assert not packed_logps(model, ids, mask, target_mask, TEMPERATURE, entropies=True)[1].requires_grad
-
-
 tries = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7), min_size=1, max_size=7)
 
 

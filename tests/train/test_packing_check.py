@@ -55,11 +55,6 @@ def test_policies_with_full_attention_are_taken(kind, changes):
     assert why_not(tiny_model(kind, **changes), 100) == ""
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma"])
-def test_bfloat16_rounds_and_is_taken(kind):
-    assert why_not(tiny_model(kind).to(torch.bfloat16), 100) == ""
-
-
 @pytest.mark.parametrize(("kind", "changes", "reason"), REFUSED)
 def test_policies_that_packing_would_falsify_are_found(kind, changes, reason):
     assert re.search(reason, why_not(tiny_model(kind, **changes), 100))

@@ -1,25 +1,20 @@
 """Several processes: the same trees, weights and figures as one, one service, one folder, one end."""
 
 import inspect
-import os
 import pickle
 import signal
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 
 import psutil
 import pytest
-import yaml
 from querylect.train.distributed.processes import STEP_TIMEOUT, Processes, step_timeout
 from querylect.train.run import train
 from querylect.train.step_trees import StepTrees
 
 from ..forked import Forked
 from ..lessons import ENDLESS, change, records, without_seconds
-from ..pauses import PausesOnly
-from ..several import FSDP2, Started, free_port, launcher_variables
+from ..several import FSDP2, Started, launcher_variables
 from .test_gradient import brute_force_gradients, made_up_rewards, relative_difference
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -197,50 +192,6 @@ def test_a_signal_to_one_ends_all_and_another_number_of_processes_goes_on(settin
     single = train(change(settings, **{"train.steps": reached + 1, "output": str(tmp_path / "one")}))
     rollouts = records(single / "rollouts.jsonl")
     assert records(folder / "rollouts.jsonl") == rollouts
-
-
-BY_PAUSES = """
-import asyncio, sys
-from querylect.cli import main
-from querylect.envs.client import client
-from querylect.envs.client.client import RetryClock
-client.RetryClock = lambda: PausesOnly().clock
-main(sys.argv[1:])
-"""
-"""`querylect train` whose clients measure their deadline by their own pauses, which end at once."""
-
-
-def test_torchrun_and_an_environment_that_goes_away(settings, tmp_path, lessons, run_app):
-    """Both processes of a real launcher end with a checkpoint, and one of them says why."""
-    from querylect.envs.environment import Environment
-    from querylect.envs.server.app import create_app
-
-    from .test_stops import breaking
-
-    with run_app(breaking(create_app(Environment.open(lessons)), after=4)) as url:
-        config = change(settings, **{"client.urls": [url], "train.save_steps": 100})
-        (tmp_path / "train.py").write_text(inspect.getsource(PausesOnly) + BY_PAUSES)
-        (tmp_path / "run.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-        ended = subprocess.run(
-            [
-                *torchrun,
-                "--master-port",
-                str(free_port()),
-                str(tmp_path / "train.py"),
-                "train",
-                str(tmp_path / "run.yaml"),
-            ],
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=400,
-        )
-    assert ended.returncode == 1
-    assert ended.stderr.count("could be scored: the environment did not answer") == 1, ended.stderr
-    folder = Path(config.output) / "run"
-    done = len(records(folder / "metrics.jsonl"))
-    assert [path.name for path in (folder / "checkpoints").iterdir()] == [f"checkpoint-{done}"]
 
 
 COLLECTIVES = """

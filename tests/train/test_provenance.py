@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 from packaging.requirements import Requirement
 from querylect import provenance
 from querylect.sources import known_extras
-from querylect.train.run_folder import RunFolder
 
 pytestmark = pytest.mark.server
 
@@ -38,25 +36,6 @@ def test_git_says_commit_and_whether_files_that_it_knows_differ(tmp_path, monkey
     assert provenance.git_state() == {"commit": commit, "branch": "work", "dirty": False}
     (tmp_path / "notes").write_text("two")
     assert provenance.git_state()["dirty"]
-
-
-def test_every_start_of_a_run_is_kept_until_it_begins_anew(tmp_path):
-    folder = RunFolder(tmp_path)
-    environment = {"name": "e", "corpus_hash": "c", "index_hash": "i", "limits": {}}
-    first = provenance.this_start(0, environment)
-    assert first["environment"] == {"name": "e", "corpus_hash": "c", "index_hash": "i"}
-    assert first["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
-    folder.note_start(first)
-    folder.note_start(provenance.this_start(5, environment))
-
-    def steps() -> list[int]:
-        import json
-
-        return [entry["step"] for entry in json.loads((tmp_path / "provenance.json").read_text())["starts"]]
-
-    assert steps() == [0, 5]
-    folder.note_start(provenance.this_start(0, environment))
-    assert steps() == [0]
 
 
 def normal(name: str) -> str:

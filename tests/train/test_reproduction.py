@@ -85,29 +85,6 @@ def test_tiny_runs_all_parts_and_continues_where_it_was_cut(tiny, tmp_path, caps
     assert set(verdicts) == {"not decidable here"}, "fewer than three seeds decide nothing"
 
 
-def compared(difference, low, high):
-    from querylect.eval.statistics import PairedComparison
-
-    return PairedComparison(9, 0, difference, 0, difference, low, high, 0.01, 0, 0, 0, None)
-
-
-@pytest.mark.parametrize(
-    ("difference", "low", "high", "p", "by_seed", "expected"),
-    [
-        (0.05, 0.03, 0.07, 0.01, [0.04, 0.05, 0.06], "confirmed here"),
-        (0.05, 0.03, 0.07, 0.01, [0.14, 0.05, -0.01], "not decidable here"),
-        (0.05, 0.03, 0.07, 0.01, [0.04, 0.05], "not decidable here"),
-        (-0.05, -0.07, -0.03, 0.01, [-0.04, -0.05, -0.06], "refuted here"),
-        (0.001, -0.008, 0.009, 0.7, [0.01, -0.01, 0.0], "refuted here"),
-        (0.02, -0.01, 0.05, 0.2, [0.04, 0.01, 0.01], "not decidable here"),
-    ],
-)
-def test_a_verdict_takes_significance_and_every_seed(difference, low, high, p, by_seed, expected):
-    from reproduction_claims import verdict
-
-    assert verdict(compared(difference, low, high), p, by_seed) == expected
-
-
 def test_a_collapse_is_a_fall_from_the_best_validation():
     from reproduction_claims import collapse
 

@@ -73,20 +73,6 @@ def test_an_outage_is_not_answered_with_more_requests():
     assert (result.trees, result.metrics["resample/rounds"]) == ([lost], 0)
 
 
-@pytest.mark.parametrize(
-    ("credit", "weights", "rounds"),
-    [("turn", [0.5, 0.0], 1), ("turn", [0.5, 1.0], 0), ("trajectory", [0.5, 0.0], 1), ("trajectory", [0.5, 1.0], 0)],
-)
-def test_signal_is_what_the_credit_compares(credit, weights, rounds):
-    """With λ₂ = 0 nothing but first turns counts, and these tie."""
-    varied = tree(node(0.4, 0.2, 0.3), node(0.4, 0.1, 0.2), name="a")
-    chosen = {"train.resample_rounds": 1, "train.credit": credit, "reward.turn_weights": weights}
-    assert (
-        resample(change(RunConfig(), **chosen), [varied], QUESTIONS, grown("", []), 0).metrics["resample/rounds"]
-        == rounds
-    )
-
-
 def finished_again(config, folder, upto):
     """Resume a copy of a run that was stopped after step `upto`."""
     config, copy = stopped_copy(config, folder, folder.parent / f"copy{upto}", upto)

@@ -220,19 +220,6 @@ def test_base_weights_that_were_swapped_under_an_adapter_are_refused(straight, t
         train(config, resume=True)
 
 
-def test_a_fingerprint_is_of_the_weights_and_not_of_their_precision(speaking):
-    import torch
-    from querylect.configs.schema import PolicyConfig
-    from querylect.rollouts.policy import fingerprint, load_policy
-
-    exact, half = (load_policy(PolicyConfig(model=str(speaking), dtype=dtype))[0] for dtype in ("float32", "bfloat16"))
-    original = fingerprint(exact)
-    assert fingerprint(half) == original
-    with torch.no_grad():
-        exact.model.norm.weight[-1] += 0.5
-    assert fingerprint(exact) != original
-
-
 def test_a_log_line_that_was_cut_is_written_again(straight, tmp_path):
     """A kill in the middle of a write leaves half a line; it may end like a whole one, or inside a letter."""
     config, copy = copy_of(straight, tmp_path, 4)

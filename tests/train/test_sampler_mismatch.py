@@ -63,25 +63,6 @@ def test_the_figures_of_a_step_by_hand():
     assert read(nothing) == {}, "no token, no figure"
 
 
-def test_the_policy_that_samples_for_itself_has_nothing_to_correct(settings, monkeypatch):
-    """fp32: what transformers recorded while sampling is what the forward pass of the loss gives."""
-
-    def act(trainer):
-        ready(trainer)
-        inputs, figures = step_inputs(trainer), []
-        for packing in (True, False):
-            losses_and_gradients(trainer, inputs, packing)
-            figures.append(trainer.figures.read(lambda ours: [ours]))
-            trainer.figures = StepFigures()
-        return figures
-
-    for figures in with_trainer(change(settings, **{"rollout.temperature": 0.7}), monkeypatch, act):
-        assert figures[f"{RATIO}/min"] == pytest.approx(1.0, abs=1e-4)
-        assert figures[f"{RATIO}/max"] == pytest.approx(1.0, abs=1e-4)
-        assert 0 <= figures["sampling/kl"] < 1e-8
-        assert figures["sampling/clipped"] == 0
-
-
 def disturb(trainer):
     """The sampler's copy of the weights is not that of the trainer, and stays so."""
     with torch.random.fork_rng():
@@ -168,12 +149,3 @@ def test_a_server_that_dies_leaves_a_checkpoint(served, monkeypatch):
         train(change(config, **{"train.save_steps": 9}))
     checkpoints = Path(config.output) / config.name / "checkpoints"
     assert [path.name for path in checkpoints.iterdir()] == ["checkpoint-2"]
-
-
-def test_a_resumed_run_may_find_its_engine_elsewhere_but_not_have_another(settings):
-    from querylect.train.run_folder import changed_keys
-
-    elsewhere = {"rollout.server.base_url": "http://node-b:8000", "rollout.vllm.gpu_memory_utilization": 0.5}
-    assert changed_keys(settings, change(settings, **elsewhere)) == []
-    (changed,) = changed_keys(settings, change(settings, **{"rollout.engine": "vllm"}))
-    assert changed == "rollout.engine: 'transformers' → 'vllm'"

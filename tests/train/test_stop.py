@@ -1,7 +1,7 @@
 """Stopping: which answers are stops, and the credit of trees with stops and search prices, by enumeration."""
 
 from collections import Counter
-from itertools import combinations_with_replacement, permutations, product
+from itertools import combinations_with_replacement, product
 from math import exp, factorial, prod
 from random import Random
 
@@ -14,7 +14,7 @@ from querylect.errors import ConfigError
 from querylect.rewriters.base import Rewrite
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
-from querylect.rewriters.stop import FIRST, LATER, STOP, keep, read_stop
+from querylect.rewriters.stop import STOP, keep, read_stop
 from querylect.rollouts.tree import Node, Tree
 from querylect.train import turns
 
@@ -103,16 +103,6 @@ def test_an_opening_and_a_passage_can_be_continued_by_a_stop():
         policy = rewriter(name, **settings)
         closing = "</rewrite>" if policy.opening.endswith("<rewrite>") else ""
         assert policy.parse(QUESTION, STOP + closing, 2).stop, name
-
-
-def test_prompts_end_with_the_offer_and_a_rewriter_without_it_makes_none():
-    policy, plain = rewriter("general"), make_rewriter(RewriterConfig(name="general"), CARD)
-    (*earlier, last), (*plain_earlier, plain_last) = policy.first(QUESTION), plain.first(QUESTION)
-    assert earlier == plain_earlier
-    assert last == {"role": "user", "content": f"{plain_last['content']}\n{FIRST}"}
-    assert policy.follow_up(QUESTION, [], 2) == f"{plain.follow_up(QUESTION, [], 2)}\n{LATER}"
-    assert STOP not in str(plain.first(QUESTION)) + plain.follow_up(QUESTION, [], 2)
-    assert not plain.parse(QUESTION, f"<think></think><rewrite>{STOP}</rewrite>", 1).stop
 
 
 # A policy of two turns whose third answer is a stop: every tree of the branching is enumerated.
@@ -248,21 +238,6 @@ def test_a_wrong_rule_of_credit_is_noticed(monkeypatch, wrong, branching, credit
     assert cosine < 0.999 or abs(strength - 1) > 0.02
 
 
-@pytest.mark.parametrize("credit", ["turn", "trajectory"])
-def test_the_order_of_first_turns_changes_no_credit(credit):
-    branches = [(0, (0, 2)), (HALT, ()), (1, (1, 1))]
-    credits = set()
-    for order in permutations(branches):
-        tree = sampled_tree(order, 0.8, 0.0, (3, 2))
-        assigned = Credited([tree], credit, LAMBDA, "none")
-        by_turn = {
-            branch: (assigned.of(root), *map(assigned.of, root.children))
-            for branch, root in zip(order, tree.roots, strict=True)
-        }
-        credits.add(tuple(round(value, 12) for branch in branches for value in by_turn[branch]))
-    assert len(credits) == 1
-
-
 @pytest.mark.parametrize("part", ["price", "free stop", "branching"])
 def test_the_gradient_notices_a_forgotten_price_and_a_stop_that_weighs_as_one_leaf(part, monkeypatch):
     if part == "price":
@@ -278,14 +253,3 @@ def test_the_gradient_notices_a_forgotten_price_and_a_stop_that_weighs_as_one_le
 def one_path_per_leaf(self):
     for root in self.roots:
         yield from ([root, child] for child in root.children) if root.children else [[root]]
-
-
-def test_a_tree_of_stops_alone_has_its_depth_and_its_leaves():
-    """All first turns of a 2×3 tree stop: three paths each, and λ of both turns."""
-    tree = sampled_tree([(HALT, ()), (HALT, ())], 0.0, 0.0, (2, 3))
-    tree.roots[1].reward = 0.75
-    assert tree.turns == 2
-    assert len(list(tree.paths())) == 6
-    assigned = Credited([tree], "turn", LAMBDA, "none")
-    assert assigned.turns.leaves @ assigned.turns.tokens == 6
-    assert [assigned.of(root) for root in tree.roots] == pytest.approx([-0.5, 0.5])  # 2.5·(.35 − .55), 2.5·(.75 − .55)

@@ -151,8 +151,7 @@ def terminal():
 
 
 PHASES = {"rollout": ("querylect.rollouts.tree_sampler.TreeSampler.grow", 2),
-          "update": ("querylect.train.trainer.TreeTrainer._compute_loss", 3),
-          "record": ("querylect.train.metrics_callback.MetricsCallback.record", 2)}  # fmt: skip
+          "update": ("querylect.train.trainer.TreeTrainer._compute_loss", 3)}  # fmt: skip
 """A function of the second step, and which call of it that is: each step has two micro-batches."""
 
 

@@ -10,8 +10,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from querylect.configs.schema import RunConfig
-from querylect.train.tracking import wandb_mode
 
 from ..forked import forked
 from ..lessons import change, records, without_seconds
@@ -72,17 +70,6 @@ def sync(tmp_path):
         return forked(["sync", *map(str, arguments)], tmp_path / "sync", environment)
 
     return run
-
-
-def test_offline_unless_somebody_says_otherwise(monkeypatch):
-    monkeypatch.setenv("WANDB_API_KEY", KEY)
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    default = RunConfig().tracking
-    assert wandb_mode(default) == "offline"
-    for mode in ("online", "disabled", "offline"):
-        monkeypatch.setenv("WANDB_MODE", mode)
-        assert wandb_mode(default) == mode
-        assert wandb_mode(change(RunConfig(), **{"tracking.wandb": "offline"}).tracking) == "offline"
 
 
 def tensorboard_figures(folder: Path) -> dict[str, list[tuple[int, float]]]:

@@ -10,7 +10,7 @@ import pytest
 from querylect.configs.schema import EnvironmentConfig, RunConfig
 from querylect.data.sampling import draw
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.errors import CheckpointError, DataError, EnvironmentUnavailableError
+from querylect.errors import DataError, EnvironmentUnavailableError
 from querylect.rollouts.checkpoints import find_checkpoint, used_turn
 from querylect.rollouts.tree_sampler import TreeSampler
 from querylect.train.run import train
@@ -201,24 +201,6 @@ def copy_of(straight, tmp_path, upto):
     return stopped_copy(*straight[:2], tmp_path / "copy", upto)
 
 
-def test_settings_and_indexes_of_every_member_are_held_to_on_resume(straight, tmp_path):
-    config, copy = copy_of(straight, tmp_path, 1)
-    plain = config.model_dump()
-    plain["mix"]["environments"]["dense"] |= {"weight": 2.0}
-    plain["mix"]["environments"]["dense"]["client"]["deadline"] = 9.0
-    plain["mix"]["environments"]["dense"]["env"]["port"] = 1
-    with refused(CheckpointError, ": mix.environments.dense.weight: 1.0 → 2.0. "):
-        train(RunConfig.model_validate(plain), resume=True)
-    served = json.loads((copy / "environment.json").read_text())
-    assert {name: member["name"] for name, member in served["environments"].items()}.keys() == {"bm25", "dense"}
-    assert (served["name"], list(served["retriever"])) == ("bm25 + dense", ["bm25", "dense"])
-    assert (served["corpus_size"], served["splits"]["train"]) == (5 + 4, 5 + 4)
-    served["index_hash"] = served["index_hash"].partition(", ")[0] + ", dense: 0000"
-    (copy / "environment.json").write_text(json.dumps(served), encoding="utf-8")
-    with refused(CheckpointError, "index_hash: 'bm25: ", ", dense: 0000"):
-        train(config, resume=True)
-
-
 @pytest.mark.usefixtures("own_clock")
 def test_an_outage_of_one_environment_stops_the_run_and_it_goes_on_exactly(straight, herbs, run_app, tmp_path):
     """Every step asks the dense environment twice, once a turn: in the third it is gone, and BM25 answers on."""
@@ -289,23 +271,3 @@ def test_a_mix_is_validated_over_the_questions_of_all(mix, lessons, herbs, run_a
 def served(config, url):
     """A member of a mix that is served at `url`."""
     return {"env": config.model_dump(), "client": {"urls": [url]}}
-
-
-def test_a_question_that_another_member_trains_on_is_not_held_out(straight, herbs, herbs_url, run_app, tmp_path):
-    from querylect.data.beir import save_beir
-    from querylect.envs.build import build_index
-    from querylect.eval.run import evaluate_each
-
-    train_split = Split([Question("x", "Which herb for my head HURTS?")], {"x": {"d": 1}})
-    save_beir(Dataset("leaky", [Document("d", "willow", "bark")], {"train": train_split}), tmp_path / "data")
-    leaky = EnvironmentConfig.model_validate(
-        {"dataset": {"path": str(tmp_path / "data")}, "index": str(tmp_path / "index")}
-    )
-    build_index(leaky)
-    with run_app(app_of(leaky)) as url:
-        members = {"leaky": served(leaky, url), "dense": served(herbs, herbs_url)}
-        settings = straight[0].model_dump()
-        config = RunConfig.model_validate({**settings, "mix": {"environments": members}})
-        (report,) = evaluate_each(config, None, tmp_path / "out", "dense")
-    leak = json.loads((report.parent / "leaks.jsonl").read_text())
-    assert (leak["criterion"], leak["of"]["_id"], leak["left_out"]) == ("words", "leaky/x", True)

@@ -108,29 +108,6 @@ def losses_and_gradients(trainer, inputs, packing):
     return loss_and_gradients(trainer, inputs)
 
 
-def test_packing_changes_neither_the_loss_nor_its_gradient(settings, monkeypatch):
-    """With every term; without them test_train_gradient.py compares both with brute force."""
-    import torch
-
-    terms = {"train.beta": 0.1, "train.entropy_coef": 0.05, "train.loss_type": "grpo"}
-    config = change(settings, **terms, **{"train.questions_per_micro_batch": 2})
-
-    def act(trainer):
-        ready(trainer)
-        inputs = step_inputs(trainer)
-        packed = losses_and_gradients(trainer, inputs, packing=True)
-        assert 0 < trainer.packed_tokens < trainer.flat_tokens
-        return packed, losses_and_gradients(trainer, inputs, packing=False)
-
-    (losses, gradients), (flat_losses, flat_gradients) = with_trainer(config, monkeypatch, act)
-    torch.testing.assert_close(losses, flat_losses, rtol=1e-4, atol=1e-6)
-    moved = {name for name, gradient in flat_gradients.items() if gradient.norm() > 1e-6}
-    assert moved, "there is something to compare"
-    for name in moved:
-        difference = (gradients[name] - flat_gradients[name]).norm() / flat_gradients[name].norm()
-        assert difference < 1e-3, f"{name}: {difference:.1e}"
-
-
 def test_a_question_without_signal_costs_no_token_of_the_update(settings, monkeypatch):
     def act(trainer):
         ready(trainer)
@@ -151,28 +128,6 @@ def tied(grow):
         return trees
 
     return grown
-
-
-@pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
-def test_other_terms_do_not_change_the_size_of_the_policy_term(settings, monkeypatch, loss_type):
-    """A KL term and an entropy term so small that they add nothing leave the gradient as it is, ties or not."""
-    import torch
-
-    def gradient(**changes):
-        def act(trainer):
-            ready(trainer)
-            _, gradients = losses_and_gradients(trainer, step_inputs(trainer), packing=True)
-            return torch.cat([tensor.flatten() for tensor in gradients.values()]), trainer.rollout.metrics[
-                "signal/turn2"
-            ]
-
-        config = change(settings, **{"train.loss_type": loss_type}, **changes)
-        return with_trainer(change(config, name="-".join(changes) or "plain"), monkeypatch, act)
-
-    plain, signal = gradient()
-    assert 0 < signal < 1, "some turns have no signal"
-    with_terms, _ = gradient(**{"train.beta": 1e-12, "train.entropy_coef": 1e-12})
-    assert (with_terms - plain).norm() < 1e-5 * plain.norm()
 
 
 def test_retrieved_text_is_attended_and_never_trained_on(settings, monkeypatch):

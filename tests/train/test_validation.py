@@ -8,7 +8,7 @@ import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.types import Question, Split
-from querylect.errors import CheckpointError, ConfigError, DataError, StoppedError
+from querylect.errors import CheckpointError, DataError, StoppedError
 from querylect.rollouts.checkpoints import UsedTurn, find_checkpoint, used_turn, winning_turn
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
@@ -177,11 +177,6 @@ def test_validation_questions_are_a_sample_of_the_split(settings, served):
                 draw_validation(config.train.validation_questions, client, [Question("other", "A sore head?")])
 
 
-def test_validation_without_its_split_is_refused(settings):
-    with refused(ConfigError, "train.validate_steps=0"):
-        train(change(settings, **{"train.validate_steps": 3}))
-
-
 def validator(tmp_path, report, **values):
     """A validator with the same metric at every step, which measures nothing."""
     from types import SimpleNamespace
@@ -194,22 +189,6 @@ def validator(tmp_path, report, **values):
     callback = Validator(config.train, RunFolder(tmp_path), [], tree_sampler, None, lambda _: None, report)
     callback._measure = lambda step: {"step": step, "ndcg/turn2": 0.5, "failed_searches": 0}
     return callback
-
-
-def test_steps_are_validated_where_they_are_due_and_once(tmp_path):
-    """Seven steps, stopped after the fourth: 0, every third, and the last; not the one at which it was stopped."""
-    from types import SimpleNamespace
-
-    reported = []
-    for steps in (range(4), range(4, 7)):
-        callback = validator(tmp_path, reported.append)
-        for step in steps:
-            callback.on_step_begin(None, SimpleNamespace(global_step=step, max_steps=7), None)
-        callback.on_train_end(None, SimpleNamespace(global_step=steps[-1] + 1, max_steps=7), None)
-    callback.on_step_begin(None, SimpleNamespace(global_step=6, max_steps=7), None)
-    assert [row["step"] for row in reported] == [0, 3, 6, 7]
-    assert records(RunFolder(tmp_path).validation) == reported
-    assert json.loads((tmp_path / "best" / "best.json").read_text())["step"] == 0
 
 
 def test_figures_are_means_over_the_answers_that_were_scored():

@@ -2,17 +2,14 @@
 
 import pytest
 import torch
-from querylect.configs.schema import ClientConfig, RewriterConfig, TrainConfig
+from querylect.configs.schema import ClientConfig, TrainConfig
 from querylect.data.types import Question
 from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import Step, StepResult
 from querylect.errors import ConfigError
 from querylect.rewriters.base import Rewrite
-from querylect.rewriters.registry import make_rewriter
-from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rewriters.stop import FIRST_UNSEARCHED
-from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.policy import add_lora, load_policy
 from querylect.rollouts.tree import Node, Tree
 from querylect.train import warm_start as warm_starts
@@ -150,14 +147,6 @@ def test_a_warm_start_without_anything_to_imitate_is_refused(warm, tree_sampler,
     assert not (tmp_path / "run").exists()
 
 
-def test_a_rewriter_that_reads_no_tags_is_refused(warm, tree_sampler, client, tmp_path):
-    tree_sampler.policy.rewriter = make_rewriter(RewriterConfig(name="hyde"), RetrieverInfo("bm25", "bm25"))
-    questions = client.questions("train")
-    with refused(ConfigError, "'hyde'", "train.warm_start.questions"):
-        warm_start(warm, tree_sampler.policy.engine.model, tree_sampler, None, questions, RunFolder(tmp_path / "run"))
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_warm_start_that_was_stopped_is_begun_again(warm, monkeypatch):
     config = change(warm, **{"train.steps": 1, "name": "stopped"})
     uninterrupted = train(change(config, **{"name": "whole"}))
@@ -187,16 +176,6 @@ def test_the_loss_is_that_of_the_answers_alone(tree_sampler, packing):
     answers = [index - 1 for begin, end in taught.spans for index in range(begin, end)]
     loss = imitation_loss(tree_sampler.policy.engine.model, [taught], TrainConfig(packing=packing))
     torch.testing.assert_close(loss, -logps[answers].mean())
-
-
-def test_a_run_may_begin_warm(warm):
-    folder = train(change(warm, **{"train.steps": 1}))
-    assert len(records(folder / "warm_start.jsonl")) == 1
-    warmed, trained = (load_file(folder / name / "adapter_model.safetensors") for name in ("warm_start", "final"))
-    assert warmed.keys() == trained.keys()
-    assert any((warmed[name] != trained[name]).any() for name in warmed), "GRPO went on from it"
-    assert find_checkpoint(folder) == folder / "final"
-    assert len(records(folder / "metrics.jsonl")) == 1
 
 
 def test_training_questions_are_chosen_by_what_they_are_worth_raw(warm, client):
