@@ -9,7 +9,6 @@ from querylect.envs.plan import Probe, Term
 from querylect.envs.presets import PRESETS
 from querylect.envs.retrievers import bm25
 from querylect.envs.retrievers.encoder import token_batches
-from querylect.envs.retrievers.tokenizer import WordTokenizer
 
 pytestmark = pytest.mark.server
 
@@ -45,14 +44,6 @@ def test_a_limited_ranking_is_the_head_of_the_whole_one_to_the_last_bit(retrieve
         assert pairs == sorted(pairs), "best first, equal scores in corpus order"
         assert ranking.documents.tolist() == whole.documents[:limit].tolist()
         assert ranking.scores.tolist() == whole.scores[:limit].tolist()
-
-
-@settings(max_examples=100, deadline=None)
-@given(texts=st.lists(TEXTS | st.text(max_size=30), max_size=5))
-def test_words_known_from_earlier_texts_are_stemmed_as_new_ones(texts):
-    tokenizer = WordTokenizer("english")
-    expected = [WordTokenizer("english")([text])[0] for text in texts]
-    assert [tokenizer(texts), tokenizer(texts)] == [expected, expected]
 
 
 @given(lengths=st.lists(st.integers(1, 600), max_size=60), budget=st.integers(1, 2000))

@@ -105,22 +105,6 @@ def test_many_steps_go_in_parts_and_come_back_in_order(scripted, connect, monkey
     assert [result.reward for result in results[1::2]] == [1.0] * 10
 
 
-def test_many_texts_are_asked_for_in_more_parts(scripted, connect):
-    flapping, url = scripted
-    flapping.play("pass")
-    plans = [SearchPlan.of(f"headache {n}", k=1000) for n in range(40)]
-    with connect(url) as client:
-        assert len(client.search(plans, with_text=False)) == 40
-        assert flapping.posts == 1
-        assert len(client.search(plans)) == 40
-    assert flapping.posts == 3
-
-
-def test_questions_are_read_page_by_page(client, monkeypatch):
-    monkeypatch.setattr(client_module, "MAX_PAGE", 2)
-    assert [question.id for question in client.questions("test")] == ["q-head", "q-sugar", "q-hidden"]
-
-
 def test_a_dead_service_makes_searches_fail_after_growing_pauses(dead, connect, pauses):
     with connect(dead, config=PATIENT.model_copy(update={"deadline": 35.0})) as client:  # own clock
         assert client.step([]) == []
@@ -129,13 +113,6 @@ def test_a_dead_service_makes_searches_fail_after_growing_pauses(dead, connect, 
         assert dead in client.last_failure
         assert "ConnectError" in client.last_failure
     assert pauses.pauses == [0.25, 0.5, 1, 2, 4, 8, 10], "another 10 seconds would be beyond the deadline"
-
-
-def test_a_password_in_a_url_is_in_no_message(dead, connect, caplog):
-    with connect(dead.replace("//", "//user:s3cret@")) as client:
-        with refused(EnvironmentUnavailableError, dead) as error:
-            client.search([SearchPlan.of("a")])
-        assert "s3cret" not in f"{error.value} {client!r} {client.last_failure} {caplog.text}"
 
 
 def test_a_dead_service_ends_a_start_with_its_url_and_the_remedy(dead, connect):
@@ -185,13 +162,6 @@ def test_an_answer_that_is_no_reward_is_a_failure(scripted, connect, fields):
     with connect(url) as client:
         assert client.step(steps("headache", "migraine")) == [None, None]
         assert f"results.0.{next(iter(fields))}" in client.last_failure
-
-
-def test_fewer_results_than_steps_are_no_rewards(scripted, connect):
-    flapping, url = scripted
-    flapping.play(lambda answer: {**answer, "results": answer["results"][:1]})
-    with connect(url) as client, refused(EnvironmentUnavailableError, url, 1, 2):
-        client.step(steps("headache", "migraine"))
 
 
 def test_a_flapping_service_is_asked_until_it_answers(scripted, connect, pauses):

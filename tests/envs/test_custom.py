@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from querylect.configs.load import load_config
-from querylect.configs.schema import EnvironmentConfig
 from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
@@ -99,15 +97,6 @@ def test_a_file_that_is_no_retriever_is_refused(config, tmp_path):
     (tmp_path / "words.txt").write_text("")
     with refused(ConfigError, tmp_path / "words.txt", ".py"):
         build_index(config.model_copy(update={"retriever": f"python:{tmp_path / 'words.txt'}"}))
-
-
-def test_every_block_of_settings_in_the_guide_is_valid(tmp_path):
-    settings = [block.text for block in GUIDE if block.language == "yaml"]
-    assert len(settings) >= 4
-    for number, text in enumerate(settings):
-        file = tmp_path / f"{number}.yaml"
-        file.write_text(text, encoding="utf-8")
-        assert load_config(str(file)).env != EnvironmentConfig()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from querylect.envs.presets import RetrieverPreset, find_preset
 from querylect.envs.retrievers import dense
 from querylect.envs.retrievers.encoder import Encoder
 from querylect.errors import ModelError
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoTokenizer
 
 from ..encoders import DOCUMENTS, QUERIES, hidden_states, probe, save_bert, save_qwen
 from ..raising import refused
@@ -93,12 +93,6 @@ class Axes:
         return np.array([[float(value) for value in text.split()] for text in texts], dtype=np.float32)
 
 
-def test_a_probe_that_says_nothing_has_an_empty_ranking():
-    retriever = dense.Dense(Axes(), np.eye(2, dtype=np.float32))
-    probes = [probe((" ", 1.0)), probe(("1 0", 0.0)), probe(("1 0", 1.0), ("1 0", -1.0)), probe(("1 0", 1.0))]
-    assert [len(ranking.documents) for ranking in retriever.rank(probes, [2] * 4)] == [0, 0, 0, 2]
-
-
 def test_equal_documents_stand_in_corpus_order_for_any_limit_and_batch():
     vectors = np.tile(np.array([[0.6, 0.8]], dtype=np.float32), (12, 1))
     vectors[7] = [1.0, 0.0]
@@ -120,33 +114,6 @@ def test_search_equals_an_exact_flat_index_for_every_limit_of_a_batch():
     for ranking, limit, exact, values in zip(rankings, limits, documents, scores, strict=True):
         assert ranking.documents.tolist() == exact[:limit].tolist()
         np.testing.assert_allclose(ranking.scores, values[:limit], rtol=1e-4, atol=1e-6)
-
-
-def test_a_sentence_transformers_folder_is_used_as_it_is():
-    encoder = Encoder(find_preset(MINILM))
-    filled = (encoder.preset.similarity, encoder.preset.query_prompt, encoder.preset.max_length, encoder.dimension)
-    assert filled == ("cos", "", 256, 384)
-    by_name = Encoder(find_preset("all-minilm-l6-v2", MINILM))
-    np.testing.assert_allclose(encoder.queries(QUERIES), by_name.queries(QUERIES), atol=1e-6)
-    assert encoder.fingerprint == by_name.fingerprint
-
-
-def test_a_generic_model_brings_its_own_prompts_and_similarity(bert, tmp_path):
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-
-    SentenceTransformer(
-        modules=[Transformer(bert), Pooling(32, "mean")],
-        prompts={"query": "heat: ", "document": "wing: "},
-        default_prompt_name="document",
-        similarity_fn_name="dot",
-    ).save(str(tmp_path))
-    encoder = Encoder(find_preset(str(tmp_path)))
-    assert encoder.preset.similarity == "dot"
-    np.testing.assert_allclose(encoder.queries(["slab"])[0], contriever_by_hand(bert, "heat: slab"), atol=1e-5)
-    np.testing.assert_allclose(
-        encoder.documents([Document("", "", "slab")])[0], contriever_by_hand(bert, "wing: slab"), atol=1e-5
-    )
 
 
 def test_a_model_that_compares_by_distance_is_refused(bert, tmp_path):
@@ -212,12 +179,3 @@ def test_code_that_a_model_brings_is_not_run(bert, tmp_path):
     with pytest.raises(ModelError):
         Encoder(find_preset("contriever", str(tmp_path)))
     assert not (tmp_path / "ran").exists()
-
-
-def test_weights_that_are_not_numbers_are_refused(bert, tmp_path):
-    model = AutoModel.from_pretrained(bert)
-    torch.nn.init.constant_(model.embeddings.word_embeddings.weight, float("nan"))
-    model.save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(bert).save_pretrained(tmp_path)
-    with refused(ModelError, tmp_path):
-        Encoder(find_preset("contriever", str(tmp_path))).documents(CORPUS)

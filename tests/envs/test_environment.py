@@ -9,7 +9,7 @@ from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.build import build_index
 from querylect.envs.environment import Environment, RankedHit
 from querylect.envs.plan import Probe, SearchPlan, Term
-from querylect.errors import ConfigError, RequestError
+from querylect.errors import ConfigError
 
 from ..raising import refused
 
@@ -67,12 +67,6 @@ def test_it_says_what_it_is_and_shows_no_judgement(environment):
     assert "exact word" in retriever["trained"]
 
 
-def test_questions_of_a_split(environment):
-    assert environment.questions("test") == list(TEST.questions)
-    with pytest.raises(RequestError):
-        environment.questions("dev")
-
-
 def test_probes_contribute_their_own_k_before_fusion(environment):
     wing, heat, short = environment.rank(
         [
@@ -91,11 +85,6 @@ def test_the_plan_k_cuts_the_fused_ranking_and_probe_k_may_exceed_it(environment
     assert rrf == [RankedHit("c", pytest.approx(2 / 62))]
     (narrow,) = environment.rank([plan(("wing", None), ("heat", None), fuse="rrf", k=1)])
     assert narrow == [RankedHit("a", pytest.approx(1 / 61))]
-
-
-def test_a_plan_that_matches_nothing_has_an_empty_ranking(environment):
-    assert environment.rank([SearchPlan.of("zebra"), SearchPlan.of("")]) == [[], []]
-    assert environment.rank([]) == []
 
 
 def test_a_batch_equals_one_by_one_and_ranks_equal_probes_once(environment, monkeypatch):

@@ -72,17 +72,3 @@ def test_max_and_sum_equal_their_definition(rankings):
     for how, reduce in (("max", max), ("sum", sum)):
         for document, score in fused(how, *rankings, k=99):
             assert score == reduce([table[document] for table in tables if document in table])
-
-
-@given(RANKINGS)
-def test_one_ranking_alone_keeps_its_order_under_every_fusion(rankings):
-    order = [document for document, _ in rankings[0]]
-    for how in ("max", "sum", "rrf", "interleave"):
-        assert [document for document, _ in fused(how, rankings[0], k=99)] == order
-
-
-@given(st.lists(SCORES, max_size=20), st.integers(1, 8))
-def test_best_is_the_head_of_a_full_sort(scores, k):
-    documents = np.arange(len(scores), dtype=np.int64)
-    expected = sorted(enumerate(scores), key=lambda pair: (-pair[1], pair[0]))[:k]
-    assert pairs(best(documents, np.array(scores, dtype=np.float64), k)) == expected

@@ -63,13 +63,6 @@ def test_a_ranking_is_that_of_a_corpus_without_the_document(tmp_path, ignoring, 
         assert ranking == list(dict.fromkeys(["b", singly[1][0], *singly[1]]))[:3]
 
 
-def test_a_ranking_that_holds_it_is_scored_without_it(ignoring):
-    (ranking,) = ignoring.rank([SearchPlan.of(TEXTS["a"], k=2)])
-    assert [hit.id for hit in ranking] == ["a", "b"]
-    assert ignoring.score("a", ranking, ["ndcg@10"])["ndcg@10"] == 1.0
-    assert ignoring.score("x", ranking, ["ndcg@10"])["ndcg@10"] == 0.0
-
-
 def test_a_step_of_the_service_leaves_it_out_and_a_search_does_not(ignoring, tmp_path):
     from fastapi.testclient import TestClient
     from querylect.envs.server.app import create_app

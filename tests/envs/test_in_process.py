@@ -4,7 +4,7 @@ import pytest
 from querylect.configs.environment import HybridConfig, MemberConfig, RemoteConfig
 from querylect.configs.schema import ClientConfig
 from querylect.envs.client.client import EnvironmentClient
-from querylect.envs.client.connect import only_reads_index, open_unserved
+from querylect.envs.client.connect import only_reads_index
 from querylect.envs.environment import PLANS_AT_ONCE, Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.schemas import Step
@@ -59,9 +59,3 @@ def test_what_cannot_be_answered_is_refused(environment):
 )
 def test_only_what_searches_files_of_this_machine_is_opened_in_this_process(small_environment, change, alone):
     assert only_reads_index(small_environment.model_copy(update=change)) is alone
-
-
-def test_no_service_is_started_for_an_index_of_this_machine(small_environment, monkeypatch):
-    monkeypatch.setattr("querylect.envs.client.connect.local_service", None)
-    with open_unserved(small_environment, ClientConfig()) as client:
-        assert isinstance(client, Environment)

@@ -1,10 +1,7 @@
 """Index folders: what is refused, what is replaced, and what a failed build leaves behind (finished parts at most)."""
 
-import json
 import os
 import pickle
-import resource
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +10,10 @@ from querylect.data.beir import save_beir
 from querylect.data.load import load_dataset
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.build import build_index
-from querylect.envs.environment import Environment
 from querylect.envs.index.meta import open_index, verify_index
 from querylect.envs.plan import Probe, Term
 from querylect.envs.retrievers.open import open_retriever
-from querylect.errors import IndexFolderError, StorageError
+from querylect.errors import IndexFolderError
 
 from ..raising import refused
 
@@ -115,33 +111,3 @@ def test_a_folder_that_is_no_index_is_never_overwritten(config):
     with refused(IndexFolderError, config.index):
         build_index(config, overwrite=True)
     assert os.path.exists(user_file)
-
-
-def test_a_disk_that_takes_no_more_leaves_nothing_new_and_the_old_index_whole(config):
-    original = build_index(config)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))
-    try:
-        with refused(StorageError, Path(config.index).parent):
-            build_index(config, overwrite=True)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert left_in(config) == ["it"]
-    assert verify_index(config.index) == original
-
-
-def test_an_index_of_another_language_is_refused(config):
-    german = config.model_copy(update={"language": "german"})
-    meta = build_index(german)
-    assert meta.settings["language"] == json.loads(Path(config.index, "meta.json").read_text())["settings"]["language"]
-    assert Environment.open(german).info().retriever["language"] == "german"
-    with refused(IndexFolderError, "language 'german'", "language 'english'"):
-        reopened(config)
-    assert build_index(config, overwrite=True).index_hash != meta.index_hash
-
-
-def test_the_index_hash_tells_content_apart(config, tmp_path):
-    larger = config.model_copy(update={"dataset": save_dataset(tmp_path / "other", documents=41)})
-    reference = config.model_copy(update={"engine": "rank_bm25"})
-    different = {build_index(variant, overwrite=True).index_hash for variant in (config, larger, reference)}
-    assert len(different) == 3

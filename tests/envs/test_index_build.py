@@ -1,6 +1,5 @@
 """Builds in parts: every number of shards, and a kill -9 at any time, give the same bytes."""
 
-import fcntl
 import json
 import os
 import resource
@@ -162,15 +161,6 @@ def test_a_merge_without_all_parts_says_which_is_missing(config):
             build_shard(config, shard, 3)
 
 
-def test_two_merges_at_once_do_not_meet(config, tmp_path):
-    build_shard(config, 1, 1)
-    with (tmp_path / "in" / ".it.parts" / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with refused(StorageError, tmp_path / "in" / ".it.parts"):
-            merge_index(config)
-    assert merge_index(config).documents == DOCUMENTS
-
-
 def test_a_corpus_that_changes_while_it_is_indexed_is_noticed(config, tmp_path):
     build_shard(config, 1, 1)
     with (tmp_path / "data" / "corpus.jsonl").open("a") as file:
@@ -204,17 +194,6 @@ def test_the_corpus_is_read_in_blocks_and_never_held(config, tmp_path, monkeypat
         loaded = [document for block in corpus.blocks(size)[0] for document in corpus.read(block)]
         assert loaded == list(load_beir(tmp_path / "data").corpus)
     assert open_index(config.index).meta.corpus_hash == corpus_hash(loaded)
-
-
-def test_a_judged_document_that_the_index_does_not_hold_is_named(config, tmp_path):
-    build_index(config)
-    with (tmp_path / "data" / "qrels" / "test.tsv").open("a") as file:
-        file.write("q\td900\t1\n")
-    assert Environment.open(config).info().corpus_size == DOCUMENTS
-    with (tmp_path / "data" / "qrels" / "test.tsv").open("a") as file:
-        file.write("".join(f"q\td{number}\t1\n" for number in range(901, 1200)))
-    with refused(DataError, "'d1000'"):
-        Environment.open(config)
 
 
 def test_a_corpus_file_with_other_content_is_refused_and_a_copy_is_not(config, tmp_path):

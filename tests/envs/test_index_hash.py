@@ -14,9 +14,6 @@ OTHER_PRESET = {
     "document_prompt": "passage: ", "pair": True, "max_length": 128, "query_max_length": 32, "dtype": "bfloat16",
 }  # fmt: skip
 SAME_PRESET = {"trained", "model", "query_model", "kind"}
-OTHER_CONFIG = {
-    "engine": "milvus", "vectors.dtype": "float16", "vectors.search": "hnsw",
-}  # fmt: skip
 
 
 def meta(settings, **changes):
@@ -41,12 +38,6 @@ def test_every_field_of_a_preset_is_hashed_but_model_paths_and_descriptions():
 @pytest.mark.parametrize(("field", "value"), OTHER_PRESET.items(), ids=[*OTHER_PRESET])
 def test_another_preset_is_another_index(field, value):
     other = index_settings(CONFIG, PRESET.model_copy(update={field: value}))
-    assert meta(other).index_hash != meta(index_settings(CONFIG, PRESET)).index_hash
-
-
-@pytest.mark.parametrize(("name", "value"), OTHER_CONFIG.items(), ids=[*OTHER_CONFIG])
-def test_other_settings_of_vectors_are_another_index(name, value):
-    other = index_settings(changed(name, value), PRESET)
     assert meta(other).index_hash != meta(index_settings(CONFIG, PRESET)).index_hash
 
 

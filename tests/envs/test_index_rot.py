@@ -12,9 +12,7 @@ from querylect.envs.retrievers.open import verify_indexes
 from querylect.errors import IndexFolderError
 
 from ..encoders import save_bert
-from ..question_models import save_corpus
 from ..raising import refused
-from .test_qb_rag import add_questions
 
 pytestmark = pytest.mark.server
 
@@ -71,21 +69,6 @@ def test_a_flipped_byte_of_any_file_is_found_by_verifying(kind, dataset, tmp_pat
     config = EnvironmentConfig.model_validate(plain)
     build_index(config)
     assert flipped_one_by_one(config, [config.index]) > KINDS[kind] | {"documents.bin"}
-
-
-def test_a_flipped_byte_of_any_file_of_qb_rag_is_found_by_verifying(tmp_path):
-    config = EnvironmentConfig.model_validate(
-        {
-            "dataset": save_corpus(tmp_path / "data").model_dump(),
-            "retriever": "qb-rag",
-            "index": str(tmp_path / "index"),
-            "question_index": {"folder": str(tmp_path / "questions"), "index": str(tmp_path / "of-questions")},
-        }
-    )
-    add_questions(config, tmp_path)
-    build_index(config)
-    names = flipped_one_by_one(config, [config.index, *(tmp_path / name for name in ("questions", "of-questions"))])
-    assert names > {"answers.ends.npy", "answers.jsonl", "words.bin"}
 
 
 def test_an_index_that_was_copied_in_part_is_called_damaged_where_it_is_opened(dataset, tmp_path):

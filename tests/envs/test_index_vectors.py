@@ -8,11 +8,10 @@ import pytest
 from querylect.configs.environment import EnvironmentConfig, VectorsConfig
 from querylect.data.types import Document
 from querylect.envs.build import build_index
-from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, Term
 from querylect.envs.presets import PRESETS
-from querylect.envs.retrievers import dense, nearest
-from querylect.errors import ConfigError, IndexFolderError, ModelError
+from querylect.envs.retrievers import dense
+from querylect.errors import ConfigError, ModelError
 
 from ..encoders import save_bert
 from ..raising import refused
@@ -85,15 +84,6 @@ def test_every_kind_finds_what_exact_search_finds_and_scores_it_exactly(tmp_path
     assert retrieved == 400 if "search" not in kind else retrieved > 360
 
 
-def test_float16_is_searched_piece_by_piece_like_one_piece(tmp_path, vectors, monkeypatch):
-    probes = [Probe(terms=(Term(text=vector_text(row)),)) for row in vectors[:20]]
-    at_once = opened(tmp_path / "a", vectors, dtype="float16").rank(probes, [30] * 20)
-    monkeypatch.setattr(nearest, "_ROWS", 7)
-    pieces = opened(tmp_path / "b", vectors, dtype="float16").rank(probes, [30] * 20)
-    for expected, actual in zip(at_once, pieces, strict=True):
-        assert expected.documents.tolist() == actual.documents.tolist()
-
-
 @pytest.mark.parametrize("kind", KINDS[:4], ids=NAMES[:4])
 def test_many_copies_of_a_document_hide_no_other_and_come_in_corpus_order(tmp_path, kind):
     """300 equal texts among 325, as a crawl leaves them."""
@@ -128,15 +118,6 @@ def test_vectors_too_large_for_their_type_are_refused(tmp_path):
     assert np.load(tmp_path / dense.VECTORS).dtype == np.float32
 
 
-@pytest.mark.parametrize("kind", [KINDS[2], KINDS[4]], ids=["hnsw", "ivfpq"])
-def test_an_approximate_index_is_the_same_file_every_time(tmp_path, vectors, kind):
-    files = []
-    for name in ("a", "b"):
-        opened(tmp_path / name, vectors, **kind)
-        files.append((tmp_path / name / "index" / nearest.NEAREST).read_bytes())
-    assert files[0] == files[1]
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("vectors")
@@ -160,12 +141,3 @@ def test_too_few_documents_for_ivfpq_are_refused(built, tmp_path):
     config = built.model_copy(update={"index": str(tmp_path / "it")})
     with refused(ConfigError, 256, "'flat'"):
         build_index(changed(config, search="ivfpq"))
-
-
-def test_vectors_unlike_the_index_are_refused(built):
-    for settings, facts in (
-        ({"search": "flat"}, ["vectors.search 'hnsw'", "vectors.search 'flat'"]),
-        ({"search": "hnsw", "dtype": "float16"}, ["vectors.dtype 'float32'", "vectors.dtype 'float16'"]),
-    ):
-        with refused(IndexFolderError, *facts):
-            Environment.open(changed(built, **settings))

@@ -237,17 +237,6 @@ def reranked(configs, models, **changes):
     return configs["bm25"].model_copy(update={"rerank": RerankConfig(**{"model": models["cross"], **changes})})
 
 
-def test_the_hash_tells_every_second_stage_apart(configs, models):
-    stages = {"depth": 4}, {"depth": 5}, {"depth": 4, "max_length": 16}
-    environments = [
-        opened(config) for config in (configs["bm25"], *(reranked(configs, models, **stage) for stage in stages))
-    ]
-    assert len({environment.info().index_hash for environment in environments}) == 1 + len(stages)
-    retriever = environments[1].info().retriever
-    assert (retriever["rerank"]["model"], retriever["rerank"]["depth"]) == (models["cross"], 4)
-    assert "best 4 documents" in retriever["trained"]
-
-
 def test_documents_that_are_left_out_are_no_request_beyond_the_depth(configs, models, folder):
     """A stage of three documents is asked for three of them, of which one is left out."""
     for config in (reranked(configs, models, depth=3), hybrid(configs, folder, depth=3)):
@@ -331,36 +320,3 @@ def test_a_hybrid_adds_the_reciprocal_ranks_of_its_members_to_its_depth(configs,
         environment.rank(plans())
     with refused(IndexFolderError, " 3 "):
         Environment.open(hybrid(configs, folder, depth=4).model_copy(update={"index": str(folder / "hybrid-3")}))
-
-
-def test_a_hybrid_keeps_the_indexes_that_fit_and_notices_those_that_changed(configs, dataset, tmp_path):
-    config = hybrid(configs, tmp_path)
-    environment = opened(config)
-    built = {name: (tmp_path / name / "meta.json").stat().st_ino for name in ("bm25", "medcpt", "bge")}
-    assert build_index(config, overwrite=True).index_hash == environment.info().index_hash
-    assert built == {name: (tmp_path / name / "meta.json").stat().st_ino for name in built}
-    assert "medcpt" not in environment.info().retriever
-    assert "(1) BM25" in environment.info().retriever["trained"]
-    build_index(EnvironmentConfig(dataset=dataset, index=str(tmp_path / "bm25"), engine="rank_bm25"), overwrite=True)
-    with refused(IndexFolderError, config.index):
-        Environment.open(config)
-    with refused(IndexFolderError, "engine 'rank_bm25'"):
-        build_index(config.model_copy(update={"index": str(tmp_path / "other")}))
-    assert build_index(config, overwrite=True).index_hash == environment.info().index_hash
-
-
-def test_what_the_index_was_built_with_must_be_what_the_settings_say(configs, models):
-    config, medcpt = configs["yaml"], configs["medcpt"]
-    for settings in (config, medcpt):
-        opened(settings)
-    for changes, field in (
-        ({"query_prompt": "question: "}, "query_prompt"),
-        ({"query_prompt": None}, "query_prompt"),
-        ({"pooling": "cls"}, "pooling"),
-    ):
-        recipe = config.recipe.model_copy(update=changes)
-        with refused(IndexFolderError, field):
-            Environment.open(config.model_copy(update={"recipe": recipe}))
-    other_recipe = RecipeConfig(query_model=models["one"])
-    with refused(IndexFolderError, medcpt.index):
-        Environment.open(medcpt.model_copy(update={"recipe": other_recipe}))

@@ -97,13 +97,3 @@ def test_the_service_is_gone_after_its_parent_was_ended_by_a_signal(small_enviro
             process.kill()
     assert ended == [child]
     assert parent.returncode == (1 if number == signal.SIGINT else -number)
-
-
-def test_a_service_that_was_killed_is_reported_at_the_end(small_environment, caplog):
-    earlier = children()
-    with local_service(small_environment):
-        (child,) = children() - earlier
-        os.kill(child, signal.SIGKILL)
-        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    assert "exit code -9" in caplog.text
-    assert children() <= earlier

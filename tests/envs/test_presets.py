@@ -44,15 +44,3 @@ def test_any_other_model_is_a_generic_preset_that_asks_the_model(name):
     preset = find_preset(name)
     assert (preset.name, preset.kind, preset.model) == (name, "dense", name)
     assert preset.pooling is preset.similarity is preset.query_prompt is preset.document_prompt is None
-
-
-def test_the_recipe_block_changes_what_it_names_and_nothing_else():
-    preset = configured("bge-small-en-v1.5", query_prompt="", max_length=128)
-    assert preset == PRESETS["bge-small-en-v1.5"].model_copy(update={"query_prompt": "", "max_length": 128})
-    assert preset_of(EnvironmentConfig(retriever="contriever")) == PRESETS["contriever"]
-    assert configured("medcpt", document_prompt="passage: ").pair is False, "a prompt precedes one text"
-
-
-def test_the_language_of_bm25_is_part_of_its_description():
-    assert preset_of(EnvironmentConfig(language="german")).trained.endswith(" german.")
-    assert preset_of(EnvironmentConfig()) == PRESETS["bm25"]

@@ -6,9 +6,6 @@ import pytest
 from querylect.cli import main
 from querylect.configs.environment import (
     ClientConfig,
-    EnvironmentConfig,
-    HybridConfig,
-    MemberConfig,
 )
 from querylect.configs.schema import QuestionsConfig
 from querylect.envs.build import build_index
@@ -150,28 +147,6 @@ def test_questions_that_changed_are_refused_until_the_index_is_built_again(serve
     file.write_bytes(file.read_bytes()[:-1])
     with refused(IndexFolderError, "documents.bin"):
         verify_indexes(served)
-
-
-def test_a_corpus_that_moved_on_is_refused(served, tmp_path):
-    save_corpus(tmp_path / "data", {**TEXTS, "citrus": "lemons are sour"})
-    with refused(IndexFolderError, "'citrus'"):
-        build_index(served, overwrite=True)
-    assert open_index(served.index), "the old one stands"
-
-
-def test_a_hybrid_may_hold_it_and_reach_what_has_no_question(served, tmp_path):
-    members = [
-        MemberConfig(retriever="bm25", index=str(tmp_path / "plain")),
-        MemberConfig(retriever="qb-rag", index=served.index, question_index=served.question_index),
-    ]
-    env = EnvironmentConfig(
-        dataset=served.dataset, retriever="hybrid", hybrid=HybridConfig(members=members), index=str(tmp_path / "both")
-    )
-    build_index(env)
-    environment = Environment.open(env)
-    assert [hit.id for hit in environment.rank([SearchPlan.of("statin")])[0]] == ["word"]
-    assert environment.rank([SearchPlan.of("gums")])[0][0].id == "citrus"
-    assert set(verify_indexes(env)) == {served.index, served.question_index.index, env.index, str(tmp_path / "plain")}
 
 
 def test_the_command_line_goes_from_questions_to_a_verified_index(tmp_path, corpus, capsys):  # noqa: F811

@@ -45,22 +45,6 @@ def test_contents_come_in_the_order_of_their_most_similar_question(k):
     assert ranked_contents(ONE_EACH, ranked(2, 0, 1, 3), k) == ("bac"[:k], [1.0, 1 / 2, 1 / 4][:k])
 
 
-def test_fewer_questions_than_k_and_none_at_all():
-    assert ranked_contents(ONE_EACH, ranked(0, 1), 3) == ("a", [1.0])
-    assert ranked_contents(ONE_EACH, ranked(), 3) == ("", [])
-
-
-def test_a_question_of_several_contents_brings_all_in_tie_order():
-    order = {"q1": ["c", "a"], "q2": ["c"], "q3": ["b"], "q4": ["c", "d"]}
-    assert ranked_contents(order, ranked(0, 3, 2, 1), 3) == ("cad", [1.0, 1.0, 1 / 2])
-    assert ranked_contents(order, ranked(0, 3, 2, 1), 1) == ("c", [1.0]), "the break comes in the middle of a question"
-    assert ranked_contents(order, ranked(0, 3, 2, 1), 4) == ("cadb", [1.0, 1.0, 1 / 2, 1 / 3])
-
-
-def test_a_question_without_an_answer_brings_nothing():
-    assert ranked_contents({"q1": ["a"], "q3": ["b"]}, ranked(1, 2, 3, 0), 2) == ("ba", [1 / 2, 1 / 4])
-
-
 def test_newer_content_comes_first_then_more_questions():
     pairs = answers(q1="a b c d", q2="d", q3="d b", q4="b d")
     order = in_tie_order(pairs, contents("a b c d", {"a": 1, "c": 2}))

@@ -12,12 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from querylect.configs.environment import EnvironmentConfig, HybridConfig, MemberConfig, RecipeConfig, RemoteConfig
+from querylect.configs.environment import EnvironmentConfig, RecipeConfig, RemoteConfig
 from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 from querylect.errors import (
-    ConfigError,
     EnvironmentUnavailableError,
     IndexFolderError,
     RequestError,
@@ -251,13 +250,6 @@ def garbled(responses):
     return PlainTextResponse("<html>", 200)
 
 
-def test_a_busy_service_is_asked_again(config, stand_in):
-    environment = opened(config)
-    (expected,) = environment.rank([plan(POSITIVE[0])])
-    stand_in.trouble = [busy, busy]
-    assert environment.rank([plan(POSITIVE[0])]) == [expected]
-
-
 @pytest.mark.parametrize("trouble", [busy, half, rejected, garbled])
 def test_an_incomplete_answer_is_an_outage_and_never_a_ranking(trouble, config, stand_in):
     environment = opened(config)
@@ -304,28 +296,3 @@ def test_an_index_that_is_missing_or_of_another_corpus_or_changed_is_refused(con
     build_index(config, overwrite=True)
     with refused(IndexFolderError, 79, 80):
         Environment.open(config)
-
-
-def test_the_authorization_header_comes_from_the_environment_and_not_from_the_url(config, stand_in, monkeypatch):
-    opened(config)
-    assert not any("authorization" in headers for headers in stand_in.headers)
-    stand_in.headers.clear()
-    monkeypatch.setenv("QUERYLECT_REMOTE_AUTH", "Basic c2VjcmV0")
-    environment = opened(config)
-    assert {headers.get("authorization") for headers in stand_in.headers} == {"Basic c2VjcmV0"}
-    assert environment.info().retriever["remote"] == "mine"
-    assert "c2VjcmV0" not in json.dumps(environment.info().retriever)
-    with refused(ConfigError, "env.remote.url", "'localhost:9200'"):
-        opened(config.model_copy(update={"remote": config.remote.model_copy(update={"url": "localhost:9200"})}))
-
-
-def test_a_remote_member_of_a_hybrid_and_no_remote_for_others(config, stand_in, tmp_path):
-    members = [
-        MemberConfig(retriever="bm25", index=str(tmp_path / "here")),
-        MemberConfig(retriever="bm25", index=str(tmp_path / "there"), remote=config.remote),
-    ]
-    plain = {"remote": None, "retriever": "hybrid", "hybrid": HybridConfig(members=members)}
-    (ranking,) = opened(config.model_copy(update=plain)).rank([plan(POSITIVE[0])])
-    assert len(ranking) == 5
-    with refused(ConfigError, "env.remote", "custom"):
-        build_index(config.model_copy(update={"retriever": f"python:{__file__}", "index": str(tmp_path / "custom")}))

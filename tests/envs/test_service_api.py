@@ -10,7 +10,6 @@ import pytest
 from querylect.envs.plan import SearchPlan
 from querylect.envs.server import limits
 from querylect.envs.server.app import create_app
-from querylect.envs.server.limits import is_loopback
 from querylect.envs.server.serve import serve
 from querylect.errors import UserError
 
@@ -190,13 +189,6 @@ def test_a_failure_inside_is_a_500_without_its_trace(blocking, small_environment
     assert "secret inside" in caplog.text
 
 
-def test_an_error_that_no_future_can_carry_is_a_500_as_well(blocking, run_app):
-    blocking.error = StopIteration()
-    blocking.free.set()
-    with run_app(create_app(blocking)) as url:
-        problem(httpx.post(f"{url}/v1/search", json={"plans": [plan("a")]}, timeout=60), 500)
-
-
 def test_an_address_that_cannot_be_served_is_refused(small_environment, caplog):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -205,8 +197,3 @@ def test_an_address_that_cannot_be_served_is_refused(small_environment, caplog):
     assert "already in use" in caplog.text
     with refused(UserError, "'0.0.0.0'", "QUERYLECT_TOKEN"):
         serve(small_environment.model_copy(update={"host": "0.0.0.0"}))
-
-
-def test_which_hosts_are_loopback():
-    assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost")] == [True] * 4
-    assert [is_loopback(host) for host in ("0.0.0.0", "::", "10.0.0.1", "localhost.example.org")] == [False] * 4

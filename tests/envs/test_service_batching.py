@@ -7,7 +7,7 @@ from inspect import Signature, signature
 
 import pytest
 from querylect.envs.environment import RankedHit, Ranking
-from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.plan import SearchPlan
 from querylect.envs.server import batching
 from querylect.envs.server.batching import Batcher, OverloadedError
 from querylect.envs.server.metrics import Metrics
@@ -80,27 +80,6 @@ def ids(rankings):
     return [[hit.id for hit in ranking] for ranking in rankings]
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        SearchPlan.of("b"),
-        SearchPlan.of("a", k=9),
-        SearchPlan.of("a").model_copy(update={"fuse": "rrf"}),
-        SearchPlan(probes=(Probe(terms=(Term(text="a", weight=0.5),)),)),
-        SearchPlan(probes=(Probe(terms=(Term(text="a"),), k=5),)),
-        SearchPlan(probes=(Probe(terms=(Term(text="a"),), source="x"),)),
-        SearchPlan(probes=(Probe(terms=(Term(text="a"), Term(text="a"))),)),
-        SearchPlan.of("a").model_copy(update={"mode": "native"}),
-        SearchPlan.of("a").model_copy(update={"without": ("x",)}),
-    ],
-)
-@batched()
-async def test_every_part_of_a_plan_is_part_of_its_cache_key(batcher, search, changed):
-    for plans in ([SearchPlan.of("a")], [changed], [SearchPlan.of("a"), changed]):
-        await batcher.rank(plans)
-    assert len(search.batches) == 2
-
-
 @batched(paused=True)
 async def test_requests_that_wait_together_are_searched_together_and_equal_plans_once(batcher, search):
     first = await start_paused(batcher, search)
@@ -136,13 +115,6 @@ async def test_a_request_that_was_cancelled_leaves_the_plans_to_others(batcher, 
     await release(search)
     await first
     assert ids(await staying) == [["a-0"], ["b-0"]]
-
-
-@batched()
-async def test_too_few_rankings_are_an_error_not_a_shifted_answer(batcher, search, monkeypatch):
-    monkeypatch.setattr(Recorder, "rank", lambda self, plans: [])
-    with pytest.raises(ValueError, match="shorter"):
-        await ask(batcher, "a")
 
 
 @batched(paused=True)

@@ -6,7 +6,7 @@ import pytest
 from querylect.configs.load import load_config
 from querylect.configs.schema import ClientConfig
 from querylect.envs.client.connect import open_environment
-from querylect.envs.client.services import source_address_for, write_url
+from querylect.envs.client.services import source_address_for
 from querylect.errors import ConfigError
 
 from ..forked import Piped
@@ -38,14 +38,6 @@ def test_a_served_environment_is_found_by_a_run_that_starts_none(small_environme
         other = config.model_copy(update={"engine": "rank_bm25"})
         with refused(ConfigError, services), open_environment(other, ClientConfig()):
             pass
-
-
-def test_replicas_of_one_environment_are_used_together(small_environment, services):
-    for number in (1, 2):
-        write_url(services / f"{number}.json", f"http://host:{number}", small_environment)
-    elsewhere = small_environment.model_copy(update={"host": "10.0.0.1", "port": 1})
-    with open_environment(elsewhere, ClientConfig()) as client:
-        assert repr(client) == "EnvironmentClient(http://host:1, http://host:2)"
 
 
 def test_the_address_that_another_machine_reaches():
