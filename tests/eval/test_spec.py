@@ -272,7 +272,7 @@ def test_an_index_that_is_missing_is_built_and_parts_are_averaged(values, tmp_pa
 @pytest.mark.parametrize(
     ("trained", "count"),
     [
-        (Question("other", "Please, my HEAD hurts!"), 1),
+        (Question("other", "Please: my HEAD  hurts"), 1),
         (Question("t-head", "what the question of that id is in another collection"), 0),
     ],
 )

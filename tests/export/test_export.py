@@ -195,7 +195,7 @@ def of_other_settings(run):
 
 
 def of_the_first_turn(run):
-    rewrite_results(run, lambda values: values.update(systems=[row for row in values["systems"] if row["turn"] < 2]))
+    rewrite_results(run, lambda values: values.update(scores=[row for row in values["scores"] if row["turn"] < 2]))
 
 
 @pytest.mark.parametrize(
