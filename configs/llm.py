@@ -6,10 +6,6 @@ from pydantic import Field
 
 from .section import Section
 
-AnswerForm = Literal["json", "lines"]
-"""Format of structured answers: one JSON object, or labelled lines, which small models follow more reliably
-(docs/llms.md)."""
-
 
 class LlmConfig(Section):
     """A prompted (frozen) language model (docs/llms.md)."""
@@ -80,8 +76,6 @@ class QuestionsConfig(Section):
     """Words of a content shown to writer and judge, title included."""
     max_tokens: Annotated[int, Field(ge=1)] = 1024
     """Maximum tokens of the writer's answer, which has all questions of a content."""
-    form: AnswerForm = "json"
-    """Answer format of the writer and the judge: JSON, or labelled lines, which small models follow better."""
     judge_tokens: Annotated[int, Field(ge=1)] = 256
     """Maximum tokens of the judge's answer."""
     limit: Annotated[int, Field(ge=1)] | None = None

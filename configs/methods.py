@@ -12,7 +12,14 @@ _ONLY = [""]
 """Sources of a method that searches the only knowledge base."""
 
 
-class AskingConfig(Section):
+class PromptConfig(Section):
+    """A method with prompts of its own."""
+
+    prompt: str | None = None
+    """Template file of the prompts, with the macros of methods/NAME.j2; None: that file."""
+
+
+class AskingConfig(PromptConfig):
     """Sampling settings of methods that rewrite or expand the query."""
 
     max_tokens: Annotated[int, Field(ge=1)] = 512
@@ -73,31 +80,26 @@ class ThinkQeConfig(OneQueryConfig):
     """Sampling temperature of the expansions."""
 
 
-class MethodAnswersConfig(Section):
-    """A method that can write the final answer."""
-
-    answers: bool = True
-    """Write the final answer; false: return only the context, for a shared reader."""
-    max_tokens: Annotated[int, Field(ge=1)] = 256
-    """Maximum tokens of an answer or a draft."""
-
-
-class DirectGenConfig(MethodAnswersConfig):
-    """`direct_gen`: no retrieval."""
-
-
-class CotConfig(Section):
+class CotConfig(PromptConfig):
     """`cot`: no retrieval, step-by-step reasoning."""
 
     max_tokens: Annotated[int, Field(ge=1)] = 512
     """Maximum tokens of an answer, reasoning included."""
 
 
-class ReadingConfig(MethodAnswersConfig):
-    """A method that shows passages to a model."""
+class ReadingConfig(PromptConfig):
+    """A method that can write the final answer, from passages or without."""
 
+    answers: bool = True
+    """Write the final answer; false: return only the context, for a shared reader."""
+    max_tokens: Annotated[int, Field(ge=1)] = 256
+    """Maximum tokens of an answer or a draft."""
     document_words: Annotated[int, Field(ge=1)] = 200
     """Words of each passage shown to the model."""
+
+
+class DirectGenConfig(ReadingConfig):
+    """`direct_gen`: no retrieval."""
 
 
 class SourcesConfig(ReadingConfig):
@@ -145,7 +147,7 @@ class MisknowConfig(ReadingConfig):
         return self
 
 
-class QaRagConfig(Section):
+class QaRagConfig(PromptConfig):
     """`qa_rag`: search with a generated answer."""
 
     k: Annotated[int, Field(ge=1)] = 10
@@ -169,7 +171,7 @@ class RerankMethodConfig(Section):
         return self
 
 
-class MainRagConfig(Section):
+class MainRagConfig(PromptConfig):
     """`main_rag`: answer from each document separately, and judge each."""
 
     k: Annotated[int, Field(ge=1)] = 15

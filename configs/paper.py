@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ..errors import ConfigError
 from .environment import ClientConfig, EnvironmentConfig, RerankConfig
-from .llm import AnswerForm, LlmConfig
+from .llm import LlmConfig
 from .load import config_file, known_configs, read_yaml, validated
 from .section import Name, Section
 from .yaml12 import write_yaml
@@ -146,9 +146,6 @@ class PaperConfig(Section):
     """Maximum tokens of a judge's answer."""
     method_max_tokens: Annotated[int, Field(ge=1)] | None = None
     """Upper bound on the tokens of every answer to a method, whatever its settings; None: no such bound."""
-    form: AnswerForm = "json"
-    """Format of structured answers to methods and judges: JSON, as in the papers, or labelled lines, which small models
-    follow more reliably."""
     reader: LlmConfig = LlmConfig()
     """The model that answers the questions."""
     writer: LlmConfig | None = None

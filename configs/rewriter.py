@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from .llm import AnswerForm, LlmConfig
+from .llm import LlmConfig
 from .section import PositiveWeight, Section, Weight
 
 QueryRole = Literal["support", "distinction", "key_features"]
@@ -60,5 +60,3 @@ class RewriterConfig(Section):
     chr: ChrConfig = ChrConfig()
     llm: LlmConfig | None = None
     """`hcqr` only: the frozen model that writes the hypotheses; None: the policy's base model."""
-    form: AnswerForm = "json"
-    """`hcqr` only: format of the hypotheses: the paper's JSON, or labelled lines, which small models follow better."""

@@ -2,31 +2,21 @@
 
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from typing import Self
 
 from .base import Backend, Costs, LlmResponse, MissingResponse, Prompt, SamplingParams
 from .cache import ReplyCache
 
-log = logging.getLogger(__name__)
-
-_KEY_FORM = 2
-"""Part of every key: raise it when the meaning of a reply changes."""
-
 
 class Llm:
     """One model; close it (`with`)."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        cache: ReplyCache | None = None,
-        schemas: bool = False,
-    ) -> None:
-        """`schemas` says whether the backend takes JSON schemas: an answer that does not fit is asked for again with
-        its schema."""
-        self.backend, self.cache, self.schemas = backend, cache, schemas
+    def __init__(self, backend: Backend, cache: ReplyCache | None = None, json_answers: bool = True) -> None:
+        """`json_answers`: structured answers are JSON, whose schema the backend enforces where it can. Otherwise they
+        are labelled lines (llms/lines.py)."""
+        self.backend, self.cache, self.json_answers = backend, cache, json_answers
         self.costs = Costs()
 
     def __enter__(self) -> Self:
@@ -65,14 +55,16 @@ class Llm:
         self.costs.cached += len(prompts) - len(pending)
 
         def deliver(index: int, outcome: LlmResponse | MissingResponse) -> None:
-            self.costs.count(outcome)
-            if isinstance(outcome, LlmResponse):
-                replies[pending[index]] = outcome
-                if self.cache is not None:
-                    self.cache.put(pending[index], outcome)
-            else:
+            if isinstance(outcome, MissingResponse):
                 reasons[pending[index]] = outcome.reason
-                log.debug("no reply: %s", outcome.reason)
+                self.costs.missing[outcome.reason] += 1
+                return
+            replies[pending[index]] = outcome
+            if self.cache is not None:
+                self.cache.put(pending[index], outcome)
+            self.costs.calls += 1
+            self.costs.prompt_tokens += outcome.prompt_tokens or 0
+            self.costs.tokens += outcome.tokens or 0
 
         if pending:
             self.backend.generate([uncached[key] for key in pending], draw, deliver, self.costs)
@@ -84,14 +76,6 @@ class Llm:
 
     def key(self, prompt: Prompt, draw: SamplingParams) -> str:
         """sha256 over the model and everything in the request: equal keys mean the same call."""
-        payload = {
-            "form": _KEY_FORM,
-            "model": self.identity,
-            "messages": [[message["role"], message["content"]] for message in prompt.messages],
-            "version": prompt.version,
-            "draw": [draw.n, draw.temperature, draw.top_p, draw.max_tokens, draw.seed, draw.first_logprobs],
-        }
-        payload |= {name: value for name, value in (("opening", prompt.opening), ("schema", prompt.schema)) if value}
-        return hashlib.sha256(
-            json.dumps(payload, sort_keys=True, default=str).encode("utf-8", "surrogatepass")
-        ).hexdigest()
+        payload = [self.identity, prompt.messages, prompt.opening, prompt.schema, astuple(draw)]
+        text = json.dumps(payload, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -4,13 +4,15 @@ A reply is complete or it is *missing* (None): a model that refused or could not
 text. An empty text is a real answer.
 """
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from typing import Protocol, TypedDict
+from typing import Protocol, Self, TypedDict, TypeVar
 
-from ..storage import parse_json
+T = TypeVar("T")
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 """Tags around what a thinking model writes before its answer."""
@@ -34,13 +36,16 @@ class Prompt:
     """One request to a model."""
 
     messages: tuple[Message, ...]
-    version: str = ""
-    """The version of the wording, recorded in results; another version is another prompt."""
     opening: str = ""
     """The start of the answer. It is prefilled for a local model, whose texts then include it; an endpoint gets no
     prefill."""
     schema: str = ""
     """The JSON schema of the answer, as JSON, for endpoints with structured outputs; "" for any text."""
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """One user message, for chat templates without a system role."""
+        return cls((Message(role="user", content=text),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +83,12 @@ class LlmResponse:
     """Tokens of all texts together."""
 
     def to_json(self) -> str:
-        """One line that `from_json` reads back."""
         return json.dumps(asdict(self), ensure_ascii=False)
 
     @classmethod
-    def from_json(cls, line: str) -> "LlmResponse":
+    def from_json(cls, line: str) -> Self:
         """Raises ValueError, KeyError or TypeError for what `to_json` did not write."""
-        row = parse_json(line)
+        row = json.loads(line)
         return cls(**{**row, "texts": tuple(Text(**text) for text in row["texts"])})
 
 
@@ -129,15 +133,15 @@ class Costs:
     missing: Counter[str] = field(default_factory=Counter)
     """Prompts without a reply, by reason."""
 
-    def count(self, outcome: LlmResponse | MissingResponse) -> None:
-        """Count the outcome of one call."""
-        if isinstance(outcome, MissingResponse):
-            self.missing[outcome.reason] += 1
-            return
-        self.calls += 1
-        self.prompt_tokens += outcome.prompt_tokens or 0
-        self.tokens += outcome.tokens or 0
-
     def to_dict(self) -> dict[str, object]:
-        """As plain data."""
         return {**asdict(self), "missing": dict(self.missing)}
+
+
+def outside_loop(function: Callable[[], T]) -> T:
+    """Call a function that runs an event loop: in a thread where the caller has one already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return function()
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(function).result()

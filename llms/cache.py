@@ -1,8 +1,8 @@
 """A cache of replies in one SQLite file that any number of processes share.
 
-Each reply is written in a transaction of its own, so a process that is killed loses at most the reply it was writing
-and never damages the file. The first reply to a prompt stays: a second process that asked the same at the same time
-does not change what later runs read. Missing replies are not cached.
+Each reply is written in a transaction of its own, so a process that is killed loses at most the reply it was writing.
+The first reply to a prompt stays: a second process that asked the same at the same time does not change what later runs
+read. Missing replies are not cached.
 """
 
 import logging
@@ -17,17 +17,14 @@ from .base import LlmResponse
 
 log = logging.getLogger(__name__)
 
-_BUSY_SECONDS = 60.0
 _KEYS_PER_QUERY = 500
 
 
 def cache_file(setting: str | None) -> Path | None:
     """The file of the setting `cache`; None for no cache."""
-    if setting is None:
-        return None
     if setting == "auto":
         return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "querylect" / "llm.sqlite"
-    return Path(setting).expanduser()
+    return None if setting is None else Path(setting).expanduser()
 
 
 class ReplyCache:
@@ -38,9 +35,7 @@ class ReplyCache:
         self.path = path
         with self._storage_errors():
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(
-                path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
+            self._connection = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
             self._connection.execute("CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, reply TEXT NOT NULL)")
 
     def get(self, keys: Sequence[str]) -> dict[str, LlmResponse]:
@@ -48,8 +43,7 @@ class ReplyCache:
         replies: dict[str, LlmResponse] = {}
         for start in range(0, len(keys), _KEYS_PER_QUERY):
             chunk = keys[start : start + _KEYS_PER_QUERY]
-            placeholders = ",".join("?" * len(chunk))
-            select = f"SELECT key, reply FROM replies WHERE key IN ({placeholders})"
+            select = f"SELECT key, reply FROM replies WHERE key IN ({','.join('?' * len(chunk))})"
             with self._storage_errors():
                 rows = self._connection.execute(select, chunk).fetchall()
             for key, line in rows:
@@ -65,7 +59,6 @@ class ReplyCache:
             self._connection.execute("INSERT OR IGNORE INTO replies VALUES (?, ?)", (key, reply.to_json()))
 
     def close(self) -> None:
-        """Close the file."""
         self._connection.close()
 
     @contextmanager

@@ -1,34 +1,25 @@
-"""Answers of a fixed form that a pydantic model describes: as one JSON object, or as labelled lines.
+"""Answers of a fixed form that a pydantic model describes.
 
-The object may be anywhere in the reply, with keys in any case; lines (llms/lines.py) are accepted where JSON was asked
-for, and JSON for lines. Ambiguous answers are invalid: several different objects, an object that was cut off, a
-placeholder, a value that does not fit. The model is then asked once more and shown its text and the problems; an
-endpoint gets the JSON schema in that repair. If the second text is invalid too, it is recorded as a failure.
-
-Callers write a prompt once (`FormPrompt`). As lines it becomes a chat: the task, an example and its answer, then the
-case; the answer begins with its first label, which is prefilled for a local model. In a repair, the valid first parts
-are prefilled too.
+An endpoint gets the JSON schema with the request, unless the prompt asks for thinking before the answer; a server that
+ignores it is read by json-repair. A local model writes labelled lines (llms/lines.py). An answer that does not fit, or
+was cut off, is sent back once with what is wrong with it; if the second text does not fit either, it is a failure.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from typing import Any, Generic, Literal, TypeVar
 
+import json_repair
 from pydantic import BaseModel, ValidationError
 
-from ..configs.llm import AnswerForm
 from ..envs.plan import is_unicode
 from . import lines
 from .access import Llm
-from .base import LlmResponse, Message, Prompt, SamplingParams
-from .json_answers import find_values
-from .prose import answer_of, without_fences
+from .base import THINK_OPEN, LlmResponse, Message, Prompt, SamplingParams
+from .prose import answer_of
 
 Form = TypeVar("Form", bound=BaseModel, covariant=True)
-
-_MAX_ERRORS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,42 +38,29 @@ class WorkedExample:
 
 @dataclass(frozen=True, slots=True)
 class FormPrompt:
-    """A prompt for an answer of a fixed form, independent of how the answer is written (JSON or lines)."""
+    """A prompt for an answer of a fixed form."""
 
     task: str
     """The instructions for any case."""
     case: str
-    version: str
-    """The version of the wording."""
     examples: tuple[WorkedExample, ...] = ()
-    """Used if answers are lines; for JSON, `request` contains its own examples."""
+    """For answers in lines: earlier turns of the chat."""
     request: str = ""
-    """The request for JSON; "" is one with the schema."""
-    request_last: bool = True
-    """JSON: whether the request follows the case or precedes it."""
-    field_hints: Mapping[str, str] = field(default_factory=dict)
-    """Lines: a description of each part, by key, if the task does not give it."""
+    """The request for JSON, between task and case; "" is one with the schema."""
+    hints: Mapping[str, str] = field(default_factory=dict)
+    """Lines: a description of fields by key."""
 
-    def worded(self, form: type[BaseModel], way: AnswerForm = "json") -> Prompt:
-        """The prompt for an answer written in that way."""
-        if way == "lines":
-            task = f"{self.task}\n\n{lines.request(form, self.field_hints)}"
-            chat: list[Message] = []
-            for example in self.examples:
-                prefix = f"{task}\n\n" if not chat else ""
-                chat.append(Message(role="user", content=f"{prefix}{example.case}"))
+    def worded(self, form: type[BaseModel], as_json: bool) -> Prompt:
+        """The prompt for an answer as JSON, or in lines after the examples."""
+        if as_json:
+            text = "\n\n".join([self.task, self.request or instructions(form), self.case])
+            return replace(Prompt.of(text), schema="" if THINK_OPEN in text else strict_schema(form))
+        task, chat = f"{self.task}\n\n{lines.request(form, self.hints)}\n\n", list[Message]()
+        for example in (*self.examples, None):
+            chat.append(Message(role="user", content=f"{'' if chat else task}{example.case if example else self.case}"))
+            if example:
                 chat.append(Message(role="assistant", content=lines.render(example.answer)))
-            chat.append(Message(role="user", content=self.case if chat else f"{task}\n\n{self.case}"))
-            return Prompt(tuple(chat), version_in(self.version, way), lines.opening(form, {}))
-        request = self.request or instructions(form)
-        parts = [self.task, self.case, request] if self.request_last else [self.task, request, self.case]
-        content = "\n\n".join(part for part in parts if part)
-        return Prompt((Message(role="user", content=content),), self.version)
-
-
-def version_in(version: str, way: AnswerForm) -> str:
-    """The version of a wording whose answers are written in that way."""
-    return version if way == "json" else f"{version}/{way}"
+        return Prompt(tuple(chat), lines.opening(form))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,65 +82,39 @@ class Structured(Generic[Form]):
 
 
 def ask_structured(
-    llm: Llm, prompts: Sequence[Prompt | FormPrompt], form: type[Form], draw: SamplingParams, way: AnswerForm = "json"
+    llm: Llm, prompts: Sequence[FormPrompt], form: type[Form], draw: SamplingParams
 ) -> list[Structured[Form]]:
-    """One value of `form` for each prompt, in their order, from the first text of each reply. Raises as `Llm.ask`.
-
-    A plain `Prompt` is asked as it is: it must itself ask for an answer written in `way`.
-    """
-    plain_prompts = [prompt if isinstance(prompt, Prompt) else prompt.worded(form, way) for prompt in prompts]
-    outcomes: list[Structured[Form]] = [
-        _read_reply(reply, form, way) if reply is not None else Structured() for reply in llm.ask(plain_prompts, draw)
-    ]
+    """One value of `form` for each prompt, in their order, from the first text of each reply. Raises as `Llm.ask`."""
+    chats = [prompt.worded(form, llm.json_answers) for prompt in prompts]
+    outcomes = [_read_reply(reply, form, llm.json_answers) for reply in llm.ask(chats, draw)]
     failed = [index for index, outcome in enumerate(outcomes) if outcome.failure]
-    repairs = [_repair(plain_prompts[index], outcomes[index], form, way) for index in failed]
-    if llm.schemas and way == "json" and repairs:
-        schema = strict_schema(form)
-        repairs = [replace(prompt, schema=schema) for prompt in repairs]
+    repairs = [_repair(chats[index], outcomes[index], form, llm.json_answers) for index in failed]
     for index, reply in zip(failed, llm.ask(repairs, draw) if repairs else [], strict=True):
         if reply is not None:
-            second = _read_reply(reply, form, way)
+            second = _read_reply(reply, form, llm.json_answers)
             outcomes[index] = replace(second, replies=(*outcomes[index].replies, reply))
     return outcomes
 
 
-def read(text: str, form: type[Form], way: AnswerForm = "json", finished: bool = True) -> Structured[Form]:
-    """Parse one text; `finished` says whether it was completed. `way` is tried first, then the other one."""
+def read(text: str, form: type[Form], as_json: bool = True, finished: bool = True) -> Structured[Form]:
+    """Parse one text; `finished` says whether it was completed."""
     split = answer_of(text)
-    failure = split.failure if is_unicode(text) else "invalid unicode"
-    if failure:
-        return Structured(failure=f"the answer: {failure}", text=text)
-    ways: Sequence[AnswerForm] = ("json", "lines") if way == "json" else ("lines", "json")
-    outcomes = [_read_one(split.answer, form, syntax, finished) for syntax in ways]
-    outcome = next((outcome for outcome in outcomes if outcome.value is not None), outcomes[0])
-    return replace(outcome, text=text)
-
-
-def _read_one(answer: str, form: type[Form], way: AnswerForm, finished: bool) -> Structured[Form]:
-    """One value of the form; two that differ are ambiguous."""
-    candidates: list[object]
-    if way == "lines":
-        candidates = [lines.read_lines(without_fences(answer), form, finished)]
-    else:
-        candidates = [inner for value in find_values(answer, finished) for inner in _objects(value)]
-    values, problem = list[Form](), ""
-    for candidate in candidates:
-        try:
-            values.append(form.model_validate(lines.fitted(candidate, form) if way == "json" else candidate))
-        except ValidationError as error:
-            errors = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_ERRORS]
-            problem = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'the answer'}: {e['msg']}" for e in errors)
-    if values and all(value == values[0] for value in values):
-        return Structured(value=values[0])
-    if values:
-        return Structured(failure="the answer: several objects of the form, which differ; write one")
-    return Structured(failure=problem or "the answer: no complete JSON object")
-
-
-def _objects(value: object) -> list[object]:
-    """A value, and the objects inside it."""
-    members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [value, *(inner for member in members if isinstance(member, dict) for inner in _objects(member))]
+    if split.failure or not finished:
+        return Structured(failure=f"the answer: {split.failure or 'cut off at its token limit'}", text=text)
+    try:
+        values: Any = json_repair.loads(split.answer) if as_json else lines.read(split.answer, form)
+    except (RecursionError, ValueError):
+        return Structured(failure="the answer: nested too deeply", text=text)
+    if isinstance(values, list):  # several values in one text: the last object is the answer
+        values = next((value for value in reversed(values) if isinstance(value, dict)), values)
+    if not is_unicode(text + json.dumps(values, ensure_ascii=False)):
+        return Structured(failure="the answer: half a character", text=text)
+    try:
+        return Structured(value=form.model_validate(values), text=text)
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_context=False, include_input=False)[:5]
+        problems = [f"{'.'.join(map(str, e['loc'])) or 'the answer'}: {e['msg']}" for e in errors]
+        return Structured(failure="; ".join(problems), text=text)
 
 
 def strict_schema(form: type[BaseModel]) -> str:
@@ -174,36 +126,27 @@ def strict_schema(form: type[BaseModel]) -> str:
 
 
 def instructions(form: type[BaseModel]) -> str:
-    """The sentence that asks for `form` as JSON, for the end of a prompt."""
+    """The sentence that asks for `form` as JSON."""
     schema = json.dumps(form.model_json_schema(), ensure_ascii=False)
     return f"Answer with one JSON object and nothing else. It must fit this JSON schema:\n{schema}"
 
 
-def _read_reply(reply: LlmResponse, form: type[Form], way: AnswerForm) -> Structured[Form]:
-    text = reply.texts[0]
-    return replace(read(text.text, form, way, text.finished), replies=(reply,))
+def _read_reply(reply: LlmResponse | None, form: type[Form], as_json: bool) -> Structured[Form]:
+    if reply is None:
+        return Structured()
+    return replace(read(reply.texts[0].text, form, as_json, reply.texts[0].finished), replies=(reply,))
 
 
-def _repair(prompt: Prompt, outcome: Structured[BaseModel], form: type[BaseModel], way: AnswerForm) -> Prompt:
-    # The labels alone: a small model copies whatever follows them in the request.
-    labels = ", ".join(lines.labels_of(form)) if way == "lines" else ""
-    request = f"Write all of it again, each of these labels on a line of its own: {labels}" if labels else ""
-    instruction = f"Your answer does not have the required form: {outcome.failure}.\n{request or instructions(form)}"
+def _repair(prompt: Prompt, outcome: Structured[BaseModel], form: type[BaseModel], as_json: bool) -> Prompt:
+    labels = ", ".join(field.label for field in lines.fields_of(form))
+    # The labels alone: a small model copies whatever follows them in a request.
+    request = (
+        instructions(form) if as_json else f"Write all of it again, each of these labels on its own line: {labels}"
+    )
     answer = Message(role="assistant", content=outcome.text.strip() or "(empty)")
-    opening = lines.opening(form, _valid_prefix(outcome, form)) if way == "lines" else ""
-    return Prompt((*prompt.messages, answer, Message(role="user", content=instruction)), prompt.version, opening)
-
-
-def _valid_prefix(outcome: Structured[BaseModel], form: type[BaseModel]) -> dict[str, object]:
-    """The values of the first fields of an invalid answer in lines, up to the first invalid one."""
-    values = lines.read_lines(answer_of(outcome.text).answer, form, outcome.replies[-1].texts[0].finished)
-    try:
-        form.model_validate(values)
-    except ValidationError as error:
-        invalid = {str(entry["loc"][0]) for entry in error.errors() if entry["loc"]}
-        keys = list(takewhile(lambda key: key not in invalid, (field.key for field in lines.fields_of(form))))
-        return {key: values[key] for key in keys if key in values}
-    return {}
+    message = Message(role="user", content=f"Your answer does not fit: {outcome.failure}.\n{request}")
+    schema = strict_schema(form) if as_json else ""
+    return replace(prompt, messages=(*prompt.messages, answer, message), schema=schema)
 
 
 Role = Literal["writer", "reader"]
@@ -212,12 +155,9 @@ Role = Literal["writer", "reader"]
 
 @dataclass(frozen=True, slots=True)
 class AskForm:
-    """One prompt for an answer of a fixed form; the answer is a `llms.structured.Structured`.
+    """One prompt for an answer of a fixed form; the answer is a `llms.structured.Structured`."""
 
-    Whoever runs the method decides whether it is written as JSON or as lines; a plain `Prompt` asks for JSON.
-    """
-
-    prompt: Prompt | FormPrompt
+    prompt: FormPrompt
     form: type[BaseModel]
     draw: SamplingParams
     role: Role = "writer"

@@ -10,21 +10,16 @@ punctuation: the sentences must tie the query to the corpus. The prompts are wor
 the paper's example comes from MS MARCO.
 """
 
+import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ..configs.methods import CsqeConfig
 from ..data.types import Document, Question
-from ..envs.plan import Probe, SearchPlan, Term, is_unicode
-from ..llms import prose
-from ..llms.base import LlmResponse, Prompt
-from ..rewriters.case import case_text, one_line
-from .method import MISSING, NO_RANKING, Outcome, PromptStep, SearchResults, SearchStep, Steps, draw_of
-from .reading import user_prompt
-from .rewritten import searched
+from ..envs.plan import Probe, SearchPlan, Term
+from ..llms.prose import passage_of, without_thinking
+from .method import Ask, Result, Search, StageError, prompts_of, sampling
 
-PICK, PASSAGE = "csqe-pick-1", "csqe-passage-1"
 DOCUMENTS, PICKS, PASSAGES = 10, 2, 2
 """Documents of the first ranking that are shown, samples that pick sentences, and generated passages."""
 DOCUMENT_WORDS = 128
@@ -37,94 +32,44 @@ _OUTER_QUOTE, _EACH_QUOTE = (re.compile(rf'["“„«](.+{lazy})["”“»]') fo
 """The text between the first and the last quote of a line, and between each pair of quotes."""
 
 
-@dataclass(frozen=True)
-class Csqe:
-    """The method."""
-
-    settings: CsqeConfig
-    name = "csqe"
-    versions = (PICK, PASSAGE)
-
-    def steps(self, question: Question) -> Steps:
-        """Search, pick sentences, write passages, search again."""
-        settings = self.settings
-        first: SearchResults | None = yield SearchStep(SearchPlan.of(question.text, k=DOCUMENTS))
-        if first is None:
-            return Outcome(failure=NO_RANKING)
-        asks = [PromptStep(passage_prompt(question), draw_of(settings, PASSAGES))]
-        if first.documents:
-            prompt = pick_prompt(question, first.documents)
-            asks.insert(0, PromptStep(prompt, draw_of(settings, PICKS)))
-        *pick_replies, passage_reply = yield asks
-        pick_reply: LlmResponse | None = pick_replies[0] if pick_replies else None
-        if passage_reply is None or (pick_reply is None and first.documents):
-            return Outcome(failure=MISSING)
-        passages = list(filter(None, (passage_of(sample.text) for sample in passage_reply.texts)))
-        answers = (
-            [pivotal(sample.text, first.documents) for sample in pick_reply.texts] if pick_reply is not None else []
-        )
-        notes = {
-            "passages": passages,
-            "sentences": [list(sentences) for sentences, _ in answers],
-            "dropped_sentences": sum(dropped for _, dropped in answers),
-            "empty_passages": len(passage_reply.texts) - len(passages),
-        }
-        picks = ["\n".join(sentences) for sentences, _ in answers if sentences]
-        if not passages and not picks:
-            return Outcome(failure=NO_EXPANSION, notes=notes)
-        weight = float(max(1, len(passages)))
-        terms = [Term(text=question.text, weight=weight), *(Term(text=text) for text in (*passages, *picks))]
-        return (yield from searched(SearchPlan(probes=(Probe(terms=tuple(terms)),), k=settings.k), notes))
+async def csqe(question: Question, ask: Ask, search: Search, settings: CsqeConfig) -> Result:
+    """Search, pick sentences, write passages, search again."""
+    prompts = prompts_of("csqe", settings)
+    documents = (await search(SearchPlan.of(question.text, k=DOCUMENTS))).documents
+    requests = [ask(prompts.passage(question), sampling(settings, PASSAGES))]
+    if documents:
+        requests.append(ask(prompts.pick(question, documents, DOCUMENT_WORDS), sampling(settings, PICKS)))
+    passage_reply, *pick_replies = await asyncio.gather(*requests)
+    passages = [passage for text in passage_reply.texts if (passage := passage_of(text.text).answer)]
+    answers = [pivotal(text.text, documents) for reply in pick_replies for text in reply.texts]
+    picks = ["\n".join(sentences) for sentences, _ in answers if sentences]
+    notes = {
+        "passages": passages,
+        "sentences": [sentences for sentences, _ in answers],
+        "dropped_sentences": sum(dropped for _, dropped in answers),
+    }
+    if not passages and not picks:
+        raise StageError(NO_EXPANSION, **notes)
+    weight = float(max(1, len(passages)))
+    terms = (Term(text=question.text, weight=weight), *(Term(text=text) for text in (*passages, *picks)))
+    ranking = await search(SearchPlan(probes=(Probe(terms=terms),), k=settings.k))
+    return Result(ranking.documents, notes)
 
 
 def pivotal(text: str, documents: Sequence[Document]) -> tuple[list[str], int]:
     """The quoted sentences of an answer that occur in a document, each once, and how many occur in none."""
-    answer = prose.answer_of(text).answer
-    if not is_unicode(answer):
-        return [], 0
     corpus = [_words(document.contents) for document in documents]
 
     def is_grounded(sentence: str) -> bool:
         return any(_words(sentence) in words for words in corpus)
 
     quoted: list[str] = []
-    for line in answer.splitlines():
+    for line in without_thinking(text).splitlines():
         outer = _OUTER_QUOTE.findall(line)
         quoted += outer if all(map(is_grounded, outer)) else _EACH_QUOTE.findall(line)
     sentences = list(dict.fromkeys(" ".join(sentence.split()) for sentence in quoted if _words(sentence).strip()))
     grounded = list(filter(is_grounded, sentences))
     return grounded, len(sentences) - len(grounded)
-
-
-def passage_of(text: str) -> str:
-    """The passage of an answer; "" where it holds none."""
-    passage = prose.passage_of(text).answer
-    return passage if is_unicode(passage) else ""
-
-
-def pick_prompt(question: Question, documents: Sequence[Document]) -> Prompt:
-    """The prompt that asks for sentences of the first ranking."""
-    context = numbered(documents)
-    content = (
-        "You are an efficient search assistant. Below stand a question and the documents that a first search found. "
-        "Look through the documents and decide which of them bear on the question, even if only in part. Then copy out "
-        "of each of these, word for word, the key sentences that make it bear on the question. Name each document and "
-        'write every sentence on a line of its own, in double quotes:\nDocument 1:\n"a key sentence"\n\n'
-        f"{case_text(question, options=False)}\nDocuments found:\n{context}"
-    )
-    return user_prompt(content, PICK)
-
-
-def passage_prompt(question: Question) -> Prompt:
-    """The prompt that asks for a passage without any document."""
-    task = "Write a passage that answers the question, and nothing else."
-    return user_prompt(f"{task}\n\n{case_text(question, options=False)}", PASSAGE)
-
-
-def numbered(documents: Sequence[Document]) -> str:
-    """The documents, one a line, numbered from 1, each cut to `DOCUMENT_WORDS` words."""
-    truncated = [" ".join(one_line(document).split()[:DOCUMENT_WORDS]) for document in documents]
-    return "\n".join(f"{number}. {text}" for number, text in enumerate(truncated, start=1))
 
 
 def _words(text: str) -> str:

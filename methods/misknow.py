@@ -7,59 +7,27 @@ then answers from both searches, with the missing knowledge and the reasoning in
 
 Table 1 of the paper, at K = 4 passages, two per search: `first` and `second` are both Wikipedia, both the QA pairs, one
 of each in either order, or both the merged knowledge base. Table 5, "w/o reasoning", is `reasoning=False`. As in the
-paper, whose judge is DeepSeek-R1, the judge may be another model than the reader, which writes the draft and the answer
-(`PromptStep.role`). A judgement that is not of its form, even after one repair, ends the search: the draft becomes the
-answer, and the notes say so (`DRAFT_KEPT`).
+paper, whose judge is DeepSeek-R1, the judge may be another model than the reader, which writes the draft and the
+answer. A judgement that is not of its form, even after one repair, ends the search: the draft becomes the answer, and
+the notes say so (`DRAFT_KEPT`).
 """
-
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pydantic import BaseModel
 
 from ..configs.methods import MisknowConfig
-from ..data.leakage import unique
-from ..data.types import Document, Question
-from ..llms.base import LlmResponse, Prompt, SamplingParams
+from ..data.types import Question
+from ..llms.base import SamplingParams
 from ..llms.prose import split_thinking
-from ..llms.structured import AskForm, FormPrompt, Structured, WorkedExample, instructions
-from ..rewriters.case import history_text, question_text
-from .method import ANSWER, MISSING, NO_RANKING, Outcome, PromptStep, Steps
-from .reading import (
-    NOTHING_FURTHER,
-    READER_VERSION,
-    Further,
-    Notes,
-    Pulled,
-    answered,
-    numbered,
-    pull,
-    reader_prompt,
-    shortened,
-    text_of,
-    usable,
-)
+from ..llms.structured import FormPrompt, WorkedExample, instructions
+from .method import Ask, Result, Search, answer_text, numbered, prompts_of, shortened
+from .reading import Further, answer, draw_of, reader_prompt, retrieve, usable
 
-VERSION = "misknow-judge-2"
-"""The version of the judgement's wording; reading.py has the reader's."""
 QUERIES = 4
 """Maximum queries of the judgement."""
 REASONING_WORDS = 200
 """Maximum words of reasoning in the final prompt."""
 DRAFT_KEPT = "draft_kept"
 """The note of a question whose draft became the answer, because its judgement was not of the form."""
-
-_JUDGE = """You check whether a question can be answered from the passages that were found for it.
-You get the question, the passages and a first answer. Go step by step:
-1. Compare the question and the first answer with the passages. Is the answer complete, and do the passages hold what it
-takes? Look out for passages that contradict each other and for claims that no passage bears out.
-2. If something is missing, name each missing piece of knowledge, and write a query for each: short, precise, and about
-the main subject of the question.
-3. Write all of it down under these keys:
-- thought: what the passages are worth for the question, and whether the first answer is right
-- judge: true if knowledge is missing, false if the passages suffice
-- missing_knowledge: the missing pieces, an empty list if there are none
-- query: the queries in the same order, in the language of the question"""
 
 
 class Judgement(BaseModel):
@@ -72,6 +40,30 @@ class Judgement(BaseModel):
     missing_knowledge: list[str]
     query: list[str]
     """A query for each piece of missing knowledge."""
+
+
+async def misknow(question: Question, ask: Ask, search: Search, settings: MisknowConfig) -> Result:
+    """Search, draft, judge, search again where something is missing, answer."""
+    passages = await retrieve(search, [question.text], settings.first, settings.first_k)
+    draft = await ask(reader_prompt(question, passages, settings), draw_of(settings), role="reader")
+    prompts, documents = prompts_of("misknow", settings), [passage.document for passage in passages]
+    case = prompts.case(question, numbered(documents, settings.document_words), answer_text(draft) or "(empty)")
+    examples = "\n\n".join(f"{example.case}\n{example.json}" for example in _EXAMPLES)
+    request = f"{instructions(Judgement)}\n\n## Examples\n{examples}"
+    prompt = FormPrompt(prompts.task(), case, _EXAMPLES, request)
+    reply = await ask.structured(prompt, Judgement, SamplingParams(max_tokens=settings.judge_tokens))
+    judgement = reply.value
+    if judgement is None:  # nobody could tell what is missing
+        notes: dict[str, object] = {DRAFT_KEPT: True, "text": reply.text, "problem": reply.failure}
+        text, cut = (answer_text(draft), not draft.texts[0].finished) if settings.answers else (None, False)
+        return Result(tuple(documents), notes, answer=text, cut=cut, sources=tuple(p.source for p in passages))
+    queries = usable(judgement.query, [question.text], QUERIES) if judgement.judge else []
+    notes = {"draft": answer_text(draft), "judgement": judgement.model_dump(), "queries": queries}
+    more = await retrieve(search, queries, settings.second, settings.second_k, passages) if queries else []
+    thoughts = f"{split_thinking(reply.text).thinking} {judgement.thought.strip()}".strip()
+    reasoning = shortened(thoughts, REASONING_WORDS) if settings.reasoning else ""
+    missing = judgement.missing_knowledge if judgement.judge else []
+    return await answer(question, ask, settings, passages, Further(missing, reasoning, more), notes)
 
 
 _EXAMPLES = (
@@ -99,87 +91,3 @@ _EXAMPLES = (
         ),
     ),
 )
-
-
-@dataclass(frozen=True)
-class Misknow:
-    """The method."""
-
-    settings: MisknowConfig
-    name = "misknow"
-    versions = (VERSION, READER_VERSION)
-
-    def steps(self, question: Question) -> Steps:
-        """Search, draft, judge, search again where something is missing, answer."""
-        notes = Notes()
-        first = yield from pull([question.text], self.settings.first, self.settings.first_k)
-        notes.pulled(first)
-        if first.down is not None:
-            return Outcome(notes=notes.data, failure=NO_RANKING)
-        passages, extra_passages = unique(first.documents), tuple[Document, ...]()
-        draft: LlmResponse | None = yield PromptStep(
-            self._reader_prompt(question, passages, NOTHING_FURTHER),
-            SamplingParams(max_tokens=self.settings.max_tokens),
-            role="reader",
-        )
-        if draft is None:
-            return Outcome(notes=notes.data, failure=MISSING)
-        notes.add("drafts", text_of(draft, notes, "draft"))
-        answer: Structured[Judgement] = yield AskForm(
-            judge_prompt(question, numbered(passages, self.settings.document_words), notes.data["drafts"][-1]),
-            Judgement,
-            SamplingParams(max_tokens=self.settings.judge_tokens),
-        )
-        judgement = answer.value
-        if judgement is None:
-            failure = notes.unread("judgement", answer)
-            if failure == MISSING:
-                return Outcome(notes=notes.data, failure=failure)
-            return self._without_judgement(notes, passages, first)
-        notes.add("judgements", judgement.model_dump())
-        queries = usable(judgement.query, [question.text], QUERIES) if judgement.judge else []
-        notes.add("queries", queries)
-        if queries:
-            further = yield from pull(queries, self.settings.second, self.settings.second_k)
-            notes.pulled(further)
-            if further.down is not None:
-                return Outcome(notes=notes.data, failure=NO_RANKING)
-            extra_passages = unique((*passages, *further.documents))[len(passages) :]
-        documents = (*passages, *extra_passages)
-        notes.context(documents)
-        plan = first.plan if documents == first.documents else None
-        if not self.settings.answers:
-            return Outcome(documents, plan, notes.data)
-        reasoning = shortened(_reasoning(answer.text, judgement), REASONING_WORDS) if self.settings.reasoning else ""
-        missing = judgement.missing_knowledge if judgement.judge else []
-        prompt = self._reader_prompt(question, passages, Further(missing, reasoning, extra_passages))
-        return (yield from answered(prompt, self.settings.max_tokens, notes, documents, plan))
-
-    def _without_judgement(self, notes: Notes, documents: tuple[Document, ...], first: Pulled) -> Outcome:
-        """The outcome where nobody could tell what is missing: the draft is the answer."""
-        notes.context(documents)
-        notes.data[DRAFT_KEPT] = True
-        if "draft" in notes.data.get("cut", ()):
-            notes.add("cut", ANSWER)
-        plan = first.plan if documents == first.documents else None
-        return Outcome(documents, plan, notes.data, answer=notes.data["drafts"][-1] if self.settings.answers else None)
-
-    def _reader_prompt(self, question: Question, passages: Sequence[Document], further: Further) -> Prompt:
-        return reader_prompt(question, passages, self.settings.document_words, further)
-
-
-def judge_prompt(question: Question, passages: str, draft: str) -> FormPrompt:
-    """The prompt that asks for missing knowledge (figure 4)."""
-    case = [
-        f"{history_text(question)}## Question\n{question_text(question)}",
-        f"## Passages\n{passages}",
-        f"## First answer\n{draft or '(empty)'}",
-    ]
-    examples = "\n\n".join(f"{example.case}\n{example.json}" for example in _EXAMPLES)
-    request = f"{instructions(Judgement)}\n\n## Examples\n{examples}"
-    return FormPrompt(_JUDGE, "\n\n".join(case), VERSION, _EXAMPLES, request, False)
-
-
-def _reasoning(text: str, judgement: Judgement) -> str:
-    """The thinking before a judgement, if the model thinks, and the judgement's `thought`."""
-    return " ".join(part for part in (split_thinking(text).thinking.strip(), judgement.thought.strip()) if part)

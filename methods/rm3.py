@@ -18,73 +18,55 @@ not stemmed, and English stopwords take the place of the frequent terms, which a
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from ..configs.methods import Rm3Config
 from ..envs.plan import Probe, SearchPlan, Term
+from ..rewriters.retriever_info import RetrieverInfo
 from .method import SearchResults
 
 _ENGLISH, _TERM = re.compile(r"[a-z0-9]{2,20}"), re.compile(r"\w{2,20}")
 
 
-@dataclass(frozen=True)
-class Rm3:
-    """RM3 for one retriever."""
+def rm3(
+    settings: Rm3Config, retriever: RetrieverInfo, question: str, ranking: SearchResults | None, k: int
+) -> SearchPlan:
+    """The question and its expansion terms as one probe; the question alone where there are none."""
+    lexical = retriever.kind == "bm25"
+    length = len(analyse(question, True, retriever.language)) if lexical else 1
+    weights = relevance_model(settings, retriever, ranking) if ranking is not None else {}
+    original = settings.original_query_weight
+    if not length or not weights:
+        return SearchPlan.of(question, k=k)
+    terms = [Term(text=question, weight=original / length)]
+    if original < 1:
+        terms += [Term(text=word, weight=(1 - original) * weight) for word, weight in weights.items()]
+    return SearchPlan(probes=(Probe(terms=tuple(terms)),), k=k)
 
-    settings: Rm3Config
-    kind: str
-    """Of the retriever (rewriters/retriever_info.py)."""
-    frequent_terms: Sequence[str] = ()
-    """Terms that occur in more than a tenth of the documents, if the retriever reports them."""
-    language: str = "english"
-    """Of the retriever's stemmer and stop words."""
-    name = "rm3"
 
-    @property
-    def feedback(self) -> int:
-        """The documents that are read."""
-        return self.settings.fb_docs
+def relevance_model(settings: Rm3Config, retriever: RetrieverInfo, ranking: SearchResults) -> dict[str, float]:
+    """Weights of the expansion terms, heaviest first, with a sum of 1; empty where no term is left.
 
-    def plan(self, question: str, ranking: SearchResults | None, k: int) -> SearchPlan:
-        """The question and its expansion terms as one probe; the question alone where there are none."""
-        lexical = self.kind == "bm25"
-        question_length = len(analyse(question, True, self.language)) if lexical else 1
-        weights = self.relevance_model(ranking) if ranking is not None else {}
-        question_weight = self.settings.original_query_weight
-        if not question_length or not weights:
-            return SearchPlan.of(question, k=k)
-        terms = [Term(text=question, weight=question_weight / question_length)]
-        terms += [
-            Term(text=word, weight=(1 - question_weight) * weight)
-            for word, weight in weights.items()
-            if question_weight < 1
-        ]
-        return SearchPlan(probes=(Probe(terms=tuple(terms)),), k=k)
-
-    def relevance_model(self, ranking: SearchResults) -> dict[str, float]:
-        """Weights of the expansion terms, heaviest first, with a sum of 1; empty where no term is left.
-
-        A term is given as the first word of the documents that the analyser maps to it.
-        """
-        lexical, documents = self.kind == "bm25", ranking.documents[: self.settings.fb_docs]
-        scores = ranking.scores if lexical else (1.0,) * len(documents)
-        frequent = frozenset(self.frequent_terms)
-        pattern = _ENGLISH if self.language == "english" else _TERM
-        word_of: dict[str, str] = {}
-        model: dict[str, float] = {}
-        for document, score in zip(documents, scores, strict=False):
-            pairs = analyse(document.contents, lexical, self.language)
-            for term, word in pairs:
-                word_of.setdefault(term, word)
-            counts = Counter(term for term, _ in pairs if pattern.fullmatch(term) and term not in frequent)
-            largest = dict(_heaviest(counts, self.settings.fb_terms))
-            length = sum(largest.values())
-            for term, count in largest.items():
-                model[term] = model.get(term, 0.0) + count / length * score
-        heaviest = _heaviest(model, self.settings.fb_terms)
-        total = sum(weight for _, weight in heaviest)
-        return {word_of[term]: weight / total for term, weight in heaviest} if total > 0 else {}
+    A term is given as the first word of the documents that the analyser maps to it.
+    """
+    lexical, documents = retriever.kind == "bm25", ranking.documents[: settings.fb_docs]
+    scores = ranking.scores if lexical else (1.0,) * len(documents)
+    frequent = frozenset(retriever.frequent_terms)
+    pattern = _ENGLISH if retriever.language == "english" else _TERM
+    word_of: dict[str, str] = {}
+    model: dict[str, float] = {}
+    for document, score in zip(documents, scores, strict=False):
+        pairs = analyse(document.contents, lexical, retriever.language)
+        for term, word in pairs:
+            word_of.setdefault(term, word)
+        counts = Counter(term for term, _ in pairs if pattern.fullmatch(term) and term not in frequent)
+        largest = dict(_heaviest(counts, settings.fb_terms))
+        length = sum(largest.values())
+        for term, count in largest.items():
+            model[term] = model.get(term, 0.0) + count / length * score
+    heaviest = _heaviest(model, settings.fb_terms)
+    total = sum(weight for _, weight in heaviest)
+    return {word_of[term]: weight / total for term, weight in heaviest} if total > 0 else {}
 
 
 def analyse(text: str, lexical: bool, language: str = "english") -> list[tuple[str, str]]:

@@ -1,29 +1,78 @@
-"""Running a method (methods/method.py) over many questions: prompts and plans of one stage travel together.
+"""Runs a method (methods/method.py) over many questions: prompts and plans of one stage travel together.
 
-Every question advances until it yields steps. Then all prompts of the same draw are asked in one batch, all plans for
-the same source are searched in one, and every question goes on with its own outcome, or a list of outcomes for a list
-of steps. A question that ended early waits for no other. The order of questions changes no outcome.
+Every question advances until it waits. Then all prompts of the same sampling go to the model in one batch, all plans
+for the same source to its searcher, in the order of the questions, and every question goes on. So the content of a
+batch, and with it a local model's floats, depends on the questions alone and never on time.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
-from ..configs.llm import AnswerForm
-from ..data.types import Question
+from ..data.types import Document, Question
 from ..envs.client.base import EnvironmentApi
+from ..envs.plan import SearchPlan
 from ..envs.schemas import PlanResult
 from ..errors import ConfigError, EnvironmentUnavailableError
 from ..llms.access import Llm
-from ..llms.base import LlmResponse, Prompt, SamplingParams, complete_sum
-from ..llms.structured import AskForm, Role, ask_structured, version_in
-from .method import Method, Outcome, PromptStep, ScoreStep, SearchResults, SearchStep, Step, Steps
+from ..llms.base import LlmResponse, Prompt, SamplingParams, complete_sum, outside_loop
+from ..llms.structured import FormPrompt, Structured, ask_structured
+from .method import GARBLED, MISSING, NO_RANKING, Ask, Form, Result, Role, Search, SearchResults, StageError
 
 log = logging.getLogger(__name__)
 
-Kind = TypeVar("Kind", PromptStep, AskForm, SearchStep, ScoreStep)
-Key = TypeVar("Key")
+T = TypeVar("T")
+Call = Callable[[Hashable, Callable[[list[Any]], Sequence[Any]], Any], Coroutine[Any, Any, Any]]
+"""Awaits the answer to one item: (key, serve, item). `serve` answers all items with an equal key at once."""
+MethodFunction = Callable[[Question, Ask, Search], Coroutine[Any, Any, Result]]
+
+
+def run_batched(jobs: Sequence[Callable[[Call], Coroutine[Any, Any, T]]]) -> list[T]:
+    """The results of coroutines that run side by side, in their order; their calls are served in batches.
+
+    A job waits for nothing but its calls. Raises what a job or a server of calls raises.
+    """
+    return outside_loop(lambda: _run_batched(jobs))
+
+
+def _run_batched(jobs: Sequence[Callable[[Call], Coroutine[Any, Any, T]]]) -> list[T]:
+    if not jobs:
+        return []
+    loop = asyncio.new_event_loop()
+    pending: list[tuple[int, Hashable, Callable[[list[Any]], Sequence[Any]], Any, asyncio.Future[Any]]] = []
+
+    async def call(job: int, key: Hashable, serve: Callable[[list[Any]], Sequence[Any]], item: Any) -> Any:
+        future = loop.create_future()
+        pending.append((job, key, serve, item, future))
+        return await future
+
+    async def all_wait() -> None:
+        while {number for number, task in enumerate(tasks) if not task.done()} - {job for job, *_ in pending}:
+            await asyncio.sleep(0)
+
+    tasks = [loop.create_task(job(partial(call, number))) for number, job in enumerate(jobs)]
+    try:
+        while True:
+            loop.run_until_complete(all_wait())
+            results = [task.result() for task in tasks if task.done()]
+            if not pending:
+                return results
+            batches: dict[Hashable, list[Any]] = {}
+            for waiting in sorted(pending, key=lambda call: call[0]):
+                batches.setdefault(waiting[1], []).append(waiting)
+            pending.clear()
+            for batch in batches.values():
+                answers = batch[0][2]([item for _, _, _, item, _ in batch])
+                for (*_, future), answer in zip(batch, answers, strict=True):
+                    future.set_result(answer)
+    finally:
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.wait(tasks))
+        loop.close()
 
 
 class CrossEncoder(Protocol):
@@ -48,16 +97,20 @@ class QuestionCost:
     cut: int = 0
     """Texts written up to their token limit and cut there; judgements by the first token alone are none."""
 
+    def add(self, reply: LlmResponse) -> None:
+        self.calls += len(reply.texts)
+        self.cut += sum(not (text.finished or text.first) for text in reply.texts)
+        self.prompt_tokens = complete_sum([self.prompt_tokens, reply.prompt_tokens])
+        self.tokens = complete_sum([self.tokens, reply.tokens])
+
 
 @dataclass(frozen=True, slots=True)
 class MethodRun:
-    """The outcome of one question."""
+    """The result of one question."""
 
     question: Question
-    outcome: Outcome
-    spent: QuestionCost
-    prompts: tuple[str, ...]
-    """Versions of the prompts that were asked, each once."""
+    result: Result
+    cost: QuestionCost
 
 
 @dataclass(frozen=True)
@@ -70,179 +123,121 @@ class Runner:
     cross_encoder: CrossEncoder | None = None
     reader: Llm | None = None
     """Writes answers and drafts of them, for methods that answer themselves; `llm` if None."""
-    form: AnswerForm = "json"
-    """How answers of a fixed form are written."""
     max_tokens: int | None = None
     """Upper bound on the tokens of every answer, whatever the method asks for; None: no such bound."""
 
-    def run(self, method: Method, questions: Sequence[Question]) -> list[MethodRun]:
-        """The outcome of `method` for each question, in their order.
+    def run(self, method: MethodFunction, questions: Sequence[Question]) -> list[MethodRun]:
+        """The result of `method` for each question, in their order.
 
         Raises ConfigError if the method needs a source, a model or a cross-encoder that is missing, or searches for a
         question that excludes documents, and as `Llm.ask` and the clients' `search`. An environment that does not
-        answer raises nothing: the method gets None and decides.
+        answer raises nothing: it is a failure of the questions.
         """
-        runs = [_QuestionRun(question, method.steps(question)) for question in questions]
-        for run in runs:
-            run.advance(None)
-        while active := [run for run in runs if run.requests]:
-            requests = [request for run in active for request in run.requests]
-            for request in requests:
-                request.run.prompts |= dict.fromkeys(self._versions(request.step))
-            for serve in (self._ask, self._ask_forms, self._search, self._score):
-                serve(requests)
-            for run in active:
-                run.answered()
-        return [MethodRun(run.question, run.ended(), run.spent, tuple(run.prompts)) for run in runs]
 
-    def _ask(self, requests: Sequence["_PendingStep"]) -> None:
-        for (model, draw), group in _groups(
-            requests, PromptStep, lambda step: (self._model(step.role), self._draw(step))
-        ):
-            replies = model.ask([self._prompt(step) for _, step in group], draw)
-            for (request, _), reply in zip(group, replies, strict=True):
-                request.run.spend([reply] if reply is not None else [])
-                request.answer = reply
-
-    def _ask_forms(self, requests: Sequence["_PendingStep"]) -> None:
-        for (model, form, draw, way), group in _groups(
-            requests, AskForm, lambda step: (self._model(step.role), step.form, self._draw(step), self._way(step))
-        ):
-            answers = ask_structured(model, [step.prompt for _, step in group], form, draw, way)
-            for (request, _), answer in zip(group, answers, strict=True):
-                request.run.spend(answer.replies)
-                request.answer = answer
-
-    def _search(self, requests: Sequence["_PendingStep"]) -> None:
-        for source, group in _groups(requests, SearchStep, lambda step: step.source):
-            _refuse_exclusions([request.run.question for request, _ in group])
-            results: Sequence[PlanResult | None]
+        async def job(question: Question, call: Call) -> MethodRun:
+            cost = QuestionCost()
             try:
-                results = self._searcher(source).search([step.plan for _, step in group], with_text=True)
-            except EnvironmentUnavailableError as error:
-                log.warning("%s%d plans got no ranking: %s", f"{source}: " if source else "", len(group), error)
-                results = [None] * len(group)
-            for (request, step), result in zip(group, results, strict=True):
-                request.run.spent.searches += len(step.plan.probes)
-                if result is not None:
-                    request.run.spent.truncated += result.truncated
-                    documents, scores = (hit.document for hit in result.ranking), (hit.score for hit in result.ranking)
-                    request.answer = SearchResults(step.plan, tuple(documents), tuple(scores))
+                result = await method(
+                    question, _QuestionAsk(self, call, cost), _QuestionSearch(self, call, cost, question)
+                )
+            except StageError as error:
+                result = Result(notes=error.notes, failure=error.failure)
+            return MethodRun(question, result, cost)
 
-    def _score(self, requests: Sequence["_PendingStep"]) -> None:
-        for _, group in _groups(requests, ScoreStep, lambda step: None):
-            for request, step in group:
-                if self.cross_encoder is None:
-                    raise ConfigError("the method puts documents in order with a cross-encoder, and none is given")
-                request.answer = self.cross_encoder.scores(step.question, [text.contents for text in step.documents])
+        return run_batched([partial(job, question) for question in questions])
 
-    def _prompt(self, step: PromptStep) -> Prompt:
-        prompt = step.small if self.form == "lines" and step.small is not None else step.prompt
-        return replace(prompt, messages=(*prompt.messages, *step.more)) if step.more else prompt
 
-    def _way(self, step: AskForm) -> AnswerForm:
-        """The form of a step's answer: a plain Prompt asks for JSON by itself."""
-        return "json" if isinstance(step.prompt, Prompt) else self.form
+@dataclass(frozen=True)
+class _QuestionAsk:
+    """`Ask` for one question."""
 
-    def _draw(self, step: PromptStep | AskForm) -> SamplingParams:
-        if self.max_tokens is None:
-            return step.draw
-        return replace(step.draw, max_tokens=min(self.max_tokens, step.draw.max_tokens))
+    runner: Runner
+    call: Call
+    cost: QuestionCost
 
-    def _versions(self, step: Step) -> list[str]:
-        if isinstance(step, PromptStep):
-            return [self._prompt(step).version]
-        return [version_in(step.prompt.version, self._way(step))] if isinstance(step, AskForm) else []
+    async def __call__(self, prompt: Prompt | str, draw: SamplingParams, role: Role = "writer") -> LlmResponse:
+        model, draw = self._model(role), self._limited(draw)
+        prompt = Prompt.of(prompt) if isinstance(prompt, str) else prompt
+        reply: LlmResponse | None = await self.call((id(model), draw), lambda prompts: model.ask(prompts, draw), prompt)
+        if reply is None:
+            raise StageError(MISSING)
+        self.cost.add(reply)
+        return reply
+
+    async def structured(
+        self, prompt: FormPrompt, form: type[Form], draw: SamplingParams, role: Role = "writer"
+    ) -> Structured[Form]:
+        model, draw = self._model(role), self._limited(draw)
+
+        def serve(prompts: list[FormPrompt]) -> list[Structured[Form]]:
+            return ask_structured(model, prompts, form, draw)
+
+        outcome: Structured[Form] = await self.call((id(model), form, draw), serve, prompt)
+        for reply in outcome.replies:
+            self.cost.add(reply)
+        if outcome.missing:
+            raise StageError(MISSING)
+        return outcome
+
+    async def json(self, prompt: FormPrompt, form: type[Form], draw: SamplingParams, role: Role = "writer") -> Form:
+        outcome = await self.structured(prompt, form, draw, role)
+        if outcome.value is None:
+            raise StageError(GARBLED, text=outcome.text, problem=outcome.failure)
+        return outcome.value
 
     def _model(self, role: Role) -> Llm:
-        model = self.reader if role == "reader" and self.reader is not None else self.llm
+        model = self.runner.reader if role == "reader" and self.runner.reader is not None else self.runner.llm
         if model is None:
             raise ConfigError("the method asks a language model, and none is given")
         return model
 
-    def _searcher(self, source: str) -> EnvironmentApi:
-        if not self.searchers:
-            raise ConfigError("the method searches, and no environment is given")
-        if not source:
-            return next(iter(self.searchers.values()))
-        if source not in self.searchers:
+    def _limited(self, draw: SamplingParams) -> SamplingParams:
+        return replace(draw, max_tokens=min(self.runner.max_tokens or draw.max_tokens, draw.max_tokens))
+
+
+@dataclass(frozen=True)
+class _QuestionSearch:
+    """`Search` for one question."""
+
+    runner: Runner
+    call: Call
+    cost: QuestionCost
+    question: Question
+
+    async def __call__(self, plan: SearchPlan, source: str = "") -> SearchResults:
+        if self.question.excluded:  # a knowledge base is searched without knowing whose question it is
             raise ConfigError(
-                f"the method searches the knowledge base {source!r}; given are {', '.join(map(repr, self.searchers))}"
+                f"the question {self.question.id!r} excludes documents ({self.question.excluded[0]!r} among them), "
+                "which the searches of a method cannot leave out. Compare systems on these questions with a "
+                "spec of querylect eval, or take excluded_ids out of a copy of the questions."
             )
-        return self.searchers[source]
+        searcher = self._searcher(source)
 
+        def serve(plans: list[SearchPlan]) -> Sequence[PlanResult | None]:
+            try:
+                return searcher.search(plans, with_text=True)
+            except EnvironmentUnavailableError as error:
+                log.warning("%s%d plans got no ranking: %s", f"{source}: " if source else "", len(plans), error)
+                return [None] * len(plans)
 
-@dataclass(slots=True)
-class _PendingStep:
-    """One step that a question waits for."""
+        self.cost.searches += len(plan.probes)
+        result: PlanResult | None = await self.call(("search", source), serve, plan)
+        if result is None:
+            raise StageError(NO_RANKING, **({"down": source} if source else {}))
+        self.cost.truncated += result.truncated
+        documents, scores = (hit.document for hit in result.ranking), (hit.score for hit in result.ranking)
+        return SearchResults(plan, tuple(documents), tuple(scores))
 
-    step: Step
-    run: "_QuestionRun"
-    answer: object = None
+    async def scores(self, question: str, documents: Sequence[Document]) -> Sequence[float]:
+        encoder = self.runner.cross_encoder
+        if encoder is None:
+            raise ConfigError("the method puts documents in order with a cross-encoder, and none is given")
+        return encoder.scores(question, [document.contents for document in documents])
 
-
-class _QuestionRun:
-    """One question in progress."""
-
-    def __init__(self, question: Question, steps: Steps) -> None:
-        self.question, self.spent = question, QuestionCost()
-        self.prompts: dict[str, None] = {}
-        """The versions of its prompts, in order."""
-        self.requests: list[_PendingStep] = []
-        """What it waits for; empty once it has ended."""
-        self._steps, self._yielded_list = steps, False
-        self._outcome: Outcome | None = None
-
-    def answered(self) -> None:
-        """Continue with the answers of all requests."""
-        answers = [request.answer for request in self.requests]
-        self.advance(answers if self._yielded_list else answers[0])
-
-    def advance(self, answer: object) -> None:
-        """Send an answer to the method, and take the steps that it yields next."""
-        self.requests = []
-        try:
-            while not self.requests:  # an empty list is answered at once
-                yielded = self._steps.send(answer)
-                self._yielded_list = isinstance(yielded, Sequence)
-                steps = yielded if isinstance(yielded, Sequence) else [yielded]
-                self.requests = [_PendingStep(step, self) for step in steps]
-                answer = []
-        except StopIteration as stop:
-            self._outcome = stop.value
-
-    def spend(self, replies: Sequence[LlmResponse]) -> None:
-        """Add the costs of the replies."""
-        self.spent.calls += sum(len(reply.texts) for reply in replies)
-        for reply in replies:
-            self.spent.cut += sum(not (text.finished or text.first) for text in reply.texts)
-            self.spent.prompt_tokens = complete_sum([self.spent.prompt_tokens, reply.prompt_tokens])
-            self.spent.tokens = complete_sum([self.spent.tokens, reply.tokens])
-
-    def ended(self) -> Outcome:
-        """The outcome."""
-        assert self._outcome is not None, "a method returns an Outcome"
-        return self._outcome
-
-
-def _refuse_exclusions(questions: Sequence[Question]) -> None:
-    """Raise ConfigError for a question that excludes documents: a knowledge base is searched without knowing whose
-    question it is, so its rankings would hold them."""
-    excluding = next((question for question in questions if question.excluded), None)
-    if excluding is not None:
-        raise ConfigError(
-            f"the question {excluding.id!r} excludes documents ({excluding.excluded[0]!r} among them), which the "
-            "searches of a method cannot leave out. Compare systems on these questions with an evaluation spec "
-            "(querylect eval), or take excluded_ids out of a copy of the questions."
-        )
-
-
-def _groups(
-    requests: Sequence[_PendingStep], kind: type[Kind], key: Callable[[Kind], Key]
-) -> Iterable[tuple[Key, list[tuple[_PendingStep, Kind]]]]:
-    """The requests whose step is of `kind`, grouped by `key`, in the order of the questions."""
-    groups: dict[Key, list[tuple[_PendingStep, Kind]]] = {}
-    for request in requests:
-        if isinstance(request.step, kind):
-            groups.setdefault(key(request.step), []).append((request, request.step))
-    return list(groups.items())
+    def _searcher(self, source: str) -> EnvironmentApi:
+        searchers = self.runner.searchers
+        name = source or next(iter(searchers), source)
+        if name not in searchers:
+            named = ", ".join(map(repr, searchers)) or "none"
+            raise ConfigError(f"the method searches the knowledge base {source!r}; given are {named}")
+        return searchers[name]

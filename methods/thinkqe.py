@@ -11,76 +11,40 @@ counted. The prompt is worded by this project.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ..configs.methods import ThinkQeConfig
-from ..data.types import Document, Question
+from ..data.types import Question
 from ..envs.plan import Probe, SearchPlan, Term
-from ..llms.base import LlmResponse, Prompt
-from ..rewriters.case import case_text
-from .csqe import NO_EXPANSION, numbered, passage_of
-from .method import MISSING, NO_RANKING, Outcome, PromptStep, SearchResults, SearchStep, Steps, draw_of
-from .reading import user_prompt
-from .rewritten import searched
+from ..llms.prose import passage_of
+from .csqe import DOCUMENT_WORDS, NO_EXPANSION
+from .method import Ask, Result, Search, StageError, prompts_of, sampling
 
-EXPAND = "thinkqe-expand-1"
 ROUNDS, DOCUMENTS = 3, 10
 """Rounds of search and expansion, and documents shown in each."""
 EXPANSION_WORDS = 3.0
 """Words of expansions for each word of the question, so often as it is repeated."""
 
 
-@dataclass(frozen=True)
-class ThinkQe:
-    """The method."""
-
-    settings: ThinkQeConfig
-    name = "thinkqe"
-    versions = (EXPAND,)
-
-    def steps(self, question: Question) -> Steps:
-        """Search and expand in turns, then search for the context."""
-        settings = self.settings
-        draw = draw_of(settings)
-        expansions: list[str] = []
-        displayed: list[list[str]] = []
-        visited: set[str] = set()
-        for number in range(1, ROUNDS + 1):
-            ranking: SearchResults | None = yield SearchStep(self.plan(question, expansions, DOCUMENTS * number))
-            if ranking is None:
-                return Outcome(failure=NO_RANKING, notes={"expansions": expansions, "shown": displayed})
-            new_documents = [document for document in ranking.documents if document.id not in visited][:DOCUMENTS]
-            displayed.append([document.id for document in new_documents])
-            visited.update(displayed[-1])
-            reply: LlmResponse | None = yield PromptStep(expand_prompt(question, new_documents), draw)
-            if reply is None:
-                return Outcome(failure=MISSING, notes={"expansions": expansions, "shown": displayed})
-            expansions += filter(None, [passage_of(reply.texts[0].text)])
-        notes = {"expansions": expansions, "shown": displayed, "empty_rounds": ROUNDS - len(expansions)}
-        if not expansions:
-            return Outcome(failure=NO_EXPANSION, notes=notes)
-        return (yield from searched(self.plan(question, expansions, settings.k), notes))
-
-    def plan(self, question: Question, expansions: Sequence[str], k: int) -> SearchPlan:
-        """The query so far."""
-        words = sum(len(text.split()) for text in expansions)
-        length = len(question.text.split()) * EXPANSION_WORDS
-        weight = float(max(1, int(words / length))) if length else 1.0
-        terms = (Term(text=question.text, weight=weight), *(Term(text=text) for text in expansions))
-        return SearchPlan(probes=(Probe(terms=terms),), k=k)
+async def thinkqe(question: Question, ask: Ask, search: Search, settings: ThinkQeConfig) -> Result:
+    """Search and expand in turns, then search for the context."""
+    expansions, visited = list[str](), dict[str, int]()
+    for number in range(1, ROUNDS + 1):
+        ranking = await search(expanded(question, expansions, DOCUMENTS * number))
+        unseen = [document for document in ranking.documents if document.id not in visited][:DOCUMENTS]
+        visited |= {document.id: number for document in unseen}
+        prompt = prompts_of("thinkqe", settings).expand(question, unseen, DOCUMENT_WORDS)
+        reply = await ask(prompt, sampling(settings))
+        expansions += filter(None, [passage_of(reply.texts[0].text).answer])
+    notes = {"expansions": expansions, "shown": visited, "empty_rounds": ROUNDS - len(expansions)}
+    if not expansions:
+        raise StageError(NO_EXPANSION, **notes)
+    return Result((await search(expanded(question, expansions, settings.k))).documents, notes)
 
 
-def expand_prompt(question: Question, documents: Sequence[Document]) -> Prompt:
-    """The prompt of one round."""
-    context = (
-        f"Here are passages that were found for it; they may or may not help:\n{numbered(documents)}"
-        if documents
-        else "No further passages were found for it."
-    )
-    content = (
-        f"{case_text(question, options=False)}\n\n{context}\n\n"
-        "Think first, between <think> and </think>: what the question may mean, which sides of it the passages cover "
-        "and which they leave out. Then write one passage that answers the question with correct, detailed facts, "
-        "those of the passages where they bear on it. After </think> write the passage and nothing else."
-    )
-    return user_prompt(content, EXPAND)
+def expanded(question: Question, expansions: Sequence[str], k: int) -> SearchPlan:
+    """The query so far."""
+    words = sum(len(text.split()) for text in expansions)
+    length = len(question.text.split()) * EXPANSION_WORDS
+    weight = float(max(1, int(words / length))) if length else 1.0
+    terms = (Term(text=question.text, weight=weight), *(Term(text=text) for text in expansions))
+    return SearchPlan(probes=(Probe(terms=terms),), k=k)

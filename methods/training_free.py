@@ -4,9 +4,8 @@ Each turns a question, and the results of searching with it, into one probe of w
 retriever. `first_titles` and `weighted_words` add texts to the question at a weight; `rm3` is in methods/rm3.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from ..configs.methods import FirstTitlesConfig, Rm3Config, WeightedWordsConfig
 from ..configs.section import Section
@@ -14,67 +13,42 @@ from ..data.types import Document
 from ..envs.plan import Probe, SearchPlan, Term
 from ..rewriters.retriever_info import RetrieverInfo
 from .method import SearchResults
-from .rm3 import Rm3, analyse
+from .rm3 import analyse, rm3
 
 TITLE_WORDS = 12
 """Words of the text that replace the title of a document without one."""
 
 
-class TrainingFree(Protocol):
+@dataclass(frozen=True, slots=True)
+class TrainingFree:
     """A rewriter without a model."""
 
-    @property
-    def name(self) -> str:
-        """The name under which a configuration asks for it."""
-
-    @property
-    def feedback(self) -> int:
-        """How many documents of the question's own ranking it reads; 0 skips that search."""
-
-    def plan(self, question: str, ranking: SearchResults | None, k: int) -> SearchPlan:
-        """The plan of `k` documents for a question and its own `ranking`, which is None if `feedback` is 0."""
-
-
-@dataclass(frozen=True)
-class FirstTitles:
-    """Search with the question, and with the titles of its first n documents at a weight."""
-
-    settings: FirstTitlesConfig
-    name = "first_titles"
-
-    @property
-    def feedback(self) -> int:
-        """The documents whose titles are read."""
-        return self.settings.n
-
-    def plan(self, question: str, ranking: SearchResults | None, k: int) -> SearchPlan:
-        """The question at weight 1, each title as a separate term."""
-        documents = ranking.documents[: self.settings.n] if ranking is not None else ()
-        return added(question, [text for document in documents if (text := title(document))], self.settings.weight, k)
-
-
-@dataclass(frozen=True)
-class WeightedWords:
-    """Search with the question, and once more with its first n content words at a weight."""
-
-    settings: WeightedWordsConfig
-    name = "weighted_words"
-    feedback = 0
-
-    def plan(self, question: str, ranking: SearchResults | None, k: int) -> SearchPlan:
-        """The question at weight 1, its first content words as one term."""
-        words = content_words(question)[: self.settings.n]
-        return added(question, [" ".join(words)] if words else [], self.settings.weight, k)
+    feedback: int
+    """How many documents of the question's own ranking it reads; 0 skips that search."""
+    plan: Callable[[str, SearchResults | None, int], SearchPlan]
+    """The plan of k documents for a question and its own ranking, which is None if `feedback` is 0."""
 
 
 def training_free(settings: Section, retriever: RetrieverInfo) -> TrainingFree:
-    """Build the rewriter of these settings for the `retriever`."""
+    """The rewriter of these settings for the `retriever`."""
     if isinstance(settings, FirstTitlesConfig):
-        return FirstTitles(settings)
+        return TrainingFree(settings.n, lambda question, ranking, k: first_titles(settings, question, ranking, k))
     if isinstance(settings, WeightedWordsConfig):
-        return WeightedWords(settings)
+        return TrainingFree(0, lambda question, ranking, k: weighted_words(settings, question, k))
     assert isinstance(settings, Rm3Config), f"{type(settings).__name__} belongs to no training-free baseline"
-    return Rm3(settings, retriever.kind, retriever.frequent_terms, retriever.language)
+    return TrainingFree(settings.fb_docs, lambda question, ranking, k: rm3(settings, retriever, question, ranking, k))
+
+
+def first_titles(settings: FirstTitlesConfig, question: str, ranking: SearchResults | None, k: int) -> SearchPlan:
+    """The question at weight 1, and the title of each of its first n documents."""
+    documents = ranking.documents[: settings.n] if ranking is not None else ()
+    return added(question, list(filter(None, map(title, documents))), settings.weight, k)
+
+
+def weighted_words(settings: WeightedWordsConfig, question: str, k: int) -> SearchPlan:
+    """The question at weight 1, and its first n content words as one term."""
+    words = content_words(question)[: settings.n]
+    return added(question, [" ".join(words)] if words else [], settings.weight, k)
 
 
 def additions(plan: SearchPlan) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ class QuestionModels:
         distinct = list({(prompt.task, prompt.case): prompt for prompt in prompts}.values())
         answers: dict[tuple[str, str], Structured[Form]] = {}
         for batch in in_batches(distinct, _BATCH):
-            replies = ask_structured(llm, batch, form, SamplingParams(max_tokens=max_tokens), self._config.form)
+            replies = ask_structured(llm, batch, form, SamplingParams(max_tokens=max_tokens))
             for request, answer in zip(batch, replies, strict=True):
                 answers[request.task, request.case] = answer
                 self._replies += answer.replies

@@ -58,14 +58,7 @@ def prompt(name: str, form: type[BaseModel], **values: object) -> FormPrompt:
     def fill(text: str) -> str:
         return Template(text).substitute(values, examples=listing, one_question=_ONE_QUESTION)
 
-    return FormPrompt(
-        fill(template["task"]),
-        fill(template["case"]),
-        template["version"],
-        examples,
-        fill(template["request"]),
-        request_last=template.get("request_last", True),
-    )
+    return FormPrompt(fill(template["task"]), fill(template["case"]), examples, fill(template["request"]))
 
 
 def versions(names: Sequence[str]) -> dict[str, str]:

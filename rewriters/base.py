@@ -11,7 +11,7 @@ from typing import Self
 
 from pydantic import BaseModel
 
-from ..configs.llm import AnswerForm, LlmConfig
+from ..configs.llm import LlmConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..llms.base import LlmResponse
@@ -50,7 +50,6 @@ class FirstStage:
     ask: AskForm
     llm: LlmConfig | None
     """The model; None is the policy's own base model."""
-    form: AnswerForm
     placeholder: BaseModel
     """An answer whose values are names of its fields, for prompts that are only displayed."""
 

@@ -47,7 +47,7 @@ class FirstStages(ExitStack):
             if model not in self._models:
                 self._models[model] = self.enter_context(open_llm(LlmConfig.model_validate_json(model)))
             first, prompts = next(iter(stages.values())), [stage.ask.prompt for stage in stages.values()]
-            answers = ask_structured(self._models[model], prompts, first.ask.form, first.ask.draw, first.form)
+            answers = ask_structured(self._models[model], prompts, first.ask.form, first.ask.draw)
             for index, answer in zip(stages, answers, strict=True):
                 if answer.value is not None:
                     outcomes[index] = StagedQuestion.of(questions[index], answer.value, answer.replies)
@@ -64,9 +64,6 @@ def answered(outcomes: Sequence[Outcome]) -> list[Question]:
         reasons = ", ".join(f"{count} {reason}" for reason, count in Counter(failures).items())
         summary = f"{len(failures)} of {len(outcomes)} questions fall out; their first stage gave: {reasons}"
         if not remaining:
-            raise ConfigError(
-                f"{summary}. Let it answer in lines (rewriter.form=lines), ask a stronger model (rewriter.llm), or use "
-                "another rewriter."
-            )
+            raise ConfigError(f"{summary}. Ask a stronger model (rewriter.llm), or use another rewriter.")
         log.warning("%s", summary)
     return remaining

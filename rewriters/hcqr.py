@@ -86,7 +86,7 @@ class HcqrRewriter(TemplateRewriter):
         choice = bool(self.config.hcqr.options and question.options)
         form = ChosenHypothesis if choice else Hypothesis
         ask = AskForm(formulator_prompt(question, choice), form, SamplingParams(max_tokens=HYPOTHESIS_TOKENS))
-        return FirstStage(ask, self.config.llm, self.config.form, _PLACEHOLDER)
+        return FirstStage(ask, self.config.llm, _PLACEHOLDER)
 
 
 def hcqr(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> HcqrRewriter:
@@ -170,4 +170,4 @@ def formulator_prompt(question: Question, choice: bool) -> FormPrompt:
         else WorkedExample(_EXAMPLE, _OPEN_HYPOTHESIS)
     )
     task, case = "You are an expert analyst who sits an exam.", case_text(question, options=choice)
-    return FormPrompt(task, case, "hcqr-formulator-1", (example,), request, field_hints=hints)
+    return FormPrompt(task, case, (example,), request, hints)

@@ -36,10 +36,10 @@ def open_llm(config: LlmConfig) -> Llm:
     """
     file = cache_file(config.cache)
     if config.base_url is None:
-        return Llm(LocalModel(config), ReplyCache(file) if file is not None else None)
+        return Llm(LocalModel(config), ReplyCache(file) if file is not None else None, json_answers=False)
     from ..llms.endpoint import Endpoint
 
-    return Llm(Endpoint(config), ReplyCache(file) if file is not None else None, schemas=True)
+    return Llm(Endpoint(config), ReplyCache(file) if file is not None else None)
 
 
 def policy_llm(policy: PolicyConfig) -> LlmConfig:

@@ -78,8 +78,8 @@ class ChatServer:
 @pytest.fixture
 def impatient(monkeypatch):
     """Nothing is retried: one failure is enough."""
-    monkeypatch.setattr(endpoint, "retries_within", lambda seconds: 0)
-    monkeypatch.setattr(endpoint, "UNLIMITED_RETRIES", 0)
+    monkeypatch.setattr(endpoint, "FIRST_RETRIES", 0)
+    monkeypatch.setattr(endpoint, "RETRIES", 0)
 
 
 @contextmanager

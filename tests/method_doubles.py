@@ -78,14 +78,14 @@ def doc(name, text=None, title=""):
 
 
 def run(method, answer, question=ASKED, cross_encoder=None, lines=False, **shelves):
-    """(outcome, model) of one question; the shelves by source. `lines` asks for labelled lines."""
+    """(result, model) of one question; the shelves by source. `lines` asks for labelled lines."""
     model = Scripted(answer)
-    (ran,) = Runner(Llm(model), shelves, cross_encoder, form="lines" if lines else "json").run(method, [question])
-    return ran.outcome, model
+    (ran,) = Runner(Llm(model, json_answers=not lines), shelves, cross_encoder).run(method, [question])
+    return ran.result, model
 
 
-def ids(outcome):
-    return [document.id for document in outcome.documents]
+def ids(result):
+    return [document.id for document in result.documents]
 
 
 def form(**values):

@@ -70,7 +70,7 @@ class QuestionModel:
             self.contents.append(name)
             questions = self.questions[name]
             return questions if isinstance(questions, str) else json.dumps({"questions": questions}, ensure_ascii=False)
-        text, question = re.search(r"Text: (.*)\n\nQuestion: (.*)\n", message).groups()
+        text, question = re.search(r"Text: (.*)\n\nQuestion: (.*)", message).groups()
         name = text.split()[1]
         self.judged.append((name, question))
         if question in self.garbled:
@@ -87,8 +87,7 @@ class InLines(QuestionModel):
             head, case = prompt.messages[0]["content"], prompt.messages[-1]["content"]
             if head.startswith("You are"):
                 questions = self.questions[next(name for name in TEXTS if f"About {name}" in case)]
-                numbered = [f"{number}. {question}" for number, question in enumerate(questions, start=1)]
-                text = "\n".join(["Questions:", *numbered] if questions else ["Questions: none"])
+                text = "\n".join(f"Questions: {question}" for question in questions or ["none"])
             else:
                 wrong = any(question in case for question in self.wrong)
                 text = f"Explanation: so\nAnswerable: {'no' if wrong else 'yes'}"
@@ -98,7 +97,7 @@ class InLines(QuestionModel):
 @contextmanager
 def questions_config(model, cache=None, **settings):
     """`QuestionsConfig` whose writer and judge are `model`."""
-    with patch("querylect.questions.asking.open_llm", lambda config: Llm(model, cache)):
+    with patch("querylect.questions.asking.open_llm", lambda config: Llm(model, cache, not isinstance(model, InLines))):
         yield QuestionsConfig(**{"per_content": 3, **settings})
 
 

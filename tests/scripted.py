@@ -63,10 +63,10 @@ class Down:
 
 
 def run(name, question, model, searcher, retriever=BM25, **settings):
-    """The outcome of a method for one question."""
+    """The result of a method for one question."""
     method = make_method(name, settings, retriever)
     (ran,) = Runner(Llm(model), {"": searcher}).run(method, [question])
-    return ran.outcome
+    return ran.result
 
 
 def terms(plan):

@@ -30,8 +30,6 @@ class PaperRecord(ReaderRecord):
     """The verdicts by judge; a judge who had nothing to judge is not there."""
     notes: Mapping[str, Any]
     """What the method said on the way."""
-    prompts: tuple[str, ...]
-    """Versions of the prompts that the method used."""
     spent: Mapping[str, int | None]
     """Of the method: calls, prompt_tokens, tokens, searches, truncated, cut (methods/runner.py); of the reader:
     reader_prompt_tokens, reader_tokens. Tokens are None where an endpoint does not say."""

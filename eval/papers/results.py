@@ -77,8 +77,6 @@ class PaperRow:
     truncated: int
     """Texts of searches that were longer than a query of the retriever may be, and were read only in part."""
     means: Mapping[str, Mean]
-    prompts: tuple[str, ...]
-    """Versions of the prompts of the method."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +183,6 @@ def _row(
         draft_kept=sum(DRAFT_KEPT in record.notes for record in records),
         truncated=sum(record.spent.get("truncated") or 0 for record in records),
         means=means,
-        prompts=tuple(dict.fromkeys(version for record in records for version in record.prompts)),
     )
 
 

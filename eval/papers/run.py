@@ -12,7 +12,6 @@ from pathlib import Path
 from ...configs.paper import PaperConfig, PaperSystem
 from ...envs.retrievers.rerank import PairScorer
 from ...errors import EnvironmentUnavailableError
-from ...llms.structured import version_in
 from ...methods.method import MISSING, NO_RANKING
 from ...provenance import versions
 from ...rollouts.llms import open_llm
@@ -64,9 +63,8 @@ def run_paper(paper: PaperConfig, output: Path | None = None, overwrite: bool = 
         "judge": judge.identity if judges else None,
         "environments": {name: base.facts for name, base in bases.items()},
         "cost": {role: model.costs.to_dict() for role, model in models.items() if model is not None},
-        "form": paper.form,
         "generator": GENERATOR_VERSION,
-        "judges": {name: version_in(JUDGES[name].version, paper.form) for name in judges},
+        "judges": {name: JUDGES[name].version for name in judges},
         "questions": {
             name: {
                 "asked": len(items.items),

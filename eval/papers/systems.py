@@ -12,15 +12,13 @@ from ...envs.retrievers.rerank import PairScorer
 from ...llms.access import Llm
 from ...llms.base import LlmResponse, SamplingParams
 from ...logs import progress_bar
-from ...methods.method import ANSWER
-from ...methods.methods import make_method, method_settings
-from ...methods.reading import SOURCES
+from ...methods.methods import make_method, method_settings, prompt_text
 from ...methods.runner import MethodRun, Runner
 from ...storage import KeyedJournal, data_sha256
 from ...version import __version__
 from ..tasks.gold import Gold, Items
 from ..tasks.judges import JUDGES, Case, JudgeScore, Setting, judged
-from ..tasks.reader import generator_prompt, read_answer
+from ..tasks.reader import GENERATOR_VERSION, generator_prompt, read_answer
 from ..tasks.records import keyed_records
 from .knowledge_bases import KnowledgeBase, environment_of, naming, sources_of
 from .records import PaperRecord
@@ -69,8 +67,9 @@ class SystemRun:
         retriever = next((base.retriever for base in self._bases.values()), None)
         with naming(name):
             self._method = make_method(system.method, system.settings, retriever)
-            settings = method_settings(system.method, system.settings).model_dump(mode="json")
-        self._method_key = [system.method, settings, list(self._method.versions), run.paper.method_max_tokens]
+            settings = method_settings(system.method, system.settings)
+        prompts, bound = prompt_text(system.method, settings), run.paper.method_max_tokens
+        self._method_key = [system.method, settings.model_dump(mode="json"), prompts, bound]
 
     def records(self) -> list[PaperRecord]:
         """The records of all questions; new ones are written down batch by batch."""
@@ -82,11 +81,9 @@ class SystemRun:
         """The records of some questions: the method, then the reader, then the judges."""
         run = self._run
         searchers = {source: base.client for source, base in self._bases.items()}
-        runner = Runner(
-            run.writer, searchers, run.cross_encoder, run.reader, self._paper.form, self._paper.method_max_tokens
-        )
+        runner = Runner(run.writer, searchers, run.cross_encoder, run.reader, self._paper.method_max_tokens)
         results = runner.run(self._method, [item.question for item, _ in cases])
-        unanswered = [result for result in results if not result.outcome.failure and result.outcome.answer is None]
+        unanswered = [result for result in results if not result.result.failure and result.result.answer is None]
         replies = self._ask_reader(unanswered)
         records = [
             self._record(item, key, result, replies.get(item.question.id))
@@ -98,7 +95,7 @@ class SystemRun:
     def _ask_reader(self, results: Sequence[MethodRun]) -> dict[str, LlmResponse | None]:
         words, field = self._paper.document_words, self._config.field
         prompts = [
-            generator_prompt(result.question, result.outcome.documents, self._style, words, field) for result in results
+            generator_prompt(result.question, result.result.documents, self._style, words, field) for result in results
         ]
         draw = SamplingParams(max_tokens=self._paper.max_tokens, seed=self._paper.seed)
         replies = self._run.reader.ask(prompts, draw) if prompts else []
@@ -106,13 +103,13 @@ class SystemRun:
 
     def _record(self, item: Gold, key: str, result: MethodRun, reply: LlmResponse | None) -> PaperRecord:
         """The record of a question without verdicts, from the method's own answer or from the reader's reply."""
-        outcome, spent = result.outcome, result.spent
+        outcome, spent = result.result, result.cost
         text, cut = None, False
         answered: str | None = None
         if outcome.answer is not None and not outcome.failure:
             style: Style = "grounded" if self._style == "grounded" else "short"
             answered = read_answer(outcome.answer, item.question, style)
-            cut = ANSWER in outcome.notes.get("cut", ())
+            cut = outcome.cut
         elif reply is not None:
             text, cut = reply.texts[0].text, not reply.texts[0].finished
             answered = read_answer(text, item.question, self._style)
@@ -132,7 +129,6 @@ class SystemRun:
                 scores={},
                 judged={},
                 notes=dict(outcome.notes),
-                prompts=result.prompts,
                 spent={
                     **asdict(spent),
                     "reader_prompt_tokens": reply.prompt_tokens if reply else 0,
@@ -165,16 +161,16 @@ class SystemRun:
         cases = [
             Case(
                 item,
-                result.outcome.documents,
+                result.result.documents,
                 searched=record.searched and not record.failure,
                 answer=record.answer,
-                sources=tuple(result.outcome.notes.get(SOURCES, ())) if len(self._bases) > 1 else (),
-                notes=result.outcome.notes,
+                sources=result.result.sources if len(self._bases) > 1 else (),
+                notes=result.result.notes,
             )
             for item, result, record in zip(items, results, records, strict=True)
         ]
         draw = SamplingParams(max_tokens=self._paper.judge_max_tokens, seed=self._paper.seed)
-        runner = Runner(self._run.judge, {}, form=self._paper.form)
+        runner = Runner(self._run.judge, {})
         for name in self._config.judges:
             scores = judged(runner, JUDGES[name], cases, Setting(self._paper.document_words, draw))
             for by_judge, score in zip(verdicts, scores, strict=True):
@@ -196,10 +192,9 @@ class SystemRun:
                 "environments": [[source, base.facts] for source, base in self._bases.items()],
                 "question": [item.question.id, item.question.text, list(item.question.options), *history],
                 "asked": [config.kind, self._style, config.field, paper.document_words, paper.max_tokens],
-                "answers": paper.form,
                 "judges": [[name, JUDGES[name].version] for name in judges],
                 "judging": [paper.judge_max_tokens, *right] if judges else None,
-                "generator": generator_prompt(item.question, (), self._style, 1).version,
+                "generator": GENERATOR_VERSION,
                 "seed": paper.seed,
             }
         )

@@ -248,10 +248,7 @@ def _models(facts: Mapping[str, Any]) -> str:
     )
     judge = json.dumps(facts["judge"], ensure_ascii=False) if facts["judge"] else "none"
     reader, writer = (json.dumps(facts[name], ensure_ascii=False) for name in ("reader", "writer"))
-    form = "labelled lines" if facts["form"] == "lines" else "JSON"
-    return (
-        f"Reader {reader}; methods ask {writer}; judge {judge}. Answers of a fixed form: {form}. Questions: {counts}."
-    )
+    return f"Reader {reader}; methods ask {writer}; judge {judge}. Questions: {counts}."
 
 
 def _average(figures: Sequence[Mean]) -> Mean:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from ...data.types import Document, Question
-from ...llms.base import Message, Prompt
+from ...llms.base import Prompt
 from ...llms.structured import FormPrompt, WorkedExample
 from ...rewriters.case import case_text, lettered
 from .gold import Gold
@@ -204,61 +204,61 @@ _ATTRIBUTED_EXAMPLE = WorkedExample(
 
 def utility(item: Gold, documents: Sequence[Document], words: int) -> FormPrompt:
     """How useful the context is for the right answer."""
-    return _prompt(UTILITY, _UTILITY, [*_choice(item), f"Context:\n{_listed(documents, words)}"], _UTILITY_EXAMPLE)
+    return _prompt(_UTILITY, [*_choice(item), f"Context:\n{_listed(documents, words)}"], _UTILITY_EXAMPLE)
 
 
 def mimic(item: Gold, plus: str, minus: str) -> FormPrompt:
     """How good the mimic of a pair of hypotheses is."""
-    return _prompt(MIMIC, _MIMIC, [*_choice(item), f"Target: {plus}", f"Mimic: {minus}"], _MIMIC_EXAMPLE)
+    return _prompt(_MIMIC, [*_choice(item), f"Target: {plus}", f"Mimic: {minus}"], _MIMIC_EXAMPLE)
 
 
 def answerable(question: Question, document: Document, words: int) -> FormPrompt:
     """Whether one document answers the question."""
     parts = [f"Text: {shortened(document, words)}", case_text(question, options=False)]
-    return _prompt(RELEVANCY, _ANSWERABLE, parts, _ANSWERABLE_EXAMPLE)
+    return _prompt(_ANSWERABLE, parts, _ANSWERABLE_EXAMPLE)
 
 
 def declined(question: Question, answer: str) -> FormPrompt:
     """Whether an answer declines."""
-    return _prompt(DECLINED, _DECLINED, [case_text(question, options=False), f"Reply: {answer}"], _DECLINED_EXAMPLE)
+    return _prompt(_DECLINED, [case_text(question, options=False), f"Reply: {answer}"], _DECLINED_EXAMPLE)
 
 
 def faithful(question: Question, documents: Sequence[Document], answer: str, words: int) -> FormPrompt:
     """Whether the documents support an answer."""
     parts = [f"Documents:\n{_listed(documents, words)}", case_text(question, options=False), f"Reply: {answer}"]
-    return _prompt(FAITHFULNESS, _FAITHFUL, parts, _FAITHFUL_EXAMPLE)
+    return _prompt(_FAITHFUL, parts, _FAITHFUL_EXAMPLE)
 
 
 def to_the_point(question: Question, answer: str) -> FormPrompt:
     """Whether an answer addresses the question."""
     parts = [case_text(question, options=False), f"Reply: {answer}"]
-    return _prompt(ANSWER_RELEVANCY, _TO_THE_POINT, parts, _TO_THE_POINT_EXAMPLE)
+    return _prompt(_TO_THE_POINT, parts, _TO_THE_POINT_EXAMPLE)
 
 
 def golden(item: Gold, words: int) -> Prompt:
     """Generate a golden answer from the question's content documents."""
     parts = [_GOLDEN, f"Text:\n{_listed(item.contents, words)}", case_text(item.question, options=False)]
-    return Prompt((Message(role="user", content="\n\n".join(parts)),), GUIDELINE)
+    return Prompt.of("\n\n".join(parts))
 
 
 def key_points(question: Question, answer: str) -> FormPrompt:
     """Extract the guideline, the key points, of a golden answer."""
     parts = [case_text(question, options=False), f"Ideal answer: {answer}"]
-    return _prompt(GUIDELINE, _POINTS, parts, _POINTS_EXAMPLE)
+    return _prompt(_POINTS, parts, _POINTS_EXAMPLE)
 
 
 def adherence(question: Question, points: Sequence[str], answer: str) -> FormPrompt:
     """How much of the guideline an answer covers."""
     listed = "\n".join(f"- {point}" for point in points)
     parts = [case_text(question, options=False), f"Guideline:\n{listed}", f"Answer: {answer}"]
-    return _prompt(GUIDELINE, _ADHERENCE, parts, _ADHERENCE_EXAMPLE)
+    return _prompt(_ADHERENCE, parts, _ADHERENCE_EXAMPLE)
 
 
 def needed(item: Gold) -> FormPrompt:
     """The statements of fact needed for the right answer."""
     right = item.answers[0] + "".join(f" (or: {answer})" for answer in item.answers[1:])
     parts = [case_text(item.question, options=False), f"Answer: {right}"]
-    return _prompt(CONTEXT_RECALL, _NEEDED, parts, _NEEDED_EXAMPLE)
+    return _prompt(_NEEDED, parts, _NEEDED_EXAMPLE)
 
 
 def attributed(question: Question, documents: Sequence[Document], statements: Sequence[str], words: int) -> FormPrompt:
@@ -266,7 +266,7 @@ def attributed(question: Question, documents: Sequence[Document], statements: Se
     listed = "\n".join(f"{number}. {statement}" for number, statement in enumerate(statements, start=1))
     documents_part = f"Documents:\n{_listed(documents, words)}"
     parts = [case_text(question, options=False), documents_part, f"Statements:\n{listed}"]
-    return _prompt(CONTEXT_RECALL, _ATTRIBUTED, parts, _ATTRIBUTED_EXAMPLE)
+    return _prompt(_ATTRIBUTED, parts, _ATTRIBUTED_EXAMPLE)
 
 
 def _choice(item: Gold) -> list[str]:
@@ -283,5 +283,5 @@ def _listed(documents: Sequence[Document], words: int) -> str:
     return "\n".join(numbered(documents, words)) or "(none was found)"
 
 
-def _prompt(version: str, task: str, parts: Sequence[str], example: WorkedExample) -> FormPrompt:
-    return FormPrompt(task, "\n\n".join(parts), version, (example,))
+def _prompt(task: str, parts: Sequence[str], example: WorkedExample) -> FormPrompt:
+    return FormPrompt(task, "\n\n".join(parts), (example,))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from ...configs.paper import Style
 from ...data.types import Document, Question
-from ...llms.base import Message, Prompt
+from ...llms.base import Prompt
 from ...llms.prose import boxed, without_end_of_turn, without_thinking
 from ...rewriters.case import case_text, one_line
 from .metrics import normalise
@@ -62,7 +62,7 @@ _LETTER = re.compile(r"\W*(?:option )?([A-Z])(?=\s*(?:$|[).:,;\]\"'}]))", re.IGN
 def reader_prompt(question: Question, documents: Sequence[Document], words: int) -> Prompt:
     """One user message, for chat templates without a system role; each document is cut to `words` words."""
     parts = [_DOCUMENTS if documents else _ALONE, *numbered(documents, words), case_text(question)]
-    return _prompt([*parts, _CHOICE if question.options else _SHORT], ANSWERS_VERSION)
+    return Prompt.of("\n\n".join([*parts, _CHOICE if question.options else _SHORT]))
 
 
 def generator_prompt(
@@ -82,7 +82,7 @@ def generator_prompt(
         case_text(question),
         instruction,
     ]
-    return _prompt(parts, f"{GENERATOR_VERSION}/{style}")
+    return Prompt.of("\n\n".join(parts))
 
 
 def read_answer(text: str, question: Question, style: Style = "grounded") -> str:
@@ -121,7 +121,3 @@ def shortened(document: Document, words: int) -> str:
     """Title and text on one line, in at most `words` words."""
     tokens = one_line(document).split()
     return " ".join(tokens[:words]) + ("…" if len(tokens) > words else "")
-
-
-def _prompt(parts: Sequence[str], version: str) -> Prompt:
-    return Prompt((Message(role="user", content="\n\n".join(parts)),), version)

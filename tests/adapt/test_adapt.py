@@ -30,7 +30,7 @@ def author(run_app):
 def arguments(tmp_path_factory, author, speaking):
     """The arguments of the command without --to."""
     folder = tmp_path_factory.mktemp("adapt")
-    settings = [*short_run(speaking, folder), "train.steps=3", "train.validate_steps=3", "questions.form=json"]
+    settings = [*short_run(speaking, folder), "train.steps=3", "train.validate_steps=3"]
     options = ["--words", "60", "--overlap", "0", "synthetic.count=60", "--llm", "author", "--endpoint", author[0]]
     return [str(save_handbook(folder / "docs")), *settings, *options]
 

@@ -279,7 +279,7 @@ def test_queries_that_are_read_only_in_part_are_counted(configs, models, tmp_pat
         assert "querylect_truncated_texts_total 6.0" in httpx.get(f"{url}/metrics").text
         method = make_method("std_rag", {"answers": False}, RetrieverInfo("medcpt", "dense"))
         questions = [Question("a", short_text), Question("b", long_text)]
-        assert [run.spent.truncated for run in Runner(None, {"": client}).run(method, questions)] == [0, 1]
+        assert [run.cost.truncated for run in Runner(None, {"": client}).run(method, questions)] == [0, 1]
 
 
 def member_of(config):

@@ -4,12 +4,11 @@ import json
 
 import pytest
 import yaml
-from querylect.configs.methods import DirectGenConfig
+from querylect.configs.methods import DirectGenConfig, PromptConfig
 from querylect.configs.paper import PaperConfig
-from querylect.configs.section import Section
 from querylect.errors import ConfigError, DataError, EngineUnavailableError, EnvironmentUnavailableError
 from querylect.eval.papers.run import run_paper
-from querylect.methods.method import Outcome
+from querylect.methods.method import Result, StageError
 from querylect.methods.methods import METHODS, KnownMethod
 from querylect.rewriters.retriever_info import RetrieverInfo
 
@@ -112,7 +111,6 @@ def test_a_whole_paper(values, server, tmp_path):
     assert rag["means"]["gain:not_useful"] == {"value": None, "n": 0}
     assert (rag["means"]["calls"]["value"], rag["means"]["searches"]["value"]) == (0, 1)
     assert (hyde["means"]["calls"]["value"], hyde["means"]["searches"]["value"]) == (2, 1), "each sample is a call"
-    assert [prompt.partition("-")[0] for prompt in hyde["prompts"]] == ["hyde"]
     open_row = row(results, "open", "rag")
     assert {name: open_row["means"][name]["value"] for name in ("em", "cover_em", "f1")} == {
         "em": 1,
@@ -269,38 +267,38 @@ def test_a_cost_is_of_replies_and_unknown_where_an_endpoint_does_not_count(value
         assert (cost["n"], bool(cost["value"])) == ((0, False) if silent else (3, True))
 
 
-class Refuses:
+async def refusing(question, ask, search, settings):
     """Fails on every second question, and answers the others without the reader."""
-
-    name = "refuses"
-
-    def __init__(self, versions=()):
-        self.versions, self.question_count = versions, 0
-
-    def steps(self, question):
-        self.question_count += 1
-        return (
-            Outcome(failure="unreadable")
-            if question.text < "what m"
-            else Outcome(answer="B", notes={"cut": ["answer"]})
-        )
-        yield
+    if question.text < "what m":
+        raise StageError("unreadable")
+    return Result(answer="B", cut=True)
 
 
 def test_a_method_that_fails_is_no_zero_and_one_that_answers_is_not_read_for(values, server, tmp_path, monkeypatch):
     paper = PaperConfig.model_validate({**values, **BARE, "systems": {"own": {"method": "own"}}})
-    monkeypatch.setitem(METHODS, "own", KnownMethod(Section, lambda settings, card: Refuses()))
+    monkeypatch.setitem(METHODS, "own", KnownMethod(PromptConfig, refusing))
     page = run_paper(paper, tmp_path / "out")
     result = row(json.loads((page.parent / "results.json").read_text()), "mcq", "own")
     assert result["reasons"] == {"unreadable": 2}
     assert result["means"]["accuracy"] == {"value": 0.5, "n": 2}
     assert result["cut"] == 2, "of an answer that the method wrote, too"
     assert server.bodies == []
-    for versions, new in (((), 0), (("own-2",), 5), (("own-2",), 0)):
-        method = Refuses(versions)
-        monkeypatch.setitem(METHODS, "own", KnownMethod(Section, lambda *_, method=method: method))
-        run_paper(paper, tmp_path / "out")
-        assert method.question_count == new, "a record is known of the same prompts alone"
+    questions = []
+
+    async def counting(question, ask, search, settings):
+        questions.append(question)
+        return await refusing(question, ask, search, settings)
+
+    monkeypatch.setitem(METHODS, "own", KnownMethod(PromptConfig, counting))
+    run_paper(paper, tmp_path / "out")
+    assert questions == []
+    prompt = tmp_path / "own.j2"
+    prompt.write_text("other prompts")
+    own = {"own": {"method": "own", "settings": {"prompt": str(prompt)}}}
+    changed = PaperConfig.model_validate({**values, **BARE, "systems": own})
+    run_paper(changed, tmp_path / "out")
+    run_paper(changed, tmp_path / "out")
+    assert len(questions) == 5, "a record is known of the same prompts alone"
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from querylect.methods.methods import method_settings
 from ..command import end
 from ..raising import refused
 
-NO_FACTS = {"reader": {}, "writer": {}, "judge": None, "form": "json", "questions": {}}
+NO_FACTS = {"reader": {}, "writer": {}, "judge": None, "questions": {}}
 
 
 @pytest.mark.parametrize("name", known_papers())
@@ -72,7 +72,7 @@ def test_a_sweep_shares_a_value_among_the_settings_of_a_system():
     assert systems["std_wiki[k=6]"].settings["k"] == 6
     costs = dict.fromkeys(COSTS, Mean(1.0, 4))
     rows = [
-        PaperRow("huatuo", name, 4, 4, {}, 0, 0, {}, {}, 0, 0, {"rouge1": Mean(value, 4), **costs}, ())
+        PaperRow("huatuo", name, 4, 4, {}, 0, 0, {}, {}, 0, 0, {"rouge1": Mean(value, 4), **costs})
         for name, value in (("std_wiki[k=2]", 0.0), ("misknow_qa[first_k+second_k=2]", 0.1))
     ]
     page = PaperPage(paper, paper.systems, PaperResults(rows)).text(NO_FACTS, {})
@@ -103,7 +103,7 @@ def test_our_figures_stand_beside_the_papers():
     paper = load_paper("chr")
     costs = dict.fromkeys(COSTS, Mean(2.0, 10))
     rows = [
-        PaperRow(task, "chr", 10, 10, {}, 0, 0, {}, {}, 0, 3, {"accuracy": Mean(value, 10), **costs}, ())
+        PaperRow(task, "chr", 10, 10, {}, 0, 0, {}, {}, 0, 3, {"accuracy": Mean(value, 10), **costs})
         for task, value in (("mmlu_med", 0.25), ("medqa", 0.5), ("bioasq", 0.75))
     ]
     results = PaperResults(rows)
@@ -123,7 +123,7 @@ def test_our_figures_stand_beside_the_papers():
 
 
 def recorded(task, system, question, answer, accuracy=None, notes=None, judged=None, **changes):
-    plain = {"documents": {}, "prompts": {}, "spent": {}, "judged": judged or {}}
+    plain = {"documents": {}, "spent": {}, "judged": judged or {}}
     plain |= {"searched": True, "failure": "", "text": None, "chosen": "", "cut": False, "key": ""}
     scores = {} if accuracy is None else {"accuracy": accuracy}
     names = {"task": task, "system": system, "question_id": question, "question": f"text of {question}"}

@@ -9,7 +9,7 @@ from querylect.eval.tasks.judges import JUDGES, NO_STATEMENTS, OFF_FORMAT, Case,
 from querylect.llms.access import Llm
 from querylect.methods.runner import Runner
 
-from ..methods.test_methods import Echo
+from ..methods.test_runner import Echo
 
 DOCUMENTS = (Document("d1", "Mercury", "melts at -39"), Document("d2", "Iron", "melts at 1538"))
 CHOICE = Gold(Question("q", "What melts at 1538?", ("mercury", "iron")), right=1)
@@ -203,31 +203,21 @@ def test_context_recall_of_several_sources_is_judged_for_each_as_well():
 
 
 LINES = {
-    "mimic": {"Mimic: ": "Explanation: the other metal\nQuality: good"},
-    "utility": {"Right answer": "Selected answer: B\nLabel: useful but not entailed"},
-    "relevancy": {"Iron": "Explanation: it says so\nAnswerable: yes", "Mercury": "Explanation: no\nAnswerable: no"},
     "declined": {"Reply: ": "Explanation: it: answers\nVerdict: no"},
-    "faithfulness": {"Documents": "Explanation: borne out\nVerdict: yes"},
-    "answer_relevancy": {"Reply: ": "Explanation: 它回答了\nVerdict: yes"},
     "guideline": {
         "completely and correctly": "Iron melts at 1538.",
-        "Ideal answer: ": "Points:\n1. It is a metal.\n2. It melts.",
+        "Ideal answer: ": "Points: It is a metal.\nPoints: It melts.",
         "Guideline:": "Explanation: half of it\nScore: 0.5",
     },
     "context_recall": {
-        "Documents:": "Statement: 1\nAttributed: yes\nReason: d1\nStatement: 2\nAttributed: no\nReason: none",
-        "Answer: Ada": "Statements:\n1. Ada wrote.\n2. It ran.",
+        "Documents:": "Statements: 1 | yes | d1\nStatements: 2 | no | none",
+        "Answer: Ada": "Statements: Ada wrote.\nStatements: It ran.",
     },
 }
-VALUES = {"mimic": 0, "declined": 0, "guideline": 0.5, "context_recall": 0.5}
-"""Of the others 1."""
 
 
-@pytest.mark.parametrize("name", sorted(JUDGES))
-def test_every_judge_is_answered_in_lines_and_its_version_says_so(name):
-    judged_case = case(CASES.get(name, CONTENT))
-    for answers, failure, value in ((LINES[name], "", VALUES.get(name, 1)), ({}, OFF_FORMAT, None)):
-        runner = Runner(Llm(Echo(Script(answers))), {}, form="lines")
-        (verdict,) = judged(runner, JUDGES[name], [judged_case], Setting())
-        assert (verdict.failure, verdict.value) == (failure, value)
-        assert verdict.version == f"{JUDGES[name].version}/lines"
+@pytest.mark.parametrize(("name", "value"), [("declined", 0), ("guideline", 0.5), ("context_recall", 0.5)])
+def test_judges_are_answered_in_lines(name, value):
+    runner = Runner(Llm(Echo(Script(LINES[name])), json_answers=False), {})
+    (verdict,) = judged(runner, JUDGES[name], [case(CASES.get(name, CONTENT))], Setting())
+    assert (verdict.failure, verdict.value) == ("", value)

@@ -34,10 +34,7 @@ for number in range(int(sys.argv[3])):
 """
 
 
-def ask(text, version=""):
-    return Prompt(({"role": "user", "content": text},), version)
-
-
+ask = Prompt.of
 QUESTION, GREEDY = ask("q"), SamplingParams()
 
 
@@ -64,7 +61,12 @@ def test_a_reply_is_asked_for_once_and_every_change_asks_anew(run_app, tmp_path)
         assert calls(concurrency=3, deadline=90.0) == 0
         changed = [SamplingParams(n=2), SamplingParams(temperature=0.1), SamplingParams(max_tokens=9)]
         assert [calls(draw=draw) for draw in [*changed, SamplingParams(seed=1)]] == [1] * 4
-        assert [calls(ask("r")), calls(ask("q", "2")), calls(model="n"), calls(extra={"k": 1})] == [1] * 4
+        assert [
+            calls(ask("r")),
+            calls(Prompt(QUESTION.messages, schema="{}")),
+            calls(model="n"),
+            calls(extra={"k": 1}),
+        ] == [1] * 4
         assert calls(Prompt(({"role": "system", "content": "q"},))) == 1
         assert calls(base_url=url + "/") == 1
         assert calls() == 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from contextlib import ExitStack
 from email.utils import formatdate
 from types import SimpleNamespace
@@ -12,8 +13,11 @@ from pydantic import BaseModel
 from querylect.configs.llm import LlmConfig
 from querylect.errors import ConfigError, EngineUnavailableError
 from querylect.llms.base import Prompt, SamplingParams, Text
-from querylect.llms.structured import ask_structured, strict_schema
+from querylect.llms.structured import FormPrompt, ask_structured, strict_schema
 from querylect.rollouts.llms import open_llm
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
 
 from ..chat_server import ChatServer, impatient, last_user, serving  # noqa: F401 (fixture)
 from ..raising import refused
@@ -21,8 +25,7 @@ from ..raising import refused
 pytestmark = pytest.mark.server
 
 
-def ask(text, version=""):
-    return Prompt(({"role": "user", "content": text},), version)
+ask = Prompt.of
 
 
 @pytest.fixture
@@ -83,7 +86,7 @@ def test_retry_after_is_waited_for_where_that_is_two_minutes_at_most(opened, wai
     assert llm.costs.missing == {"HTTP 503": 1}
 
 
-@pytest.mark.parametrize("deed", [(429, {}), (502, {}), "garbage", "null"])
+@pytest.mark.parametrize("deed", [(429, {}), (502, {})])
 def test_what_fails_in_passing_is_asked_again(opened, waits, deed):
     server = ChatServer()
     server.script.extend([deed] * 4)
@@ -95,13 +98,76 @@ def test_what_fails_in_passing_is_asked_again(opened, waits, deed):
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize(("deed", "reason"), [((500, {}), "HTTP 500"), ("garbage", "no completion")])
-def test_what_never_succeeds_is_missing_for_its_reason(opened, deed, reason):
+def test_what_never_succeeds_is_missing_for_its_reason(opened):
     server = ChatServer()
-    server.always = lambda body: deed
+    server.always = lambda body: (500, {})
     llm = opened(server)
     assert llm.ask([ask("a")], SamplingParams()) == [None]
-    assert llm.costs.missing == {reason: 1}
+    assert llm.costs.missing == {"HTTP 500": 1}
+
+
+@pytest.mark.parametrize(
+    ("deed", "field"),
+    [
+        ("garbage", "Unterminated string"),
+        ("null", "content"),
+        ("empty", "choices"),
+        ("form", "choices"),
+        ({"content": 5}, "content"),
+    ],
+)
+def test_what_is_no_completion_is_asked_once_and_its_field_is_named(opened, waits, deed, field):
+    server = ChatServer()
+    server.script.append(deed)
+    llm = opened(server)
+    assert llm.ask([ask("a")], SamplingParams()) == [None]
+    (reason,) = llm.costs.missing
+    assert ("no completion" in reason, field in reason) == (True, True), reason
+    assert (len(server.bodies), waits, llm.costs.retries) == (1, [], 0)
+
+
+PARTS = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "an "}]
+
+
+@pytest.mark.parametrize(
+    ("choice", "usage", "text", "tokens"),
+    [
+        ({"message": {"content": [*PARTS, {"type": "text", "text": "answer"}]}}, {}, "an answer", None),
+        ({"message": {"content": ""}}, None, "", None),
+        ({"message": {"content": "an answer"}}, {"prompt_tokens": 5, "completion_tokens": None}, "an answer", None),
+        ({"message": {"content": "an answer"}}, {"prompt_tokens": 5.5, "completion_tokens": 3.2}, "an answer", 3),
+        ({"message": {"content": "\ud83d\ude00 \ud800"}}, {}, "\U0001f600 \ufffd", None),
+        (
+            {"message": {"content": "an answer"}, "logprobs": {"content": [{"token": "a", "top_logprobs": None}]}},
+            {"prompt_tokens": 5},
+            "an answer",
+            None,
+        ),
+    ],
+    ids=["parts", "empty", "usage_null", "usage_frac", "surrogates", "lp_null"],
+)
+def test_other_forms_of_a_completion_are_read(run_app, choice, usage, text, tokens):
+    async def complete(request):
+        body = json.dumps({"choices": [{"finish_reason": "stop", **choice}], "usage": usage})
+        return Response(body, media_type="application/json")
+
+    with run_app(Starlette(routes=[Route("/v1/chat/completions", complete, methods=["POST"])])) as url:
+        llm = open_llm(LlmConfig(model="m", base_url=f"{url}/v1", cache=None))
+        (reply,) = llm.ask([ask("a")], SamplingParams(first_logprobs=2))
+    assert (reply.texts, reply.tokens) == ((Text(text, True),), tokens)
+
+
+def test_an_endpoint_on_this_machine_is_asked_without_a_proxy(opened, monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    assert opened(ChatServer()).ask([ask("a")], SamplingParams())[0].texts[0].text == "an answer"
+
+
+def test_a_socks_proxy_without_its_package_is_named(monkeypatch):
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    with refused(ConfigError, "http://host.invalid/v1", "socksio"):
+        open_llm(LlmConfig(base_url="http://host.invalid/v1", cache=None)).ask([ask("a")], SamplingParams())
 
 
 @pytest.mark.parametrize(
@@ -197,23 +263,20 @@ class Verdict(BaseModel):
     verdict: bool
 
 
-def test_a_repair_is_held_to_the_schema_and_an_endpoint_without_it_is_asked_without(opened, caplog):
-    server = ChatServer(lambda body: '{"verdict": true}' if "response_format" in body else "hm")
-    llm = opened(server)
-    (mended,) = ask_structured(llm, [ask("judge")], Verdict, SamplingParams())
-    assert (mended.value, len(mended.replies)) == (Verdict(verdict=True), 2)
-    first, second = server.bodies
-    assert "response_format" not in first
-    assert second["response_format"] == {
+def test_an_endpoint_gets_the_schema_and_one_that_refuses_it_is_asked_without(opened, caplog):
+    judge = FormPrompt("Judge.", "case")
+    server = ChatServer(lambda body: '{"verdict": true}')
+    assert ask_structured(opened(server), [judge], Verdict, SamplingParams())[0].value == Verdict(verdict=True)
+    assert server.bodies[0]["response_format"] == {
         "type": "json_schema",
         "json_schema": {"name": "answer", "strict": True, "schema": json.loads(strict_schema(Verdict))},
     }
-    plain = ChatServer(lambda body: '{"verdict": false}' if len(body["messages"]) > 1 else "hm")
+    plain = ChatServer(lambda body: '{"verdict": false}')
     plain.always = lambda body: (400, {}) if "response_format" in body else None
     llm = opened(plain)
     for number in (1, 2):
-        (outcome,) = ask_structured(llm, [ask(f"judge {number}")], Verdict, SamplingParams())
+        (outcome,) = ask_structured(llm, [FormPrompt("Judge.", str(number))], Verdict, SamplingParams())
         assert outcome.value == Verdict(verdict=False)
-    assert ["response_format" in body for body in plain.bodies] == [False, True, False, False, False]
+    assert ["response_format" in body for body in plain.bodies] == [True, False, False]
     assert caplog.text.count("no structured outputs") == 1
     assert llm.costs.missing == {}

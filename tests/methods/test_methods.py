@@ -1,239 +1,176 @@
-"""Methods of several stages: what is batched, what each question gets back, and missing answers."""
+"""Every method in bad surroundings: a model that is silent or writes garbage, a retriever that is down, few and many
+options, other scripts, a content of one word. A question is answered or has a failure that says why; nothing is a
+silent 0. And the prompts: a file of one's own replaces them."""
+
+import json
+import re
 
 import pytest
-from pydantic import BaseModel
 from querylect.data.types import Question
-from querylect.envs.plan import SearchPlan
-from querylect.envs.schemas import HitBody, PlanResult
-from querylect.errors import ConfigError, EnvironmentUnavailableError
+from querylect.errors import ConfigError
 from querylect.llms.access import Llm
-from querylect.llms.base import LlmResponse, MissingResponse, Prompt, SamplingParams, Text
-from querylect.llms.structured import AskForm, FormPrompt
-from querylect.methods.method import MISSING, NO_RANKING, Outcome, PromptStep, ScoreStep, SearchStep
+from querylect.llms.base import Text
+from querylect.methods.method import MISSING, NO_RANKING
+from querylect.methods.methods import METHODS, make_method, method_settings, prompt_text
 from querylect.methods.runner import Runner
+from querylect.rewriters.retriever_info import RetrieverInfo
 
-from ..method_doubles import method_of
+from ..method_doubles import ASKED, Scripted, Shelf, doc, form, ids, method_of, run
+from ..obliging import obliging
 from ..raising import refused
+from ..scripted import Down
 
-pytestmark = pytest.mark.model
-
-QUESTIONS = [Question(f"q{number}", text) for number, text in enumerate(["one", "two", "three", "silence", "five"])]
-
-
-class Echo:
-    """A model that answers with the prompt in capitals; "silence" gets no reply. It records its batches."""
-
-    identity = {"model": "echo"}  # noqa: RUF012
-
-    def __init__(self, answer=str.upper):
-        self.batches, self.answer = [], answer
-
-    def generate(self, prompts, draw, deliver, costs):
-        texts = [prompt.messages[-1]["content"] for prompt in prompts]
-        self.batches.append((draw.max_tokens, texts))
-        for index, text in enumerate(texts):
-            reply = LlmResponse((Text(self.answer(text), True),) * draw.n, len(text), 3)
-            deliver(index, MissingResponse("silent") if "silence" in text else reply)
+FORMED = ("multi_query", "hcqr", "chr", "migres", "cot", "main_rag")
+"""Methods that read a form: what is none is a failure, whatever it says."""
+WORDS = ("hyde", "query2doc", "csqe", "thinkqe", "qa_rag")
+"""Methods that search with whatever was written, as long as something was."""
+ANSWERS = ("direct_gen", "std_rag", "misknow")
+"""Methods whose answer is whatever was written, the empty text too; of misknow it is the draft."""
+WITHOUT_MODEL = ("rerank",)
+QUESTIONS = [
+    Question("plain", "Who tamed the red dog?"),
+    Question("two", "Is it red?", ("yes", "no")),
+    Question("ten", "Which one is it?", tuple(f"option {number}" for number in range(10))),
+    Question("zh", "维生素D缺乏有什么症状？", ("疲劳", "发热")),
+    Question("ar", "ما الذي يخفض السكر؟"),
+    Question("word", "statin"),
+]
+GARBAGE = ["", "}{", "<think>never ends", '{"judge": "maybe"}', "\x00" * 40]
+CARD = RetrieverInfo("bm25", "bm25")
 
 
-class Shelf:
-    """Finds the documents NAME-0, NAME-1, … of the text of each plan, as many as it asks for."""
-
-    def __init__(self, name="shelf", down=False):
-        self.name, self.down, self.batches = name, down, []
+class OneWord:
+    """Finds three contents for every plan: one of a single word, one of another script, one without a title."""
 
     def search(self, plans, with_text=True):
-        self.batches.append([plan.probes[0].terms[0].text for plan in plans])
-        if self.down:
-            raise EnvironmentUnavailableError("nobody is there")
-        rankings = [[hit(f"{self.name}-{rank}", 1 / (1 + rank)) for rank in range(plan.k)] for plan in plans]
-        return [PlanResult(ranking=ranking) for ranking in rankings]
+        from querylect.envs.schemas import HitBody, PlanResult
+
+        documents = [doc("word", "statin"), doc("zh", "维生素D", "标题"), doc("empty", "")]
+        hits = [HitBody(id=document.id, score=1, title=document.title, text=document.text) for document in documents]
+        return [PlanResult(ranking=hits) for _ in plans]
 
 
-def hit(name, score):
-    return HitBody(id=name, score=score, title=name, text=f"text of {name}")
-
-
-def prompt(text):
-    return Prompt(({"role": "user", "content": text},))
-
-
-class TwoStages:
-    """Asks, searches with the answer, and asks again where the question is short."""
-
-    name = "two stages"
-
-    def __init__(self, source=""):
-        self.source = source
-
-    def steps(self, question):
-        draft = yield PromptStep(prompt(question.text), SamplingParams(max_tokens=8))
-        if draft is None:
-            return Outcome(failure=MISSING)
-        result = yield SearchStep(SearchPlan.of(draft.texts[0].text, k=2), self.source)
-        if result is None:
-            return Outcome(failure=NO_RANKING)
-        if len(question.text) == 3:
-            again = yield PromptStep(prompt(result.documents[0].id), SamplingParams(max_tokens=16))
-            return Outcome(result.documents, result.plan, {"again": again.texts[0].text})
-        return Outcome(result.documents, result.plan)
-
-
-def test_one_stage_of_all_questions_travels_together():
-    model, shelf = Echo(), Shelf()
-    ran = Runner(Llm(model), {"": shelf}).run(TwoStages(), QUESTIONS)
-    assert [run.question for run in ran] == QUESTIONS
-    assert model.batches == [(8, ["one", "two", "three", "silence", "five"]), (16, ["shelf-0"])], "equal ones once"
-    assert shelf.batches == [["ONE", "TWO", "THREE", "FIVE"]]
-    assert [run.outcome.notes for run in ran] == [{"again": "SHELF-0"}, {"again": "SHELF-0"}, {}, {}, {}]
-    assert [run.outcome.failure for run in ran] == ["", "", "", MISSING, ""]
-    assert [run.outcome.plan.probes[0].terms[0].text for run in ran if run.outcome.plan] == [
-        "ONE",
-        "TWO",
-        "THREE",
-        "FIVE",
-    ]
-    assert [document.id for document in ran[0].outcome.documents] == ["shelf-0", "shelf-1"]
-
-
-def test_every_question_pays_for_what_was_said_to_it():
-    ran = Runner(Llm(Echo()), {"": Shelf()}).run(TwoStages(), QUESTIONS)
-    assert [(run.spent.calls, run.spent.prompt_tokens, run.spent.tokens, run.spent.searches) for run in ran] == [
-        (2, 3 + 7, 6, 1),
-        (2, 3 + 7, 6, 1),
-        (1, 5, 3, 1),
-        (0, 0, 0, 0),
-        (1, 4, 3, 1),
-    ]
-
-
-def test_a_source_is_searched_by_name_and_an_unknown_one_refused():
-    wiki, pairs = Shelf("wiki"), Shelf("pairs")
-    ran = Runner(Llm(Echo()), {"wiki": wiki, "pairs": pairs}).run(TwoStages("pairs"), QUESTIONS[:1])
-    assert (wiki.batches, ran[0].outcome.documents[0].id) == ([], "pairs-0")
-    with refused(ConfigError, "'web'", "'wiki', 'pairs'"):
-        Runner(Llm(Echo()), {"wiki": wiki, "pairs": pairs}).run(TwoStages("web"), QUESTIONS[:1])
-
-
-def test_a_search_that_would_rank_an_excluded_document_is_refused():
-    """A knowledge base does not know the question of a plan. A method without a search is not refused."""
-    excluding = Question("q7", "seven", excluded=("shelf-0",))
-    shelf = Shelf()
-    with refused(ConfigError, "'q7'", "'shelf-0'"):
-        Runner(Llm(Echo()), {"": shelf}).run(TwoStages(), [*QUESTIONS, excluding])
-    assert shelf.batches == []
-    (ran,) = Runner(Llm(Echo()), {}).run(method_of("direct_gen"), [excluding])
-    assert not ran.outcome.failure
-
-
-class Several:
-    """Yields lists: nothing, two prompts beside a search, and one step."""
-
-    name = "several"
-
-    def steps(self, question):
-        nothing = yield []
-        result, first, second = yield [
-            SearchStep(SearchPlan.of(question.text, k=1)),
-            PromptStep(prompt(f"{question.text} first"), SamplingParams(max_tokens=8)),
-            PromptStep(prompt(f"{question.text} second"), SamplingParams(max_tokens=8)),
-        ]
-        (last,) = yield [PromptStep(prompt(f"{question.text} last"), SamplingParams(max_tokens=8))]
-        texts = [response and response.texts[0].text for response in (first, second, last)]
-        return Outcome(result.documents, notes={"nothing": nothing, "said": texts})
-
-
-def test_a_list_of_steps_is_answered_by_a_list_and_asked_in_one_batch():
-    model, shelf = Echo(), Shelf()
-    ran = Runner(Llm(model), {"": shelf}).run(Several(), QUESTIONS[2:4])
-    assert [sorted(texts) for _, texts in model.batches] == [
-        ["silence first", "silence second", "three first", "three second"],
-        ["silence last", "three last"],
-    ]
-    assert shelf.batches == [["three", "silence"]]
-    assert [run.outcome.notes["said"] for run in ran] == [["THREE FIRST", "THREE SECOND", "THREE LAST"], [None] * 3]
-    assert ran[0].outcome.notes["nothing"] == []
-    assert [(run.spent.calls, run.spent.searches) for run in ran] == [(3, 1), (0, 1)]
-
-
-class Draft:
-    """The reader drafts, and the writer comments on the draft."""
-
-    name = "draft"
-
-    def steps(self, question):
-        draft = yield PromptStep(prompt(question.text), SamplingParams(), role="reader")
-        comment = yield PromptStep(prompt(draft.texts[0].text), SamplingParams())
-        form = yield AskForm(prompt(question.text), Judgement, SamplingParams(), role="reader")
-        return Outcome(notes={"about": comment.texts[0].text, "form": form.failure != ""})
-
-
-def test_reader_and_writer_may_be_two_models():
-    writer, reader = Echo(str.title), Echo(lambda text: f"{text} {text}")
-    (ran,) = Runner(Llm(writer), {}, reader=Llm(reader)).run(Draft(), QUESTIONS[:1])
-    assert ran.outcome.notes == {"about": "One One", "form": True}
-    assert [texts for _, texts in writer.batches] == [["one one"]]
-    assert [texts[0] for _, texts in reader.batches][:2] == ["one", "one"]
-    assert ran.spent.calls == 4, "of both, the repaired form included"
-    alone = Echo()
-    Runner(Llm(alone), {}).run(Draft(), QUESTIONS[:1])
-    assert len(alone.batches) == 4, "one model is both"
-
-
-class Judgement(BaseModel):
-    fits: bool
-
-
-class Judged:
-    """Searches, has the documents scored and judged."""
-
-    name = "judged"
-
-    def steps(self, question):
-        result = yield SearchStep(SearchPlan.of(question.text, k=3))
-        scores = yield ScoreStep(question.text, result.documents)
-        judged = yield AskForm(prompt(question.text), Judgement, SamplingParams())
-        ordered = sorted(zip(scores, result.documents, strict=True), key=lambda pair: -pair[0])
-        note = {"fits": judged.value and judged.value.fits, "failure": judged.failure, "missing": judged.missing}
-        return Outcome(tuple(document for _, document in ordered), notes=note)
-
-
-class LastFirst:
-    """Scores a document by its last figure."""
+class Even:
+    """A cross-encoder to which all documents are alike."""
 
     def scores(self, question, texts):
-        return [float(text[-1]) for text in texts]
+        return [0.0] * len(texts)
 
 
-def test_forms_and_scores_come_back_to_their_question():
-    answers = {"one": '{"fits": true}', "two": "yes!", "three": '{"fits": false}', "five": '{"fits": true}'}
-    model = Echo(lambda text: answers.get(text, '{"fits": false}' if "required form" in text else "?"))
-    ran = Runner(Llm(model), {"": Shelf()}, LastFirst()).run(Judged(), QUESTIONS)
-    assert [run.outcome.notes["fits"] for run in ran] == [True, False, False, None, True]
-    assert [run.outcome.notes["missing"] for run in ran] == [False, False, False, True, False]
-    assert [run.spent.calls for run in ran] == [1, 2, 1, 0, 1], "a repaired form is two calls"
-    assert [document.id for document in ran[0].outcome.documents] == ["shelf-2", "shelf-1", "shelf-0"]
-    with refused(ConfigError):
-        Runner(Llm(model), {"": Shelf()}).run(Judged(), QUESTIONS)
+def ran(name, model, searcher):
+    return Runner(Llm(Scripted(model)), {"": searcher}, Even()).run(make_method(name, {}, CARD), QUESTIONS)
 
 
-def test_the_runner_says_how_forms_are_written():
-    class Judging:
-        name = "judging"
+@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("text", GARBAGE, ids=["empty", "braces", "thinking", "json", "zeros"])
+def test_garbage_is_a_failure_or_what_was_said(name, text):
+    for result in [entry.result for entry in ran(name, lambda prompt: Text(text, True), OneWord())]:
+        if name in FORMED or (name in WORDS and not text):
+            assert result.failure
+            assert (result.answer, result.documents) == (None, ())
+        elif name in ANSWERS:
+            assert (result.failure, result.answer is None) == ("", False)
+        else:
+            assert result.failure or result.documents
+        json.dumps(dict(result.notes), ensure_ascii=True)
 
-        def __init__(self, worded=lambda text: FormPrompt("Judge it.", text, "v1")):
-            self.worded = worded
 
-        def steps(self, question):
-            answer = yield AskForm(self.worded(question.text), Judgement, SamplingParams())
-            return Outcome(notes={"value": answer.value, "failure": answer.failure})
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_model_that_gives_no_reply_is_no_answer(name):
+    results = [entry.result for entry in ran(name, lambda prompt: None, OneWord())]
+    assert {result.failure for result in results} == ({""} if name in WITHOUT_MODEL else {MISSING})
+    assert {result.answer for result in results} == {None}
 
-    answers = {"json": '{"fits": true}', "lines": "Fits: yes"}
-    for way, other_form in (("json", "lines"), ("lines", "json")):
-        (right,) = Runner(Llm(Echo(lambda text, way=way: answers[way])), {}, form=way).run(Judging(), QUESTIONS[:1])
-        assert right.outcome.notes == {"value": Judgement(fits=True), "failure": ""}
-        other_model = Llm(Echo(lambda text, other_form=other_form: answers[other_form]))
-        (also,) = Runner(other_model, {}, form=way).run(Judging(), QUESTIONS[:1])
-        assert also.outcome.notes["value"] == Judgement(fits=True), "an answer in the other form is read, too"
-    (plain,) = Runner(Llm(Echo(lambda text: answers["json"])), {}, form="lines").run(Judging(prompt), QUESTIONS[:1])
-    assert plain.outcome.notes == {"value": Judgement(fits=True), "failure": ""}, "a plain prompt asks for JSON itself"
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"direct_gen", "cot"}))
+def test_a_retriever_that_is_down_is_no_empty_context(name):
+    results = [entry.result for entry in ran(name, well_behaved, Down())]
+    assert {(result.failure, result.documents, result.answer) for result in results} == {(NO_RANKING, (), None)}
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_options_scripts_and_single_words_are_nothing_special(name):
+    model = Scripted(well_behaved)
+    results = Runner(Llm(model), {"": OneWord()}, Even()).run(make_method(name, {}, CARD), QUESTIONS)
+    assert [(entry.question.id, entry.result.failure) for entry in results] == [(entry.id, "") for entry in QUESTIONS]
+    if name in ("direct_gen", "cot"):
+        assert all(entry.result.answer for entry in results)
+    else:
+        assert all(entry.result.documents for entry in results)
+    if with_options := [prompt for prompt in model.prompts if "A. " in prompt]:
+        assert any("J. option 9" in prompt for prompt in with_options), "all ten"
+        assert any(re.search(r"A\. yes\nB\. no", prompt) for prompt in with_options)
+        assert any("A. 疲劳\nB. 发热" in prompt for prompt in with_options)
+    assert any("维生素D缺乏有什么症状？" in prompt for prompt in model.prompts) or name in WITHOUT_MODEL
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_whatever_a_method_writes_up_to_its_limit_is_counted(name):
+    def cut(prompt):
+        text = well_behaved(prompt)
+        return text if isinstance(text, Text) else Text(text, False)
+
+    for entry in ran(name, cut, OneWord()):
+        judged = 3 * (name == "main_rag")  # by their first token, the only one that is asked for
+        assert entry.cost.cut == entry.cost.calls - judged
+
+
+def well_behaved(prompt):
+    """Keeps to the form that a prompt asks for."""
+    if "exactly one word: Yes or No" in prompt:
+        return Text("Yes", True, {"Yes": -0.1, "No": -2.0})
+    return obliging(prompt)
+
+
+def test_settings_and_names_are_checked():
+    for name, wrong in (("rerank", {"k": 5, "candidates": 4}), ("qa_rag", {"k": 0}), ("migres", {"sources": []})):
+        with pytest.raises(ConfigError):
+            method_of(name, **wrong)
+    with refused(ConfigError, "'hcqrr'", "'hcqr'"):
+        method_settings("hcqrr", {})
+    with refused(ConfigError, "'hyde'"):
+        make_method("hyde", {}, None)
+
+
+def test_a_file_replaces_the_prompts_that_it_has(tmp_path):
+    (tmp_path / "mine.j2").write_text(
+        "{% macro pick(question, documents, words) %}Pick! {{ question.text }}{% endmacro %}"
+    )
+    mine = str(tmp_path / "mine.j2")
+    _, model = run(method_of("csqe", prompt=mine), lambda prompt: "none", wiki=Shelf({ASKED.text: [doc("a")]}))
+    assert f"Pick! {ASKED.text}" in model.prompts
+    assert any(prompt.startswith("Write a passage") for prompt in model.prompts)
+    settings = [method_settings("csqe", {"prompt": file}) for file in (mine, None)]
+    assert prompt_text("csqe", settings[0]).endswith("{% endmacro %}"), "what answers depend on"
+    assert prompt_text("csqe", settings[0]).startswith(prompt_text("csqe", settings[1]))
+
+
+def test_lines_of_a_local_model_come_to_the_same_context():
+    judgement = "Thought: w1: nothing.\nJudge: yes\nMissing knowledge: the tamer\nQuery: dog tamers"
+    wiki = Shelf({ASKED.text: [doc("w1"), doc("w2")], "dog tamers": [doc("w2"), doc("w9")]})
+    answer = {True: judgement, False: "Ann"}
+    result, model = run(method_of("misknow"), lambda text: answer["First answer" in text], lines=True, wiki=wiki)
+    assert wiki.queries == [[ASKED.text], ["dog tamers"]]
+    assert (ids(result), result.answer) == (["w1", "w2", "w9"], "Ann")
+    assert "Thoughts on the passages above: w1: nothing." in model.prompts[-1]
+    pair, shelf = "H_plus: it\nH_minus: 别的：H_plus", Shelf({"it": [doc("d1")]})
+    result, _ = run(method_of("chr", k=2), lambda prompt: pair, lines=True, wiki=shelf)
+    assert [(term.text, term.weight) for term in shelf.plans[0].probes[0].terms] == [("it", 1), ("别的：H_plus", -1)]
+
+
+def test_the_published_chr_asks_once_for_json():
+    pair, shelf = (
+        {"H_plus": "it raises dopamine", "H_minus": "it stops a virus"},
+        Shelf({"it raises dopamine": [doc("a")]}),
+    )
+    question = Question("q", "which drug?", ("amantadine", "ribavirin"))
+    result, model = run(method_of("chr", k=1, penalty=0.5), lambda prompt: form(**pair), question, wiki=shelf)
+    weights = [(term.text, term.weight) for term in shelf.plans[0].probes[0].terms]
+    assert (weights, ids(result)) == ([(pair["H_plus"], 1.0), (pair["H_minus"], -0.5)], ["a"])
+    assert result.notes == {**pair, "penalty": 0.5}
+    (prompt,) = model.prompts
+    assert "A. amantadine\nB. ribavirin" in prompt
+    assert "diagnosis" in prompt
+    for answer in (form(H_plus="a"), form(H_plus="a", H_minus=" "), "H_plus: a\nno second line"):
+        result, _ = run(method_of("chr"), lambda prompt, answer=answer: answer, wiki=(shelf := Shelf({})))
+        assert (bool(result.failure), shelf.plans) == (True, [])

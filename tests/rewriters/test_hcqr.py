@@ -26,13 +26,13 @@ EVIDENCE = {"confirming_evidence": ["Rayleigh's law"]}
 FEATURES = {"discriminating_features": ["short waves", "noon"], "reasoning": "short waves scatter more", **EVIDENCE}
 OPEN = json.dumps({**FEATURES, "best_guess": "scattering"})
 CHOSEN = json.dumps({**FEATURES, "best_guess": "A", "best_guess_text": "blue light"})
-LINES = "Discriminating features:\n1. short waves\nReasoning: so\nConfirming evidence: x\nBest guess: scattering"
+LINES = "Discriminating features: short waves\nReasoning: so\nConfirming evidence: x\nBest guess: scattering"
 BASE = LlmConfig(model="base")
 QUERIES = "Query 1: s\nQuery 2: d\nQuery 3: k"
 
 
-def hcqr(llm=None, form="json", **settings):
-    return make_rewriter(RewriterConfig(name="hcqr", hcqr=settings, llm=llm, form=form), BM25, 10)
+def hcqr(llm=None, **settings):
+    return make_rewriter(RewriterConfig(name="hcqr", hcqr=settings, llm=llm), BM25, 10)
 
 
 def staged(question, hypothesis):
@@ -50,7 +50,7 @@ def staged(question, hypothesis):
 )
 def test_the_formulator_sees_the_options_unless_they_are_off(settings, question, form, has_options):
     stage = hcqr(**settings).first_stage(question)
-    text = stage.ask.prompt.worded(stage.ask.form).messages[-1]["content"]
+    text = stage.ask.prompt.worded(stage.ask.form, as_json=True).messages[-1]["content"]
     assert (stage.ask.form, stage.llm) == (form, None)
     assert ("A. blue light\nB. red light" in text) == has_options == ("best_guess_text" in text)
     assert ('"A/B"' in text) == has_options
@@ -90,7 +90,7 @@ def test_an_ablated_query_is_written_and_not_searched(role, left):
 def test_both_stages_as_a_method():
     shelf, model = Collection("a", "b"), Script(f"<think>A or B?</think>{CHOSEN}", QUERIES)
     outcome = run("hcqr", CHOICE, model, shelf, without=["distinction"])
-    assert terms(outcome.plan) == [[("s", 1.0)], [("k", 1.0)]]
+    assert terms(shelf.plans[0]) == [[("s", 1.0)], [("k", 1.0)]]
     assert outcome.notes["first_stage"]["best_guess_text"] == "blue light"
     assert outcome.notes["rewrites"] == ["s", "d", "k"]
     assert [document.id for document in outcome.documents] == ["a", "b"]
@@ -119,7 +119,7 @@ def opened(monkeypatch):
 
     def open_llm(config):
         names.append(config.model)
-        return Llm(scripts[config.model])
+        return Llm(scripts[config.model], json_answers=config.model != "small")
 
     monkeypatch.setattr(first_stage, "open_llm", open_llm)
     return scripts, names
@@ -161,8 +161,8 @@ def test_what_one_question_was_told_is_part_of_no_other(opened):
 
 
 def test_a_small_model_forms_hypotheses_in_lines_and_forms_do_not_mix(opened):
-    opened[0]["base"] = Script(LINES, "Discriminating features: x", "?")
-    rewriter = hcqr(form="lines")
+    opened[0]["small"] = Script(LINES, "Discriminating features: x", "?")
+    rewriter = hcqr(LlmConfig(model="small"))
     question, failed = ask(rewriter, [PLAIN, CHOICE])
     assert "Best guess at the answer: scattering" in rewriter.first(question)[0]["content"]
     assert failed == GARBLED

@@ -16,11 +16,13 @@ from querylect.envs.retrievers.tokenizer import WordTokenizer
 from querylect.envs.server.app import create_app
 from querylect.eval.training_free import Tuned, answer
 from querylect.methods.method import SearchResults
-from querylect.methods.rm3 import Rm3, analyse
-from querylect.methods.training_free import FirstTitles, WeightedWords, content_words
+from querylect.methods.rm3 import analyse, relevance_model, rm3
+from querylect.methods.training_free import content_words, training_free
+from querylect.rewriters.retriever_info import RetrieverInfo
 
 pytestmark = pytest.mark.model
 
+BM25 = RetrieverInfo("bm25", "bm25")
 METRICS = ("ndcg@10", "recall@10", "mrr@10")
 FILLER = [Document(f"f{number}", f"Filler{number}", f"padding{number} common") for number in range(21)]
 CORPUS = [
@@ -66,31 +68,32 @@ def test_rm3_is_anserinis_by_hand():
     """
     first = Document("1", "", "Runs road running ape")
     second = Document("2", "", "road roads road shop")
-    rm3 = Rm3(Rm3Config(fb_docs=2, fb_terms=2, original_query_weight=0.6), "bm25")
+    settings = Rm3Config(fb_docs=2, fb_terms=2, original_query_weight=0.6)
     third = Document("3", "", "cat cat cat")
-    plan = rm3.plan("run the shop run", search_results(first, second, third, scores=(3.0, 1.0, 0.9)), 7)
+    ranking = search_results(first, second, third, scores=(3.0, 1.0, 0.9))
+    plan = rm3(settings, BM25, "run the shop run", ranking, 7)
     assert plan.k == 7
     assert terms(plan) == [("run the shop run", 0.6 / 3), ("runs", 0.4 * 2 / 3), ("ape", 0.4 / 3)]
 
 
 def test_rm3_takes_no_frequent_long_short_or_foreign_term():
     document = Document("1", "Straße", "frequent frequent x ab 42 " + "z" * 21 + " naïve the " + "y" * 20)
-    rm3 = Rm3(Rm3Config(original_query_weight=0.0), "bm25", ("frequent",))
-    weights = rm3.relevance_model(search_results(document, scores=(2.0,)))
+    retriever = RetrieverInfo("bm25", "bm25", frequent_terms=("frequent",))
+    weights = relevance_model(Rm3Config(original_query_weight=0.0), retriever, search_results(document, scores=(2.0,)))
     assert weights == {"42": pytest.approx(1 / 3), "ab": pytest.approx(1 / 3), "y" * 20: pytest.approx(1 / 3)}
 
 
 def test_rm3_without_expansion_terms_searches_with_the_question():
-    rm3 = Rm3(Rm3Config(), "bm25", ("common",))
+    baseline = training_free(Rm3Config(), RetrieverInfo("bm25", "bm25", frequent_terms=("common",)))
     for nothing in (search_results(scores=()), search_results(Document("1", "", "common"), scores=(1.0,)), None):
-        assert rm3.plan("a truck", nothing, 10) == SearchPlan.of("a truck")
-    assert rm3.plan("the", search_results(Document("1", "", "cat"), scores=(1.0,)), 10) == SearchPlan.of("the")
+        assert baseline.plan("a truck", nothing, 10) == SearchPlan.of("a truck")
+    assert baseline.plan("the", search_results(Document("1", "", "cat"), scores=(1.0,)), 10) == SearchPlan.of("the")
 
 
 def test_on_a_dense_retriever_the_question_is_one_text_and_documents_count_alike():
     documents = Document("1", "", "cats cats dogs"), Document("2", "", "dogs birds")
-    rm3 = Rm3(Rm3Config(fb_terms=2, original_query_weight=0.5), "dense")
-    plan = rm3.plan("what purrs", search_results(*documents, scores=(-0.2, 0.1)), 10)
+    settings, dense = Rm3Config(fb_terms=2, original_query_weight=0.5), RetrieverInfo("contriever", "dense")
+    plan = rm3(settings, dense, "what purrs", search_results(*documents, scores=(-0.2, 0.1)), 10)
     # cats 2/3, dogs 1/3 + 1/2 = 5/6, birds 1/2: dogs and cats stay, 5/9 and 4/9 of their sum; no word is stemmed
     assert terms(plan) == [("what purrs", 0.5), ("dogs", 0.5 * 5 / 9), ("cats", 0.5 * 4 / 9)]
 
@@ -108,10 +111,10 @@ def test_content_words_are_in_order_each_once_without_stopwords():
 
 def test_first_titles_and_weighted_words_by_hand():
     ranked = search_results(*CORPUS[:3], scores=(3.0, 2.0, 1.0))
-    plan = FirstTitles(FirstTitlesConfig(n=3, weight=0.2)).plan("a truck", ranked, 10)
+    plan = training_free(FirstTitlesConfig(n=3, weight=0.2), BM25).plan("a truck", ranked, 10)
     text = "wheelbarrow for one gardener and nothing else in the whole wide world"
     assert terms(plan) == [("a truck", 1.0), ("Truck", 0.2), ("Dumper", 0.2), (text, 0.2)]
-    words = WeightedWords(WeightedWordsConfig(n=2, weight=0.3))
+    words = training_free(WeightedWordsConfig(n=2, weight=0.3), BM25)
     assert terms(words.plan("a truck with cargo in it", None, 10)) == [
         ("a truck with cargo in it", 1.0), ("truck cargo", 0.3)
     ]  # fmt: skip
