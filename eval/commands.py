@@ -99,7 +99,7 @@ def answers(
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
-    """Let a model answer the questions from what each system found; print the path of answers.md."""
+    """Let a model answer the questions from what each system found; print the path of the tables."""
     set_up_logging(verbose)
     options = {"reader.model": reader, "reader.base_url": endpoint, "gold": str(gold) if gold else None, "top": top}
     changes = [f"answers.{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
@@ -127,7 +127,7 @@ def answers(
     if dry_run:
         typer.echo(dump_config(settings), nl=False)
         return
-    from .answers.run import answer_questions
+    from .answers import answer_questions
 
     typer.echo(answer_questions(settings, records, output, overwrite))
 

@@ -120,9 +120,10 @@ def compare(matrix: Floats, n: int, questions: Questions, *, permutations: int, 
         """
 
         def mean(x: Floats, y: Floats) -> Floats:
-            pairs = x.sum(axis=0) * y.sum(axis=0) - ((of_question @ x) * (of_question @ y)).sum(axis=0)
+            pairs: Floats = x.sum(axis=0) * y.sum(axis=0) - ((of_question @ x) * (of_question @ y)).sum(axis=0)
+            total: Floats = np.einsum("qd,qd->d", x, across @ y)
             with np.errstate(invalid="ignore"):
-                return np.einsum("qd,qd->d", x, across @ y) / pairs
+                return total / pairs
 
         x, y = a.astype(float), b.astype(float)
         distances: Floats = mean(x, x) + mean(y, y) - 2 * mean(x, y)

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 
 from ...configs.paper import Style
 from ...data.types import Document, Question
+from ...errors import EngineUnavailableError
+from ...llms.access import Llm
 from ...llms.base import Prompt
 from ...llms.prose import boxed, without_end_of_turn, without_thinking
 from ...rewriters.case import case_text, one_line
@@ -121,3 +123,18 @@ def shortened(document: Document, words: int) -> str:
     """Title and text on one line, in at most `words` words."""
     tokens = one_line(document).split()
     return " ".join(tokens[:words]) + ("…" if len(tokens) > words else "")
+
+
+def reader_name(model: str) -> str:
+    """The folder name of a reader: the last part of the model's name in letters, digits, dots, - and _."""
+    last = re.split(r"[/:]", model.rstrip("/"))[-1]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip(".-") or "reader"
+
+
+def refuse_silence(missing: Sequence[bool], reader: Llm) -> None:
+    """Raise EngineUnavailableError where every reply is missing; `missing` has one entry for each."""
+    if missing and all(missing):
+        raise EngineUnavailableError(
+            f"none of {len(missing)} questions got a reply ({dict(reader.costs.missing)}); nothing was tabulated. "
+            "Check the reader and run the same command again."
+        )

@@ -1,20 +1,20 @@
 """Full RAG over a real environment and a real chat endpoint: documents, scores, what is missing, and a kill."""
 
 import json
-from operator import itemgetter
 
 import pytest
 import yaml
 from querylect.configs.schema import RunConfig
-from querylect.data.types import Document, Utterance
+from querylect.data.types import Document, Question, Utterance
 from querylect.envs.plan import SearchPlan
-from querylect.errors import ConfigError, DataError, EngineUnavailableError, StorageError
-from querylect.eval.answers.run import answer_questions
-from querylect.eval.records import NO_RAG
+from querylect.errors import ConfigError, DataError, EngineUnavailableError
+from querylect.eval.answers import answer_questions
+from querylect.eval.records import NO_RAG, read_records
+from querylect.eval.results import read_results
+from querylect.eval.table import Arm
 from querylect.eval.tasks.gold import read_gold
 from querylect.eval.tasks.reader import reader_prompt, shortened
 from querylect.rewriters.case import case_text
-from querylect.storage import only_command
 
 from ..chat_server import ChatServer, killed_while_asking, last_user, serving
 from ..command import end
@@ -98,42 +98,37 @@ def records(tmp_path):
 
 
 def read_answers(page):
-    return [json.loads(line) for line in (page.parent / "answers.jsonl").read_text().splitlines()]
+    """The answers by system, turn, number of documents and question."""
+    records = read_records(page.parent / "eval.jsonl")
+    return {(record.system, record.turn, record.top, record.question_id): record for record in records}
+
+
+def score(page, system, turn, top=1):
+    return read_results(page.parent).score(Arm(system, turn), environment=f"top {top}")
 
 
 def test_every_system_reads_what_it_found(config, records, server):
     page = answer_questions(config(), records)
-    assert page == records.parent / "answers" / "m" / "answers.md"
-    key = itemgetter("system", "turn", "top", "question_id")
-    answers = {key(entry): entry for entry in read_answers(page)}
-    assert {key[:3] for key in answers} == {
-        (NO_RAG, 0, 0),
-        ("raw", 0, 1),
-        ("raw", 0, 2),
-        ("trained", 2, 1),
-        ("trained", 2, 2),
-    }
-    assert len(answers) == 5 * 3
+    assert page == records.parent / "answers" / "m" / "tables.md"
+    answers = read_answers(page)
+    arms = {(NO_RAG, 0), ("raw", 0), ("trained", 2)}
+    assert {key[:3] for key in answers} == {(*arm, top) for arm in arms for top in (1, 2)}
+    assert len(answers) == 3 * 2 * 3
     best = answers["trained", 2, 2, "q-head"]
-    assert best["documents"][0] == "triptan"
-    assert (best["answer"], best["scores"]) == ("Triptan.", {"accuracy": None, "cover_em": 1.0, "f1": 1.0, "em": 1.0})
-    assert answers[NO_RAG, 0, 0, "q-head"]["answer"] == "a pill"
-    assert answers["trained", 2, 1, "q-hidden"]["documents"] == [], "a wrong format reads no document"
-    assert all(len(entry["documents"]) <= entry["top"] for entry in answers.values())
-    results = json.loads((page.parent / "answers.json").read_text())
-    rows = {(entry["system"], entry["top"]): entry for entry in results["systems"]}
-    assert rows["trained", 1]["scores"]["cover_em"] == pytest.approx(2 / 3)
-    assert rows[NO_RAG, 0]["scores"]["cover_em"] == 0
-    assert results["reader"] == {"endpoint": server.url, "model": "org/m", "extra": {}}
-    assert results["notes"] == [
-        "3 of 3 questions were asked; 0 lines of right answers are unusable.",
-        "1 searches were never made (wrong format); their questions were read without documents.",
+    assert best.documents[0] == "triptan"
+    assert (best.answer, best.metrics) == ("Triptan.", {"f1": 1.0, "cover_em": 1.0, "em": 1.0, "ndcg@10": 0.5})
+    assert answers[NO_RAG, 0, 1, "q-head"].answer == "a pill"
+    assert answers["trained", 2, 1, "q-hidden"].documents == (), "a wrong format reads no document"
+    assert all(len(record.documents) <= record.top for record in answers.values())
+    trained, alone = score(page, "trained", 2), score(page, NO_RAG, 0)
+    assert (trained.n, trained.metrics["cover_em"], alone.metrics["cover_em"]) == (3, pytest.approx(2 / 3), 0)
+    results = read_results(page.parent)
+    assert '"model": "org/m"' in results.facts["reader"]
+    assert [note.text for note in results.notes if note.kind == "answers"] == [
+        "1 searches were never made (wrong format); their questions were read without documents."
     ]
-    assert {(entry["system"], entry["top"], entry["against"]) for entry in results["comparisons"]} == {
-        ("raw", 1, NO_RAG),
-        ("raw", 2, NO_RAG),
-        ("trained", 1, "raw"),
-        ("trained", 2, "raw"),
+    assert {(row.system, row.environment, row.against) for row in results.comparisons} == {
+        (system, f"top {top}", baseline) for system, baseline in (("raw", NO_RAG), ("trained", "raw")) for top in (1, 2)
     }
     prompts = {last_user(body) for body in server.bodies}
     assert len(prompts) == len(server.bodies), "equal prompts are asked once"
@@ -142,27 +137,25 @@ def test_every_system_reads_what_it_found(config, records, server):
 def test_missing_answers_are_left_out_and_asked_again(config, records, server):
     server.always = lambda body: (400, {}) if "About insulin" in last_user(body) else None
     page = answer_questions(config(), records)
-    lost = [entry for entry in read_answers(page) if entry["answer"] is None]
-    assert {entry["question_id"] for entry in lost} == {"q-sugar"}
-    assert all(entry["missing"] == "no reply" and set(entry["scores"].values()) == {None} for entry in lost)
-    results = json.loads((page.parent / "answers.json").read_text())
-    rows = {(entry["system"], entry["top"]): entry for entry in results["systems"]}
-    assert (rows["trained", 1]["n"], rows["trained", 1]["missing"]) == (2, {"no reply": 1})
-    assert rows["trained", 1]["scores"]["cover_em"] == 0.5
+    lost = [record for record in read_answers(page).values() if record.answer is None]
+    assert {record.question_id for record in lost} == {"q-sugar"}
+    assert all(record.failure == "no reply" and record.metrics["f1"] is None for record in lost)
+    trained = score(page, "trained", 2)
+    assert (trained.n, trained.of, trained.metrics["cover_em"]) == (2, 3, 0.5)
     server.always, request_count = None, len(server.bodies)
     answer_questions(config(), records)
-    assert all(entry["answer"] is not None for entry in read_answers(page))
+    assert all(record.answer is not None for record in read_answers(page).values())
     assert all("About insulin" in last_user(body) for body in server.bodies[request_count:])
 
 
 def test_a_run_goes_on_where_its_file_ends(config, records, server):
     page = answer_questions(config(), records)
-    complete, request_count = (page.parent / "answers.jsonl").read_bytes(), len(server.bodies)
-    answer_lines = complete.splitlines(keepends=True)
-    (page.parent / "answers.jsonl").write_bytes(b"".join(answer_lines[:-2]) + b"no json\n" + answer_lines[-2][:40])
+    store = page.parent / "eval.jsonl"
+    complete, request_count = store.read_bytes(), len(server.bodies)
+    store.write_bytes(complete[:-40])
     answer_questions(config(), records)
-    assert len(server.bodies) - request_count <= 2
-    assert (page.parent / "answers.jsonl").read_bytes() == complete
+    assert len(server.bodies) - request_count <= 1
+    assert store.read_bytes() == complete
     answer_questions(config(document_words=3), records)
     assert len(server.bodies) > request_count + 2, "shorter documents are other prompts"
 
@@ -171,13 +164,13 @@ def test_other_right_answers_score_anew_without_a_call(config, records, server, 
     page = answer_questions(config(), records)
     request_count = len(server.bodies)
     lines(tmp_path / "gold.jsonl", [{"_id": "q-head", "answers": ["a pill"]}])
-    with refused(ConfigError, "answers.json", "number of questions: 3 → 1"):
+    with refused(ConfigError, "results.json", "questions"):
         answer_questions(config(), records)
     answer_questions(config(), records, overwrite=True)
     assert len(server.bodies) == request_count
-    scores = {(entry["system"], entry["question_id"], entry["scores"]["em"]) for entry in read_answers(page)}
-    assert (NO_RAG, "q-head", 1.0) in scores
-    assert {question for _, question, _ in scores} == {"q-head", "q-sugar", "q-hidden"}, "answers to others are kept"
+    answers = read_answers(page)
+    assert answers[NO_RAG, 0, 1, "q-head"].metrics["em"] == 1.0
+    assert {question for *_, question in answers} == {"q-head"}
 
 
 @pytest.mark.slow
@@ -192,23 +185,22 @@ def test_killed_and_started_again(config, records, server, tmp_path):
     assert end(*command) == 0
     again = [last_user(body) for body in server.bodies[request_count:]]
     assert not set(first) & set(again)
-    assert all(entry["answer"] is not None for entry in read_answers(tmp_path / "o" / "answers.md"))
+    assert all(record.answer is not None for record in read_answers(tmp_path / "o" / "tables.md").values())
 
 
 def test_raw_questions_alone_need_no_records(config, server, tmp_path):
     settings = config(top=[2])
     page = answer_questions(settings.model_copy(update={"output": str(tmp_path)}), None, tmp_path / "out")
-    assert {(entry["system"], entry["top"]) for entry in read_answers(page)} == {(NO_RAG, 0), ("raw", 2)}
-    assert {entry["question_id"] for entry in read_answers(page)} == set(QUESTIONS), (
-        "a file without texts asks those of the split"
-    )
+    answers = read_answers(page)
+    assert {key[:3] for key in answers} == {(NO_RAG, 0, 2), ("raw", 0, 2)}
+    assert {key[3] for key in answers} == set(QUESTIONS), "a file without texts asks those of the split"
     lines(tmp_path / "gold.jsonl", [{"_id": "mine", "question": "insulin", "answers": ["Insulin"]}])
-    page = answer_questions(settings, None, tmp_path / "mine")
-    assert [(entry["system"], entry["question"], entry["scores"]["em"]) for entry in read_answers(page)] == [
-        (NO_RAG, "insulin", 0.0),
-        ("raw", "insulin", 1.0),
-    ]
-    lines(tmp_path / "gold.jsonl", [{"_id": "mine", "question": "Bleeding gums!", "answers": ["citrus"]}])
+    answers = read_answers(answer_questions(settings, None, tmp_path / "mine"))
+    assert {key[0]: (record.question, record.metrics["em"]) for key, record in answers.items()} == {
+        NO_RAG: ("insulin", 0.0),
+        "raw": ("insulin", 1.0),
+    }
+    lines(tmp_path / "gold.jsonl", [{"_id": "mine", "question": "Bleeding  GUMS", "answers": ["citrus"]}])
     with refused(DataError, "train"):
         answer_questions(settings, None, tmp_path / "trained")
 
@@ -218,12 +210,19 @@ def test_multiple_choice(config, records, server, tmp_path):
     lines(tmp_path / "gold.jsonl", [{"_id": "q-head", "options": options, "answer": "C"}])
     server.answer = lambda body: "The answer is C." if "About triptan" in last_user(body) else "perhaps"
     page = answer_questions(config(), records)
-    results = json.loads((page.parent / "answers.json").read_text())
-    rows = {(entry["system"], entry["top"]): entry for entry in results["systems"]}
-    assert results["metric"] == "accuracy"
-    assert (rows["trained", 1]["scores"]["accuracy"], rows["trained", 1]["no_choice"]) == (1, 0)
-    assert (rows[NO_RAG, 0]["scores"]["accuracy"], rows[NO_RAG, 0]["no_choice"]) == (0, 1)
+    assert score(page, "trained", 2).metrics == {"accuracy": 1, "ndcg@10": 0.5}
+    assert score(page, NO_RAG, 0).metrics == {"accuracy": 0, "ndcg@10": None}
+    answers = read_answers(page)
+    assert (answers["trained", 2, 1, "q-head"].chosen, answers[NO_RAG, 0, 1, "q-head"].chosen) == ("C", "")
+    assert any("name no option" in note.text for note in read_results(page.parent).notes)
     assert all("A. a pill\nB. insulin\nC. triptan" in last_user(body) for body in server.bodies)
+
+
+def test_an_answer_without_words_is_no_exact_match(config, records, server, tmp_path):
+    lines(tmp_path / "gold.jsonl", [{"_id": "q-head", "answers": ["A"]}])
+    server.answer = lambda body: "..."
+    metrics = score(answer_questions(config(), records), "trained", 2).metrics
+    assert (metrics["em"], metrics["f1"], metrics["cover_em"]) == (0, 0, 0)
 
 
 def test_what_ends_a_run(config, records, server, tmp_path):
@@ -232,17 +231,13 @@ def test_what_ends_a_run(config, records, server, tmp_path):
     server.always = lambda body: (400, {})
     with refused(EngineUnavailableError):
         answer_questions(config(), records)
-    assert not (records.parent / "answers" / "m" / "answers.json").exists()
-    with only_command(tmp_path / "o"), refused(StorageError, tmp_path / "o"):
-        answer_questions(config(), records, tmp_path / "o")
+    assert not (records.parent / "answers" / "m" / "results.json").exists()
 
 
 def test_documents_are_cut_by_words_and_numbered():
     document = Document("d", "A title", "one two three")
     assert shortened(document, 3) == "A title: one…"
     assert shortened(document, 5) == "A title: one two three"
-    from querylect.data.types import Question
-
     (message,) = reader_prompt(Question("q", "why?", ("x", "y")), [document, document], 2).messages
     assert "[1] A title:…\n\n[2] A title:…\n\nQuestion: why?\nA. x\nB. y\n\n" in message["content"]
 
@@ -263,8 +258,6 @@ def test_right_answers_are_read_with_the_history_of_their_questions(tmp_path):
     (gold,) = read_gold(lines(tmp_path / "gold.jsonl", rows)).by_id.values()
     assert gold.question.history == (Utterance("user", "What is triptan?"),)
     assert "User: What is triptan?" in case_text(gold.question, options=False)
-    with refused(DataError, "line 1", "entry 1"):
-        read_gold(lines(tmp_path / "gold.jsonl", [{"_id": "a", "text": "And?", "answers": ["3"], "history": [{}]}]))
 
 
 def test_a_question_without_a_search_is_read_without_documents(config, tmp_path, server):
@@ -274,10 +267,10 @@ def test_a_question_without_a_search_is_read_without_documents(config, tmp_path,
     ]
     (tmp_path / "run").mkdir()
     page = answer_questions(config(top=[1]), lines(tmp_path / "run" / "eval.jsonl", rows))
-    answers = {entry["system"]: entry for entry in read_answers(page)}
-    trained = answers["trained"]
-    assert (trained["documents"], trained["answer"], trained["ndcg"]) == ([], "a pill", 0.0)
-    assert answers["raw"]["documents"] == ["triptan"]
-    notes = json.loads((page.parent / "answers.json").read_text())["notes"]
-    assert sum("stopped before any search" in note and note.startswith("1 ") for note in notes) == 1
+    answers = {key[0]: record for key, record in read_answers(page).items()}
+    assert (answers["trained"].documents, answers["trained"].answer) == ((), "a pill")
+    assert answers["trained"].metrics["ndcg@10"] == 0.0
+    assert answers["raw"].documents == ("triptan",)
+    texts = [note.text for note in read_results(page.parent).notes]
+    assert "1 times a policy stopped before any search; its question was read without documents." in texts
     assert len(server.bodies) == 2, "the reader alone has the same prompt"

@@ -1,0 +1,318 @@
+"""Full RAG (Yuan et al., appendix D): a reader answers each question from the documents that each system found.
+
+The records are those of an evaluation with answers, and the tables those of an evaluation whose columns are numbers of
+documents. Two more systems are shown: no retrieval, and the raw question's ranking. A missing reply is counted and left
+out, never treated as a wrong answer. Answers are stored after every batch, and a restarted run only requests the
+missing ones.
+"""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+from ..configs.llm import AnswersConfig
+from ..configs.load import dump_config
+from ..configs.mix import only
+from ..configs.schema import EvalConfig, RunConfig
+from ..data.sampling import draw, in_batches, sampled
+from ..data.types import Document, Question
+from ..envs.client.base import EnvironmentApi
+from ..envs.client.connect import open_environment
+from ..envs.plan import SearchPlan
+from ..envs.schemas import EnvironmentInfo, Step
+from ..errors import DataError, EnvironmentUnavailableError
+from ..llms.access import Llm
+from ..llms.base import Prompt, SamplingParams, complete_sum
+from ..logs import progress_bar
+from ..methods.method import MISSING
+from ..provenance import versions
+from ..rollouts.llms import open_llm
+from .frame import frame_of
+from .leakage import SAMPLE_SEED, held_out_questions, refuse_training_split, with_near, without_trained
+from .placement import question_set, refuse_other
+from .records import METRICS, NO_RAG, RAW, EvalRecord, read_records, record_of_search
+from .results import Results
+from .store import RecordStore, open_store
+from .table import Arm, Note, TableSpec, tabulate
+from .tasks.gold import GoldSet, gold_answers
+from .tasks.reader import ANSWERS_VERSION, read_answer, reader_name, reader_prompt, refuse_silence
+from .text import write_results
+
+PROMPTS_AT_ONCE = 256
+"""Approximate number of prompts searched, asked and stored together."""
+OPEN_METRICS = ("f1", "cover_em", "em")
+FAMILY = (
+    "Tested is the first metric: each system against the raw question's ranking, and that against no retrieval, with "
+    "the same number of documents; two-sided paired permutation tests, Holm-corrected over all of them."
+)
+
+
+def answer_questions(
+    config: RunConfig, records: Path | None, output: Path | None = None, overwrite: bool = False
+) -> Path:
+    """Let the reader of `answers.reader` answer, and return the path of tables.md.
+
+    `records` is an eval.jsonl; None searches the raw questions of `answers.gold`, or of the split without that file.
+    Writes the files of an evaluation into `output`. The default is answers/READER next to the records, or in the run's
+    output folder where there are none.
+
+    Raises ConfigError where the folder holds answers to other questions or of other systems (unless `overwrite`, which
+    replaces their tables), for the training split, a mix and unusable settings; DataError where no question has a right
+    answer; EnvironmentUnavailableError, EngineUnavailableError or ModelError where the environment or the reader fails,
+    after which the same command resumes.
+    """
+    refuse_training_split(config.eval)
+    config, settings = only(config, None), config.answers
+    base = records.parent if records is not None else config.run_folder.with_name(f"{config.name}-untrained")
+    folder = output or base / "answers" / reader_name(settings.reader.model)
+    gold = gold_answers(config.env, settings)
+    with (
+        open_store(folder) as store,
+        open_environment(config.env, config.client) as client,
+        open_llm(settings.reader) as reader,
+    ):
+        info = client.info()
+        if records is not None:
+            searches = last_turns(read_records(records))
+        else:
+            questions = _raw_questions(client, info, config.eval, settings, gold)
+            searches = [
+                record_of_search(RAW, question, [question.text], SearchPlan.of(question.text), None, METRICS)
+                for question in questions
+            ]
+        names = list(dict.fromkeys(search.question_id for search in searches))
+        answerable = [name for name in names if name in gold.by_id]
+        asked = draw(answerable, settings.limit, SAMPLE_SEED, id_of=str)
+        if not asked:
+            raise DataError(
+                f"none of {len(names)} questions ({names[:1]}) has a right answer in {gold.source} "
+                f"({list(gold.by_id)[:1]}). Give the file of this dataset."
+            )
+        arms = [Arm(NO_RAG, 0), *dict.fromkeys(Arm(search.system, search.turn) for search in searches)]
+        identity = {
+            "questions": question_set([gold.by_id[name].question for name in asked]),
+            "systems": [f"{arm.system}, turn {arm.turn}" for arm in arms],
+        }
+        refuse_other(folder / "results.json", identity, overwrite)
+        answering = Answering(config, client, reader, gold, store, known_questions(client, config.eval.split, asked))
+        by_question: dict[str, list[EvalRecord]] = {}
+        for search in searches:
+            by_question.setdefault(search.question_id, []).append(search)
+        answered: list[EvalRecord] = []
+        with progress_bar("answers") as advance:
+            for batch in in_batches(asked, max(1, PROMPTS_AT_ONCE // (len(arms) * len(settings.top)))):
+                answered += answering.answer([search for name in batch for search in by_question[name]])
+                advance(len(answered), len(asked) * len(arms) * len(settings.top))
+        refuse_silence([record.answer is None for record in answered], reader)
+        store.publish(answered)
+        reading = {"identity": reader.identity, "cost": reader.costs.to_dict()}
+    spec = TableSpec(
+        metrics=_metrics(gold),
+        environments=[f"top {top}" for top in settings.top],
+        systems=list(dict.fromkeys(arm.system for arm in arms)),
+        label=_label,
+        pairs=_pairs,
+        bootstrap=config.eval.bootstrap,
+        permutations=config.eval.permutations,
+        seed=config.seed,
+    )
+    table = tabulate(frame_of(answered, {info.name: asked}, spec.metrics), spec)
+    notes = [*_notes(searches, answered, gold), *table.notes]
+    if sample := sampled(len(asked), len(answerable), settings.limit, SAMPLE_SEED):
+        notes.insert(
+            0, Note("sample", sample.size, f"The questions are a sample of those with a right answer: {sample}.")
+        )
+    results = Results(
+        name=f"Answers of {settings.reader.model}",
+        split=config.eval.split,
+        metrics=list(spec.metrics),
+        scores=table.scores,
+        comparisons=table.comparisons,
+        notes=notes,
+        family=FAMILY,
+        facts={
+            "reader": json.dumps(reading, ensure_ascii=False),
+            "prompt": ANSWERS_VERSION,
+            "right answers": gold.source,
+            "environment": f"{info.name}, {info.retriever.get('name')}, index {info.index_hash[:12]}",
+        },
+        config=dump_config(config),
+        identity=identity,
+        provenance={"versions": versions(), "environment": info.model_dump(), "seed": config.seed},
+    )
+    write_results(folder, results)
+    return folder / "tables.md"
+
+
+def last_turns(records: Sequence[EvalRecord]) -> list[EvalRecord]:
+    """The records of every system's last turn, raw first; with sampled answers, the first sample."""
+    last: dict[str, int] = {}
+    for record in records:
+        last[record.system] = max(record.turn, last.get(record.system, 0))
+    kept = [record for record in records if not record.sample and record.turn == last[record.system]]
+    return sorted(kept, key=lambda record: record.system != RAW)
+
+
+@dataclass(frozen=True)
+class Answering:
+    """What all batches of questions share."""
+
+    config: RunConfig
+    client: EnvironmentApi
+    reader: Llm
+    gold: GoldSet
+    store: RecordStore
+    known: Collection[str]
+    """Ids of questions of the environment."""
+
+    def answer(self, searches: Sequence[EvalRecord]) -> list[EvalRecord]:
+        """The records of some questions: without retrieval, then from the documents of each search, for each number of
+        documents. Raises as the client and the reader."""
+        settings = self.config.answers
+        first = {search.question_id: search for search in reversed(searches)}.values()
+        alone = [record_of_search(NO_RAG, _question(search), [], None, None, (), searches=0) for search in first]
+        searched = documents_of(self.client, self.known, searches, max(settings.top))
+        found = [*([] for _ in alone), *searched]
+        draw = SamplingParams(max_tokens=settings.max_tokens, seed=self.config.seed)
+        records, prompts = list[EvalRecord](), dict[str, tuple[EvalRecord, Prompt]]()
+        for top, (search, documents) in product(settings.top, zip([*alone, *searches], found, strict=True)):
+            question = replace(_question(search), options=self.gold.by_id[search.question_id].question.options)
+            prompt = reader_prompt(question, documents[:top], settings.document_words)
+            record = replace(
+                search,
+                dataset=self.client.info().name,
+                environment=f"top {top}",
+                top=top,
+                documents=tuple(document.id for document in documents[:top]),
+                key=self.reader.key(prompt, draw),
+            )
+            records.append(record)
+            if not self.store.get(record.key):
+                prompts.setdefault(record.key, (record, prompt))
+        replies = self.reader.ask([prompt for _, prompt in prompts.values()], draw) if prompts else []
+        for (record, _), reply in zip(prompts.values(), replies, strict=True):
+            if reply is not None:
+                text = reply.texts[0]
+                read = replace(record, text=text.text, cut=not text.finished)
+                self.store.add([replace(read, reader_prompt_tokens=reply.prompt_tokens, reader_tokens=reply.tokens)])
+        return [self._answered(record, self.store.get(record.key)) for record in records]
+
+    def _answered(self, record: EvalRecord, stored: Sequence[EvalRecord]) -> EvalRecord:
+        """The record with what was read for its key, scored; without an answer where there was no reply."""
+        gold, names = self.gold.by_id[record.question_id], _metrics(self.gold)[:-1]
+        ndcg = {METRICS[0]: record.metrics.get(METRICS[0])}
+        if not stored:
+            return replace(record, failure=MISSING, metrics=dict.fromkeys(names) | ndcg)
+        read = stored[-1]
+        answer = read_answer(read.text or "", gold.question)
+        return replace(
+            record,
+            answer=answer,
+            text=read.text,
+            chosen=gold.letter(answer),
+            cut=read.cut,
+            reader_prompt_tokens=read.reader_prompt_tokens,
+            reader_tokens=read.reader_tokens,
+            calls=record.calls + 1,
+            prompt_tokens=complete_sum([record.prompt_tokens, read.reader_prompt_tokens]),
+            tokens=complete_sum([record.tokens, read.reader_tokens]),
+            metrics=gold.score(answer, names) | ndcg,
+        )
+
+
+def documents_of(
+    client: EnvironmentApi, known: Collection[str], searches: Sequence[EvalRecord], k: int
+) -> list[list[Document]]:
+    """The top `k` documents of each recorded plan; none where nothing was searched. `known` are the ids of questions of
+    the environment, which leaves out the documents that they exclude.
+
+    Raises EnvironmentUnavailableError where the environment does not answer.
+    """
+    plans = [
+        SearchPlan.model_validate(search.plan).model_copy(update={"k": k}) if search.plan else None
+        for search in searches
+    ]
+    steps, others = list[Step](), list[SearchPlan]()
+    for search, plan in zip(searches, plans, strict=True):
+        if plan is not None and search.question_id in known:
+            steps.append(Step(question_id=search.question_id, plan=plan))
+        elif plan is not None:
+            others.append(plan)
+    stepped = iter(client.step(steps, with_text=True) if steps else [])
+    searched = iter(client.search(others, with_text=True) if others else [])
+    found = []
+    for search, plan in zip(searches, plans, strict=True):
+        result = next(stepped if search.question_id in known else searched) if plan else None
+        if plan and result is None:
+            raise EnvironmentUnavailableError(
+                "a search got no answer before client.deadline. Check the service and run the command again."
+            )
+        found.append([hit.document for hit in result.ranking] if result else [])
+    return found
+
+
+def _question(search: EvalRecord) -> Question:
+    return Question(search.question_id, search.question, history=search.history)
+
+
+def _metrics(gold: GoldSet) -> list[str]:
+    """Those of answers, the first of which is tested, and that of the ranking."""
+    return [*(("accuracy",) if gold.choice else OPEN_METRICS), METRICS[0]]
+
+
+def _label(arm: Arm) -> str:
+    names = {NO_RAG: "no retrieval", RAW: "raw question"}
+    return names.get(arm.system, f"{arm.system}, turn {arm.turn}" if arm.turn else arm.system)
+
+
+def _pairs(arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
+    """Raw with no retrieval, and every other system with raw."""
+    alone, raw = Arm(NO_RAG, 0), Arm(RAW, 0)
+    pairs = [(arm, alone if arm == raw else raw) for arm in arms if arm != alone]
+    return [(arm, baseline) for arm, baseline in pairs if baseline in arms]
+
+
+def _notes(searches: Sequence[EvalRecord], answered: Sequence[EvalRecord], gold: GoldSet) -> list[Note]:
+    """What was counted; those of the searches and of the answers are over all systems and numbers of documents."""
+    read = [record for record in answered if record.answer is not None]
+    counts = {
+        "lines of right answers are unusable.": gold.skipped,
+        "answers are missing: no reply came. The same command asks for them again.": len(answered) - len(read),
+        "answers are empty.": sum(not record.answer for record in read),
+        "answers name no option, which counts as wrong.": sum(not record.chosen for record in read)
+        if gold.choice
+        else 0,
+        "searches were never made (wrong format); their questions were read without documents.": sum(
+            not search.format_ok for search in searches
+        ),
+        "times a policy stopped before any search; its question was read without documents.": sum(
+            search.unsearched for search in searches
+        ),
+    }
+    return [Note("answers", count, f"{count} {text}") for text, count in counts.items() if count]
+
+
+def known_questions(client: EnvironmentApi, split: str, names: Collection[str]) -> set[str]:
+    """Those of the ids that are of questions of the environment. Its splits are read until all are found, `split`
+    first, which is where an evaluation takes its questions from."""
+    sizes = client.info().splits
+    known: set[str] = set()
+    for name in sorted(filter(sizes.__getitem__, sizes), key=lambda name: name != split):
+        known.update({question.id for question in client.questions(name)}.intersection(names))
+        if len(known) == len(names):
+            break
+    return known
+
+
+def _raw_questions(
+    client: EnvironmentApi, info: EnvironmentInfo, evaluation: EvalConfig, answers: AnswersConfig, gold: GoldSet
+) -> list[Question]:
+    """The questions without records: those of the gold file if it has question texts, else those of the split."""
+    questions = [entry.question for entry in gold.by_id.values() if entry.question.text.strip()]
+    if answers.gold is None or not questions:
+        return held_out_questions(client, info, evaluation).questions
+    train = client.questions("train") if info.splits.get("train") else []
+    held_out = without_trained(info.name, evaluation.split, questions, train)
+    return with_near(info.name, evaluation.split, held_out, train).questions
