@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import pandas as pd
 
 from ..data.leakage import words
-from ..rewriters.repeats import repeats
+from ..rewriters.case import repeats
 from .records import RAW, EvalRecord
 from .table import COSTS, FALL_BACK, SHARES
 

@@ -1,8 +1,9 @@
-"""How prompts show a question and a document."""
+"""How prompts show a question and a document, and whether a rewrite repeats a text."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ..data.history import lines_of
+from ..data.leakage import words
 from ..data.types import Document, Question
 
 
@@ -30,3 +31,8 @@ def case_text(question: Question, options: bool = True) -> str:
     """The question as prompts show it: after its conversation, and followed by its answer options if `options`."""
     text = question_text(question) if options else question.text
     return f"{history_text(question)}Question: {text}"
+
+
+def repeats(rewrites: Sequence[str], previous: Collection[str]) -> bool:
+    """Whether every rewrite has the words of one of `previous` (by `words`), ignoring case and punctuation."""
+    return all(words(rewrite) in previous for rewrite in rewrites)

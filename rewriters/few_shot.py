@@ -43,11 +43,6 @@ class ExampleTurn(_Strict):
     think: str = ""
     rewrite: str
 
-    @property
-    def tagged(self) -> str:
-        """The turn in the tagged format."""
-        return render(self.think, [self.rewrite])
-
 
 class ExampleConversation(_Strict):
     """One example conversation, of one turn or more."""
@@ -65,9 +60,8 @@ class FewShotPrompt(_Strict):
 
     system: str
     question: str = "{question}"
-    """Template of the first user message; `{retriever}` in it becomes the name of the retriever that will search,
-    `{history}` the conversation before the question, one utterance a line with its end ("" without one). A template
-    without `{history}` has the conversation in front."""
+    """Template of the first user message, also with `{retriever}`, the name of the retriever that will search, and
+    `{history}`, the conversation before the question, one utterance a line; without the latter it stands in front."""
     documents: str
     """Template of a later user message; `{documents}` becomes one title per line, best first."""
     no_documents: str
@@ -92,7 +86,7 @@ class FewShotPrompt(_Strict):
         return self
 
     def answer(self, turn: ExampleTurn) -> str:
-        return turn.rewrite if self.form == "plain" else turn.tagged
+        return turn.rewrite if self.form == "plain" else render(turn.think, [turn.rewrite])
 
     def ask(self, question: str, retriever: str, history: Sequence[Utterance] = ()) -> str:
         conversation = f"{lines_of(history)}\n" if history else ""
@@ -125,14 +119,12 @@ def load_prompt(name: str) -> FewShotPrompt:
     path = prompt_path(name)
     try:
         return FewShotPrompt.model_validate(parse_yaml(path.read_text(encoding="utf-8")))
-    except OSError as error:
+    except (OSError, YAMLError, UnicodeDecodeError, ValidationError) as error:
         packaged = ", ".join(sorted(file.stem for file in PROMPTS.glob("*.yaml")))
         raise ConfigError(
-            f"rewriter.prompt {name!r}: cannot read {path} ({error.strerror}). "
-            f"Give a packaged prompt ({packaged}) or the path of a .yaml file."
+            f"rewriter.prompt {name!r}: {path} is not a few-shot prompt: {error}\nGive a packaged one ({packaged}) or "
+            "the path of a .yaml file."
         ) from error
-    except (YAMLError, UnicodeDecodeError, ValidationError) as error:
-        raise ConfigError(f"rewriter.prompt {name!r}: {path} is not a few-shot prompt: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -28,19 +28,11 @@ class RetrieverInfo:
         if self.kind not in KINDS:
             raise ConfigError(
                 f"the retriever {self.name!r} is of kind {self.kind!r}; rewriters know {', '.join(KINDS)}. "
-                "Serve a retriever of a known kind."
+                "Serve a retriever of a known kind, from a querylect environment of this version."
             )
 
     @classmethod
     def from_service(cls, info: Mapping[str, Any]) -> Self:
         """The description in the answer of `GET /v1/environment`; its other entries are ignored."""
-        missing = [key for key in ("name", "kind") if not isinstance(info.get(key), str)]
-        if missing:
-            raise ConfigError(
-                f"the environment describes a retriever without a {' and a '.join(missing)} (it says {dict(info)!r}). "
-                "Check that the URL is a querylect environment of this version."
-            )
-        frequent = tuple(map(str, info.get("frequent_terms") or ()))
-        return cls(
-            info["name"], info["kind"], str(info.get("trained") or ""), frequent, info.get("language") or "english"
-        )
+        name, kind, trained = (str(info.get(key) or "") for key in ("name", "kind", "trained"))
+        return cls(name, kind, trained, tuple(info.get("frequent_terms") or ()), info.get("language") or "english")

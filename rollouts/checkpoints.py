@@ -30,7 +30,7 @@ def find_checkpoint(run: Path, name: str | None = None) -> Path:
     checkpoint, or none of that name.
     """
     folders = [folder for base in (run, run / "checkpoints") if base.is_dir() for folder in base.iterdir()]
-    complete = {folder.name: folder for folder in folders if _is_policy(folder)}
+    complete = {folder.name: folder for folder in folders if _has_weights(folder) or optimized_prompt(folder)}
     numbered = {int(match[1]): label for label in complete if (match := re.search(r"-(\d+)$", label))}
     ranked = ["best", "final", *(numbered[step] for step in sorted(numbered, reverse=True))]
     for label in ranked if name is None else [name]:
@@ -76,7 +76,7 @@ def refuse_task_model(settings: OptimizeConfig, checkpoint: Path) -> None:
 
 def find_warm_start(run: Path) -> Path | None:
     """The policy of a run after its warm start and before GRPO; None where the run had none."""
-    return run / WARM_START_FOLDER if _is_policy(run / WARM_START_FOLDER) else None
+    return run / WARM_START_FOLDER if _has_weights(run / WARM_START_FOLDER) else None
 
 
 def base_fingerprint(run: Path) -> str | None:
@@ -88,11 +88,6 @@ def base_under(checkpoint: Path) -> str | None:
     """`base_fingerprint` of the run that a checkpoint lies in; None where it lies in no run."""
     folder = checkpoint.parent
     return base_fingerprint(folder.parent if folder.name == "checkpoints" else folder)
-
-
-def _is_policy(folder: Path) -> bool:
-    """Whether a folder holds a policy, or the prompt of one that was not trained."""
-    return _has_weights(folder) or optimized_prompt(folder) is not None
 
 
 def _has_weights(folder: Path) -> bool:
@@ -121,9 +116,8 @@ def used_turn(
         return UsedTurn(1, "it has one turn")
     if run is None or checkpoint is None:
         return UsedTurn(1, "of no run, so the first turn")
-    record = _validation_record(train, run, checkpoint)
-    winner = record and winning_turn(record, metric, turns)
-    if not record or not winner:
+    record = _validation_record(train, run, checkpoint) or {}
+    if (winner := winning_turn(record, metric, turns)) is None:
         return UsedTurn(turns, f"{checkpoint.name} was not validated, so the last turn")
     scores = ", ".join(f"turn {turn} {value:.3f}" for turn, value in _means(record, metric, turns).items())
     return UsedTurn(winner, f"best on {record.get('questions', '?')} validation questions: {metric} of {scores}")
@@ -139,8 +133,8 @@ def winning_turn(record: ValidationRecord, metric: str, turns: int) -> int | Non
 
 
 def best_value(record: ValidationRecord, metric: str, turns: int) -> float:
-    """The mean of `metric` at the turn that won. KeyError where the record has none."""
-    return _means(record, metric, turns)[winning_turn(record, metric, turns) or turns]
+    """The mean of `metric` at the turn that won. ValueError where the record has none."""
+    return max(_means(record, metric, turns).values())
 
 
 def metric_key(metric: str, turn: int) -> str:
@@ -163,14 +157,10 @@ def _validation_record(train: TrainConfig, run: Path, checkpoint: Path) -> Valid
     """The validation record of these weights; None where there is none."""
     if checkpoint.name == "best":
         return best_record(checkpoint.parent)
-    records = _records(run / "validation.jsonl")
+    records = {record["step"]: record for record in logged_objects(run / "validation.jsonl")}
     if checkpoint.name == "final":
-        last, finished = max(records, default=-1), max(_records(run / "metrics.jsonl"), default=train.steps)
+        finished = max((record["step"] for record in logged_objects(run / "metrics.jsonl")), default=train.steps)
+        last = max(records, default=-1)
         return records[last] if last >= finished else None
     step = re.fullmatch(r"checkpoint-(\d+)", checkpoint.name)
     return records.get(int(step[1])) if step else None
-
-
-def _records(path: Path) -> dict[int, ValidationRecord]:
-    """The records of a log by their steps; a line that was cut is left out."""
-    return {record["step"]: record for record in logged_objects(path) if isinstance(record.get("step"), int)}

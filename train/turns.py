@@ -17,7 +17,7 @@ from pydantic import JsonValue
 from ..data.history import records_of
 from ..data.leakage import words
 from ..rewards.reward import weight_of_turn
-from ..rewriters.repeats import repeats
+from ..rewriters.case import repeats
 from ..rollouts.tree import Node, Tree
 from .distributed.processes import Processes
 

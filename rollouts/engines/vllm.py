@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -36,15 +36,13 @@ if TYPE_CHECKING:
 
     from ..chat import Tokenizer
 
-Settings = dict[str, str | float]
-"""Arguments of vLLM's `LLM`."""
-
 
 @dataclass(slots=True)
 class _RunningEngine:
     """The only vLLM engine of this process: vLLM's memory pool allows no second one."""
 
-    settings: Settings
+    settings: dict[str, Any]
+    """Arguments of `LLM`."""
     llm: "LLM"
     asleep: bool = False
 
@@ -63,7 +61,7 @@ class VllmEngine:
         self._names = count()
         self._asked: dict[str, Future[Completion]] = {}
         """The samples under way, by the names of their requests."""
-        self._group = _tensor_parallel_group(int(started.settings["tensor_parallel_size"]))
+        self._group = _tensor_parallel_group(started.settings["tensor_parallel_size"])
 
     def generate(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Completion]]:
         """Return `n` samples per prompt in the order of the prompts."""
@@ -189,7 +187,7 @@ def open_vllm(
             f"rollout.vllm.tensor_parallel_size is {chosen.tensor_parallel_size}, and {processes} processes train: "
             "each holds one slice of the model, so it must divide their number."
         )
-    settings: Settings = {
+    settings: dict[str, Any] = {
         "model": safetensors_source(policy),
         "trust_remote_code": policy.trust_remote_code,
         "dtype": str(torch_dtype(policy)).removeprefix("torch."),

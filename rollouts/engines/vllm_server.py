@@ -1,10 +1,9 @@
 """Generation by a vLLM server in a process of its own, on other processors or another node, through TRL's own client.
 
 Every prompt is one request of `n` samples with a seed of its own, so that equal prompts differ in their samples; the
-requests of a turn are under way side by side, and the server's prefix cache computes what they share once. Weights go
-over NCCL, or through files from which the server reloads them; merged, by their names in a checkpoint. The process of
-rank 0 sends them while no other one samples. Where ZeRO-3 has split them, all processes gather them for it, layer by
-layer.
+server's prefix cache computes what they share once. Weights go over NCCL, or through files from which the server
+reloads them; merged, by their names in a checkpoint. The process of rank 0 sends them while no other one samples; where
+ZeRO-3 or FSDP2 has split them, all processes gather them for it, layer by layer.
 """
 
 import logging
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROMPTS_AT_A_TIME = 64
-
 EXTENSION = f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}"
 
 
@@ -48,60 +46,52 @@ class VllmServerEngine:
         from trl.generation.vllm_client import VLLMClient
 
         self.tokenizer, self.stop_ids, self.source = tokenizer, stop_ids, source
-        self.settings = rollout.server
+        self.settings = settings = rollout.server
+        self._folder = None if settings.weights_folder is None else Path(settings.weights_folder).expanduser()
         self._parameters: list[tuple[str, str, list[int]]] = []
         self._pool: ThreadPoolExecutor | None = None
         with self._server_errors():
             self.client = VLLMClient(
-                base_url=self.settings.base_url,
-                group_port=self.settings.group_port,
-                connection_timeout=self.settings.timeout,
+                base_url=settings.base_url, group_port=settings.group_port, connection_timeout=settings.timeout
             )
-        log.info("%s generates with %s", self.settings.base_url, self.client.model)
-        folder = self.settings.weights_folder
-        self._folder = None if folder is None else Path(folder).expanduser().absolute()
-        self._check(rollout)
-        if self._folder is None and (not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0):
-            # The server is told all names and shapes before the first tensor; no weight is split yet.
-            self._parameters = [
-                (name, str(weight.dtype).removeprefix("torch."), list(weight.shape)) for name, weight in self.source()
-            ]
-            with self._server_errors():
+            info = self.client.get_server_info()
+            log.info("%s generates with %s", settings.base_url, self.client.model)
+            self._on_cpu = info["device_config"]["device"] == "cpu"
+            if wrong := self._unsuitable(info, rollout.longest_sequence):
+                raise ConfigError(
+                    f"the vLLM server at {settings.base_url} was started in another way than this run needs: "
+                    f"{'; '.join(wrong)}. Start it with `trl vllm-serve`, on a CPU as docs/rollouts.md shows."
+                )
+            if self._folder is None and (not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0):
+                # The server is told all names and shapes before the first tensor; no weight is split yet.
+                self._parameters = [
+                    (name, str(weight.dtype).removeprefix("torch."), list(weight.shape)) for name, weight in source()
+                ]
                 self.client.init_communicator(device=transfer_device())
 
-    def _check(self, rollout: RolloutConfig) -> None:
-        with self._server_errors():
-            info = self.client.get_server_info()
-        needed, model, wrong = rollout.longest_sequence, info["model_config"], []
+    def _unsuitable(self, info: dict[str, Any], needed: int) -> list[str]:
+        """What a server with these settings does otherwise than a run whose sequences have `needed` tokens needs."""
+        model, wrong = info["model_config"], []
         if model["logprobs_mode"] != "processed_logprobs":
             wrong.append(f"--logprobs-mode is {model['logprobs_mode']}, expected processed_logprobs")
         if model["max_model_len"] < needed:
             wrong.append(f"--max-model-len is {model['max_model_len']}, expected at least {needed}")
-        self._on_cpu = info["device_config"]["device"] == "cpu"
         extension = info["parallel_config"]["worker_extension_cls"]
         if self._on_cpu and self._folder is not None and extension != EXTENSION:
             wrong.append(f"--worker-extension-cls is {extension or 'not set'}, expected {EXTENSION} on a CPU")
         if self._on_cpu and info["scheduler_config"]["enable_chunked_prefill"]:
             wrong.append("--enable-chunked-prefill is on, expected --no-enable-chunked-prefill on a CPU")
-        if wrong:
-            raise ConfigError(
-                f"the vLLM server at {self.settings.base_url} was started in another way than this run needs: "
-                f"{'; '.join(wrong)}. Start it with `trl vllm-serve`, on a CPU as docs/rollouts.md shows."
-            )
+        return wrong
 
     def generate(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Completion]]:
         """Return `n` samples per prompt in the order of the prompts. Raises EngineUnavailableError."""
-        if not prompts:
-            return []
+        greedy = sampling.temperature == 0  # vLLM refuses several greedy samples, which are equal
 
         def ask(prompt: Sequence[int], seed: int) -> list[Completion]:
-            # vLLM refuses several greedy samples, which are equal
             return self._ask(prompt, 1, sampling, seed) * n if greedy else self._ask(prompt, n, sampling, seed)
 
-        greedy = sampling.temperature == 0
-        seeds = seeds_of(sampling, len(prompts))
-        with ThreadPoolExecutor(min(PROMPTS_AT_A_TIME, len(prompts))) as pool:
-            return list(pool.map(ask, prompts, seeds))
+        with ThreadPoolExecutor(PROMPTS_AT_A_TIME) as pool:
+            return list(pool.map(ask, prompts, seeds_of(sampling, len(prompts))))
 
     def wake(self) -> None:
         """A server is always awake."""
@@ -157,13 +147,12 @@ class VllmServerEngine:
         with self._server_errors():
             if self._folder is None:
                 self.client.update_named_params(self._parameters, weights)
-                self.client.reset_prefix_cache()
-                return
-            with weights_in_files(weights, self._folder) as path:
-                self._call_workers("reload_weights", weights_path=str(path))
+            else:
+                with weights_in_files(weights, self._folder.absolute()) as path:
+                    self._call_workers("reload_weights", weights_path=str(path))
                 if self._on_cpu:
                     self._call_workers("renew_output_heads")
-                self.client.reset_prefix_cache()
+            self.client.reset_prefix_cache()
 
     def _call_workers(self, method: str, **arguments: Any) -> None:
         """Call a method of the server's workers once, and wait for it. The client's session would ask again after a
@@ -182,7 +171,7 @@ class VllmServerEngine:
             yield
         except QuerylectError:
             raise
-        except Exception as error:
+        except Exception as error:  # the client raises what requests, urllib3 and it itself know
             raise EngineUnavailableError(
                 f"the vLLM server at {self.settings.base_url} could not be used ({in_one_line(error)}). See that it "
                 "runs (`trl vllm-serve`) and can be reached from here; a run that was stopped goes on with --resume."
