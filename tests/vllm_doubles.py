@@ -74,8 +74,7 @@ class SamplingParams:
     output_kind: str = "cumulative"
 
     def __post_init__(self):
-        if self.temperature == 0 and self.n > 1:
-            raise ValueError(f"n must be 1 when using greedy sampling, got {self.n}.")
+        assert self.n == 1 or self.temperature, "vLLM refuses several greedy samples"
 
 
 class LLM:
@@ -83,7 +82,7 @@ class LLM:
 
     def __init__(self, model, **settings):
         self.settings, self.answers, self.awake, self.requests = settings, Model(model), {"weights", "kv_cache"}, []
-        self.events, self.running, self.aborted, self.steps = [], {}, [], 0
+        self.events, self.running = [], {}
         STARTED.append(self)
 
     def generate(self, prompts, sampling_params, *, use_tqdm=True):
@@ -116,7 +115,6 @@ class LLM:
 
     def step(self):
         """One token of every request: those are finished that have had as many steps as tokens."""
-        self.steps += 1
         finished = []
         for request_id, output in list(self.running.items()):
             output.left -= 1
@@ -125,9 +123,9 @@ class LLM:
                 del self.running[request_id]
         return finished
 
-    def abort_request(self, request_ids, internal=False):
+    def abort_request(self, request_ids):
         for request_id in request_ids:
-            self.aborted.append(self.running.pop(request_id))
+            del self.running[request_id]
 
     def collective_rpc(self, method, timeout=None, args=(), kwargs=None):
         assert method == "reload_weights"
@@ -167,8 +165,7 @@ class Server:
     events: list = field(default_factory=list)
     wire: queue.Queue = field(default_factory=queue.Queue)
     down: bool = False
-    unreadable: bool = False
-    """Whether it cannot read the files of weights."""
+    """Whether it neither answers nor reads files of weights."""
 
 
 def create_app(server):
@@ -176,33 +173,30 @@ def create_app(server):
 
     app = FastAPI()
 
-    @app.get("/health")
-    def health():
-        return {}
+    def route(add, path, answer, event=None):
+        """A route that gives one answer, and may note that it was called."""
 
-    @app.get("/v1/models")
-    def models():
-        return {"object": "list", "data": [{"id": "the-policy", "object": "model"}]}
+        @add(path)
+        def give():
+            if event:
+                server.events.append(event)
+            return answer
 
-    @app.get("/server_info")
-    def server_info(config_format: str):
-        if not server.info:
-            raise HTTPException(404)
-        return {"vllm_config": server.info, "vllm_env": {}, "system_env": {}}
-
-    @app.get("/get_world_size")
-    def world_size():
-        return {"world_size": 1}
+    route(app.get, "/health", {})
+    route(app.get, "/v1/models", {"object": "list", "data": [{"id": "the-policy", "object": "model"}]})
+    route(app.get, "/server_info", {"vllm_config": server.info, "vllm_env": {}, "system_env": {}})
+    route(app.get, "/get_world_size", {"world_size": 1})
+    route(app.post, "/start_weight_update", {"message": "Weight update started"}, "start")
+    route(app.post, "/finish_weight_update", {"message": "Weight update finished"}, "finish")
+    route(app.post, "/reset_prefix_cache", {"success": True}, "reset")
+    route(app.post, "/init_weight_transfer_engine", {"message": "Weight transfer initialized"}, "init")
 
     @app.post("/v1/completions")
     def completions(body: dict):
         if server.down:
             raise HTTPException(400, "the engine is dead")
         server.requests.append(body)
-        assert body["model"] == "the-policy"
-        assert body["return_token_ids"]
-        assert body["return_tokens_as_token_ids"]
-        assert body["ignore_eos"]
+        assert body["ignore_eos"], "only the given ids stop"
         choices = []
         for prompt in body["prompt"]:
             for j in range(body["n"]):
@@ -218,25 +212,6 @@ def create_app(server):
                     {"index": len(choices), "logprobs": values, "token_ids": ids, "prompt_token_ids": prompt, **ended}
                 )
         return {"id": "cmpl-1", "object": "text_completion", "model": "the-policy", "choices": choices}
-
-    def noted(route, event, answer):
-        """A route that only notes that it was called."""
-
-        @app.post(route)
-        def note():
-            server.events.append(event)
-            return answer
-
-    noted("/start_weight_update", "start", {"message": "Weight update started"})
-    noted("/finish_weight_update", "finish", {"message": "Weight update finished"})
-    noted("/reset_prefix_cache", "reset", {"success": True})
-
-    @app.post("/init_weight_transfer_engine")
-    def init_weights(body: dict):
-        assert body["init_info"]["world_size"] == 2
-        assert body["init_info"]["packed"]
-        server.events.append("init")
-        return {"message": "Weight transfer initialized"}
 
     @app.post("/update_weights")
     def update(body: dict):
@@ -256,7 +231,7 @@ def create_app(server):
         server.events.append(method)
         if method == "reload_weights":
             files = sorted(Path(arguments["weights_path"]).glob("*.safetensors"))
-            if server.unreadable or not files:
+            if server.down or not files:
                 raise HTTPException(500, "Cannot find any model weights")
             server.answers.load([pair for file in files for pair in load_file(file).items()])
         return {"results": [None]}

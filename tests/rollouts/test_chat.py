@@ -87,22 +87,6 @@ def test_a_template_that_drops_turns_is_refused():
         chat_of(DROPS_ASSISTANT).continuation(FIRST, "Found", [])
 
 
-def test_text_that_looks_like_the_stand_in_is_only_text(chat):
-    from querylect.rollouts.chat import _STAND_IN
-
-    messages = [*FIRST, {"role": "assistant", "content": _STAND_IN}, {"role": "user", "content": _STAND_IN * 2}]
-    follow = chat.tokenizer.decode(chat.continuation(messages, f"{_STAND_IN} again", []))
-    assert follow == f"<|im_end|>\n<|im_start|>user\n{_STAND_IN} again<|im_end|>\n<|im_start|>assistant\n"
-
-
-def test_the_text_of_a_turn_is_what_was_sampled_without_its_end(chat):
-    assert chat.text([*ids(chat, ANSWER), chat.tokenizer.eos_token_id]) == ANSWER
-    assert chat.text(ids(chat, "p < 0.05 <b> , no  tidying .")) == "p < 0.05 <b> , no  tidying ."
-    assert chat.text([]) == ""
-    inside = ids(chat, "a<|im_end|>b")
-    assert chat.text(inside) == "a<|im_end|>b"
-
-
 PIECES = st.sampled_from(
     ["<|im_", "start|>", "<|im_start|>", "<|im_end|>", "end|>", "<|endoftext|>", "a", " ", "<", "|>"]
 )
@@ -150,11 +134,6 @@ def test_cut_keeps_to_its_budget_and_to_the_beginning(text, tokens):
         assert cut == full
     else:
         assert cut == "" or (cut.endswith("…") and full.startswith(cut[:-1]))
-
-
-def test_cut_never_ends_in_half_a_character(chat):
-    text = "漢字漢字漢字漢字"
-    assert all(text.startswith(chat.cut(text, tokens).rstrip("…")) for tokens in range(1, 24))
 
 
 def test_a_template_that_opens_thinking_leaves_its_tag_to_the_answer():

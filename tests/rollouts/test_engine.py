@@ -103,14 +103,6 @@ def test_a_batch_says_what_each_prompt_says_alone_in_any_order_and_micro_batch(e
         assert actual[0].logprobs == pytest.approx(expected[0].logprobs, abs=1e-4)
 
 
-def test_micro_batch_bounds_the_rows_of_a_decoding_step(llama):
-    llama.micro_batch = 6
-    passed = counted(llama)
-    llama.generate([[20 + i, 9, 9] for i in range(10)], 2, Sampling(1.0, 1.0, 4))
-    decoding = [rows for rows, tokens in passed if tokens == 1]
-    assert max(decoding) == 6
-
-
 def test_common_prefix_and_each_distinct_prompt_pass_the_model_once(llama):
     prompts = [[*SHARED, 20, 21, 22], [*SHARED, 30, 31], [*SHARED, 20, 21, 22], [*SHARED, 40]]
     passed = counted(llama)
@@ -151,16 +143,6 @@ def test_a_stop_id_ends_a_completion_and_max_new_tokens_cuts_it(llama):
     assert len(cut.logprobs) == 3
 
 
-def test_stop_ids_are_those_of_the_generation_config_and_of_the_tokenizer(tiny_policy):
-    model, tokenizer = tiny_model(), tiny_tokenizer()
-    model.generation_config.eos_token_id = [0, 5]
-    assert TransformersEngine(model, tokenizer).stop_ids == {0, 5, tokenizer.eos_token_id}
-    model.generation_config.eos_token_id = None
-    tokenizer.eos_token = None
-    with refused(ModelError, "eos_token_id"):
-        TransformersEngine(model, tokenizer)
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_the_model_is_left_as_it_was_also_after_a_failure(llama, training, monkeypatch):
     llama.model.train(training)
@@ -198,23 +180,6 @@ def test_architectures_that_shared_prefixes_would_falsify_are_refused(kind, chan
     with refused(ModelError, fact):
         TransformersEngine(model, tiny_tokenizer())
     assert not model.training
-
-
-@pytest.mark.parametrize("kind", ["mistral", "qwen2", "granite"])
-def test_their_relatives_with_full_attention_and_plain_logits_are_taken(kind):
-    model = tiny_model(kind, sliding_window=None, logits_scaling=1.0)
-    engine = TransformersEngine(model, tiny_tokenizer())
-    prompts = PROMPTS["different lengths"]
-    for prompt, (sample,) in zip(prompts, engine.generate(prompts, 1, GREEDY), strict=True):
-        assert sample.ids == reference(model, prompt, 8, engine.stop_ids)
-
-
-def test_bfloat16_follows_its_own_forward_pass():
-    """Both round: logits of 8 and more to 0.03 and more, after layers that were rounded as well."""
-    engine = TransformersEngine(tiny_model().to(torch.bfloat16), tiny_tokenizer())
-    prompt = [*SHARED, 20, 21]
-    (sample,) = engine.generate([prompt, [*SHARED, 30]], 1, GREEDY)[0]
-    assert sample.logprobs == pytest.approx(plain_logprobs(engine.model, prompt, sample.ids), abs=0.3)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(1.0, 1.0, 4)])

@@ -171,25 +171,6 @@ def test_a_failed_search_is_not_scored_and_ends_its_path(client):
     assert list(map(len, searched)) == [2, 1]
 
 
-def test_several_rewrites_are_several_probes_of_one_ranking(client):
-    engine = Script(say("headache", "cholesterol"), say("headache"))
-    (tree,) = tree_sampler(client, engine).grow([HEAD], [2])
-    both, single = tree.roots
-    assert len(both.rewrite.plan.probes) == 2
-    ids = {hit.document.id for hit in both.ranking}
-    assert {"aspirin", "triptan", "statin"} <= ids
-    assert "statin" not in {hit.document.id for hit in single.ranking}
-
-
-def test_greedy_asks_for_greedy_and_sampling_for_what_is_configured(client):
-    engine = Script(say("a"), say("b"))
-    grown = tree_sampler(client, engine, temperature=0.7, top_p=0.9, max_new_tokens=33)
-    grown.grow([HEAD], [1], greedy=True)
-    grown.grow([HEAD], [1])
-    settings = [(s.temperature, s.top_p, s.max_new_tokens) for _, _, s in engine.calls]
-    assert settings == [(0.0, 1.0, 33), (0.7, 0.9, 33)]
-
-
 @pytest.mark.parametrize("branching", [[1], [1, 1]])
 def test_a_prompt_that_is_too_long_is_a_matter_of_settings(client, branching):
     """The first prompt alone is too long, or becomes so by the documents of the second turn."""
@@ -269,19 +250,6 @@ class Watched:
         return self.inner.follow_up(question, documents, turn)
 
 
-def test_shown_documents_keep_to_their_budget(hostile):
-    (client, question), tokens = hostile, 8
-    noted = []
-    grown = tree_sampler(client, Script(say("fever"), say("fever")), document_tokens=tokens, documents=2)
-    grown.conversation.rewriter = Watched(grown.conversation.rewriter, noted)
-    grown.grow([question], [1, 1])
-    (documents,) = noted
-    assert len(documents) == 2
-    for document in documents:
-        assert grown.policy.chat.count(document.title) + grown.policy.chat.count(document.text) <= tokens
-        assert document.title or document.text
-
-
 @pytest.mark.parametrize("together", [None, 30, 7])
 def test_all_documents_of_a_turn_keep_to_one_budget(hostile, together):
     """In every turn, the best ranked first; what is left over for the last cuts it."""
@@ -303,10 +271,3 @@ def test_all_documents_of_a_turn_keep_to_one_budget(hostile, together):
         assert sum(tokens) <= (together or 72)
         assert [document.id for document in documents] == best[: len(documents)]
         assert len(documents) == {None: 3, 30: 2, 7: 1}[together]
-
-
-def test_a_later_plan_searches_with_the_rewrites_of_its_own_turn_alone(client):
-    engine = Script(say("triptan"), say("aspirin", "headache"), "no format", say("migraine"))
-    (tree,) = tree_sampler(client, engine).grow([HEAD], [1, 1, 1, 1])
-    plans = [node.rewrite.plan for node in tree.walk()]
-    assert [plan and plan.texts for plan in plans] == [["triptan"], ["aspirin", "headache"], None, ["migraine"]]

@@ -72,55 +72,6 @@ def test_a_stop_in_turn_1_searches_the_question_and_ends_the_path(client):
     assert len(engine.calls[1][0]) == 1, "only the path that goes on is sampled"
 
 
-def test_a_stop_after_a_failed_format_keeps_an_earlier_search(client):
-    engine = Script("no format", say("headache"), STOP, "no format", STOP)
-    failed, searched = tree_sampler(client, engine).grow([HEAD, SUGAR], [1, 1, 1])
-    (nothing,), (first,) = failed.roots, searched.roots
-    (stop,) = nothing.children
-    assert (stop.reused, stop.rewrite.plan.texts, stop.cost) == (False, [HEAD.text], 0.25)
-    assert nothing.cost == 0.25, "a failed format is no way around the price"
-    (late,) = first.children[0].children
-    assert (late.reused, late.ranking, late.reward) == (True, first.ranking, first.reward)
-
-
-def test_figures_of_paths_count_a_stop_as_the_paths_that_it_ends_and_no_outage(client):
-    engine = Script(STOP, say("headache"), say("aspirin"), "no format")
-    (tree,) = tree_sampler(client, engine).grow([HEAD], [2, 2])
-    (lost,) = tree_sampler(Searched(client, out=[SUGAR.id]), Script(say("sugar"))).grow([SUGAR], [1, 1])
-    trees = [tree, lost]
-    turns = turns_of(trees, [0.5, 1.0])
-    figures = step_metrics(turns, assign_credit(turns, "turn", "none"))
-    stop, searched = tree.roots
-    ends = [stop.reward, stop.reward, *(child.reward for child in searched.children)]
-    assert figures["final_reward"] == pytest.approx(mean(ends))
-    assert figures["searches_per_path"] == mean([1, 1, 2, 1])
-
-
-def test_a_stop_has_the_readers_reward_of_the_ranking_that_it_keeps(lessons, tmp_path):
-    """Raw, "too much sugar" finds nothing that answers; citrus does. A stop of turn 1 gains nothing over the raw
-    question, one of turn 2 asks the reader nothing, and one below a missing reply is not scored."""
-    parrot = Parrot(unanswered="insulin lowers blood")
-    answering = scored(lessons, tmp_path, parrot)
-    (question,) = [question for question in answering.questions("train") if question.id == "sugar"]
-    rewriter = make_rewriter(RewriterConfig(name="general", stop=True), RetrieverInfo("bm25", "bm25"))
-    reward = RewardConfig.model_validate({"kind": "answer", "search_price": 0.25, "format_weight": 0})
-    engine = Script(STOP, say("citrus"), say("insulin"), STOP)
-    rollout = RolloutConfig(max_prompt_tokens=4096)
-    conversation = PolicyConversation(engine, rewriter, rollout)
-    (tree,) = TreeSampler(conversation, answering, reward).grow([question], [3, 1])
-    _, relevant, missing = tree.roots
-    assert [node.reward for node in tree.roots] == [0.5, 1.0, None]
-    (stop_node,) = relevant.children
-    assert missing.children == []
-    assert (stop_node.reward, stop_node.cost, stop_node.metrics) == (1.0, 0.0, relevant.metrics)
-    assert parrot.request_count == 3, "a stop of turn 1 and the raw question read the same documents"
-    assert tree.searches == 3
-    turns = turns_of([tree], [0.5, 1.0])
-    refuse_outage(turns, answering, RunConfig(reward=reward), "no rollout")
-    first = next(group for group in assign_credit(turns, "turn", "none").groups if group.turn == 1)
-    assert first.values.tolist() == pytest.approx([1.5 * 0.5 - 0.25, 0.5 - 0.25 + 1.0, float("nan")], nan_ok=True)
-
-
 @pytest.mark.parametrize(("gain", "rewards"), [(True, [1.0, 0.5, 0.5]), (False, [1.0, 0.0, 0.0])])
 def test_a_stop_before_any_search_has_the_readers_reward_and_no_price(lessons, tmp_path, gain, rewards):
     """The reader knows citrus by heart; the raw question and the rewrite find insulin. A later stop keeps that."""
@@ -178,23 +129,6 @@ def test_an_outage_of_either_side_is_no_reward_of_a_stop(lessons, tmp_path):
     gaining.environment_client = Searched(gaining.environment_client, out=["sugar"])
     (tree,) = trees_of(gaining, STOP)
     assert tree.roots[0].reward is None
-
-
-def test_without_a_reader_nothing_searched_is_an_empty_ranking(client):
-    """As an evaluation of rankings counts it: nDCG 0, no search, in every later turn too."""
-    searched = Searched(client)
-    engine = Script(STOP, say("headache"), say("sugar"))
-    trees = tree_sampler(searched, engine, stop="answer").grow([HEAD, SUGAR], [1, 1], greedy=True)
-    stopped, searching = (records_of_trees("p", [tree], METRICS) for tree in trees)
-    assert [(record.turn, record.searches, record.metrics["ndcg@10"]) for record in stopped] == [(1, 0, 0), (2, 0, 0)]
-    assert [(record.unsearched, record.ranking, record.plan, record.format_ok) for record in stopped] == [
-        (True, (), None, True)
-    ] * 2
-    assert not any(record.unsearched for record in searching)
-    assert searched.batches == [1, 1]
-    assert validation_metrics(turns_of(trees, [0.5, 1.0]))["ndcg/turn1"] == pytest.approx(
-        searching[0].metrics["ndcg@10"] / 2
-    )
 
 
 class Hesitant(Uneven):
@@ -286,31 +220,3 @@ def test_a_policy_learns_to_stop_at_a_high_price_and_to_search_at_none(settings,
         searches[price] = [line.get("searches_per_path", 2.0) for line in logged]
     assert stopped[0.0][0] > 0.1 > mean(stopped[0.0][-3:])
     assert mean(searches[1.0][-3:]) < 1.2 < 1.8 < mean(searches[0.0][-3:])
-
-
-@pytest.mark.slow  # a training of eight steps
-def test_a_training_stops_searching_where_the_reader_knows_everything(run, undecided, reader):  # noqa: F811
-    reader.answer = lambda body: "vitamin C"
-    config = change(
-        run,
-        **{
-            "policy.model": str(undecided),
-            "rewriter.stop": "answer",
-            "reward.search_price": 0.5,
-            "rollout.branching": [8],
-            "train.steps": 8,
-            "train.questions_per_step": 5,
-            "train.learning_rate": 0.005,
-            "train.save_steps": 8,
-            "train.validate_steps": 8,
-        },
-    )
-    folder = train(config)
-    logged = records(folder / "metrics.jsonl")
-    assert logged[0]["searches_per_path"] > 0.5
-    assert mean(line["searches_per_path"] for line in logged[-3:]) < 0.2
-    assert logged[-1]["answer/turn1"] == pytest.approx(logged[-1]["format/turn1"])
-    last = records(folder / "validation.jsonl")[-1]
-    assert (last["searches"], last["net/turn1"]) == (0, last["answer_reward/turn1"])
-    ended = [node for tree in records(folder / "rollouts.jsonl") for node in tree["turns"] if "stop" in node]
-    assert {(tuple(node["ranking"]), node["failure"]) for node in ended} == {((), "")}

@@ -2,7 +2,6 @@
 
 import threading
 from concurrent.futures import Future
-from itertools import count
 from random import Random
 
 import pytest
@@ -13,7 +12,7 @@ from querylect.rewriters.forms import render
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.conversation import PolicyConversation
-from querylect.rollouts.engines.base import Completion, Sampling
+from querylect.rollouts.engines.base import Completion
 from querylect.rollouts.random_streams import stream
 from querylect.rollouts.streaming import SEARCHES_AT_ONCE, StreamingTreeSampler
 from querylect.rollouts.tree_sampler import TreeSampler
@@ -154,38 +153,6 @@ def test_turns_that_end_while_all_requests_are_under_way_are_searched_together(c
     assert len(held.batches) == SEARCHES_AT_ONCE + 1
 
 
-def test_a_client_with_a_reader_gets_one_request_at_a_time(client):
-    """It answers one batch after the other: the larger, the better."""
-
-    class Reading(Held):
-        def step_and_read(self, steps, unsearched, *, metrics=()):
-            return self.step(steps, with_text=True, metrics=metrics)
-
-    engine = Uneven(formatted=1.0)
-    reading = Reading(client, engine)
-    tree_sampler(StreamingTreeSampler, engine, reading).grow(QUESTIONS, [12], streams=STREAMS)
-    assert len(reading.batches) == 2
-
-
-def test_the_trees_do_not_depend_on_the_order_in_which_searches_end(client):
-    expected = tree_sampler(TreeSampler, Uneven(), client).grow(QUESTIONS, [4, 4], streams=STREAMS)
-    second_has_ended, numbers = threading.Event(), count()
-
-    class Reversed(Searched):
-        def step(self, steps, **options):
-            if (number := next(numbers)) == 0:
-                assert second_has_ended.wait(60)
-            results = super().step(steps, **options)
-            if number == 1:
-                second_has_ended.set()
-            return results
-
-    assert (
-        tree_sampler(StreamingTreeSampler, Uneven(), Reversed(client)).grow(QUESTIONS, [4, 4], streams=STREAMS)
-        == expected
-    )
-
-
 def test_a_failed_search_is_not_scored_and_ends_its_path(client):
     grown = tree_sampler(StreamingTreeSampler, Uneven(), Searched(client, out={"q-sugar"}), micro_batch=4)
     trees = grown.grow(QUESTIONS, [6, 2], streams=STREAMS)
@@ -226,23 +193,6 @@ def test_each_vllm_engine_gives_one_by_one_what_it_gives_at_once(
         for greedy in (False, True):
             expected = turn_by_turn.grow(QUESTIONS[:2], [2, 2], greedy, STREAMS[:2])
             assert streaming.grow(QUESTIONS[:2], [2, 2], greedy, STREAMS[:2]) == expected
-
-
-def test_an_engine_in_the_process_drops_what_is_under_way(vllm, tiny_policy):
-    config = RunConfig.model_validate(
-        {
-            "policy": {"model": str(tiny_policy), "dtype": "float32", "lora": None},
-            "rollout": {"max_new_tokens": 6, "max_prompt_tokens": 64, "engine": "vllm"},
-        }
-    )
-    engine = engine_of(config)
-    futures = engine.submit([5, 6, 7], 3, Sampling(max_new_tokens=6))
-    assert engine.advance()
-    engine.cancel()
-    assert len(vllm[0].aborted) == 3
-    assert not vllm[0].running
-    assert not any(future.done() for future in futures)
-    assert not engine.advance(), "there is nothing to compute"
 
 
 def test_trees_are_searched_while_sampled_where_every_process_has_its_own_vllm():
