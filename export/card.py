@@ -11,23 +11,29 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ..configs.yaml12 import write_yaml
 from ..envs.schemas import EnvironmentInfo
 from ..eval.records import TRAINED
-from ..eval.table import p_cell, signed
+from ..eval.results import Results
 from ..markdown_tables import markdown_table
 from .exported import Exported
+from .results import questions_asked
 from .source import BaseModelSource
 
-NAMES = {"ndcg@10": "nDCG@10", "recall@10": "recall@10", "mrr@10": "MRR@10"}
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM accepts for `max_lora_rank`."""
 
 
-def model_card(exported: Exported, base: BaseModelSource, repository: str | None, rank: int | None) -> str:
-    """The complete README.md. `repository` is the Hub id, None for a folder; `rank` the LoRA rank of an adapter.
+def model_card(
+    exported: Exported,
+    measured: Mapping[str, Results],
+    base: BaseModelSource,
+    repository: str | None,
+    rank: int | None,
+) -> str:
+    """The complete README.md. `measured` are the results by environment; `repository` is the Hub id, None for a folder;
+    `rank` the LoRA rank of an adapter.
 
     Raises ValueError if huggingface_hub rejects its metadata.
     """
@@ -36,22 +42,21 @@ def model_card(exported: Exported, base: BaseModelSource, repository: str | None
     name = repository.rpartition("/")[2] if repository is not None else exported.run.name
     members = exported.environments
     member_name, chat = next(iter(exported.chats.items()))
-    measured = [results for results in exported.results.values() if results is not None]
     eval_results = [
         EvalResult(
             task_type="text-retrieval",
             task_name="Retrieval with rewritten queries",
-            dataset_type=_tag(results["environment"]["name"]) or "custom",
-            dataset_name=f"{results['environment']['name']}, searched by {results['retriever']}",
-            dataset_split=results["split"],
+            dataset_type=_tag(results.provenance["environment"]["name"]) or "custom",
+            dataset_name=f"{results.provenance['environment']['name']}, searched by {results.provenance['retriever']}",
+            dataset_split=results.split,
             metric_type=metric,
-            metric_name=f"{NAMES.get(metric, metric)}, turn {row['turn']}",
+            metric_name=f"{metric_name(metric)}, turn {score.turn}",
             metric_value=round(value, 4),
         )
-        for results in measured
-        for row in results["systems"]
-        if row["system"] == TRAINED  # baselines are only in the card's table
-        for metric, value in row["metrics"].items()
+        for results in measured.values()
+        for score in results.scores
+        if score.system == TRAINED  # baselines are only in the card's table
+        for metric, value in score.metrics.items()
         if value is not None
     ]
     retrievers = [str(member.retriever.get("name", "")) for member in members.values()]
@@ -81,13 +86,20 @@ def model_card(exported: Exported, base: BaseModelSource, repository: str | None
         retriever=_retriever,
         retrievers=_distinct(map(_retriever, members.values())),
         retriever_names=_distinct(f"`{retriever or '?'}`" for retriever in retrievers),
-        results_table=results_table,
+        measured=measured,
+        tables=_tables,
+        asked=questions_asked,
         settings=write_yaml(exported.config).rstrip(),
-        data_licences=_distinct(results["licence"] for results in measured if results["licence"]),
+        data_licences=_distinct(filter(None, (results.provenance["licence"] for results in measured.values()))),
         fenced=fenced,
         quoted=partial(json.dumps, ensure_ascii=False),
     )
     return f"{str(card).rstrip()}\n"
+
+
+def metric_name(metric: str) -> str:
+    """The metric as papers write it."""
+    return metric.replace("ndcg", "nDCG").replace("mrr", "MRR")
 
 
 def _tag(text: str) -> str:
@@ -102,39 +114,14 @@ def _retriever(searched: EnvironmentInfo) -> str:
     return f"the retriever `{searched.retriever.get('name', '?')}` over `{searched.name}`"
 
 
-def results_table(results: Mapping[str, Any]) -> str:
-    """The systems of an evaluation, and below them the comparisons of the trained policy with others."""
-    metrics = list(results["systems"][0]["metrics"])
-    head = ["system", *(NAMES.get(metric, metric) for metric in metrics), "95% interval", "tokens written"]
-    head += ["in format", "repeats the question"]
-    rows = []
-    for row in results["systems"]:
-        scores = [_cell(row["metrics"].get(metric), ".3f") for metric in metrics]
-        low, high = row["intervals"].get(metrics[0], (None, None))
-        interval = "" if low is None else f"{low:.3f} to {high:.3f}"
-        shares = [_cell(row[name], ".1%") for name in ("format_ok", "repeats")]
-        model_cells = [_cell(row["tokens"], ".1f"), *shares] if row["turn"] else ["", "", ""]
-        rows.append([row["label"], *scores, interval, *model_cells])
-    table = markdown_table(head, rows)
-    labels = {(row["system"], row["turn"]): row["label"] for row in results["systems"]}
-    compared = [
-        [
-            labels[row["system"], row["turn"]],
-            labels[row["against"], row["against_turn"]],
-            signed(row["difference"]),
-            p_cell(row["p_holm"]),
-            f"{row['wins']:g}",
-            f"{row['losses']:g}",
-        ]
-        for row in results["comparisons"]
-        if row["system"] == TRAINED
-    ]
-    comparisons = markdown_table(["", "against", "difference", "p", "better", "worse"], compared, "llrrrr")
-    return "\n".join([*table, "", *comparisons] if compared else table)
+def _tables(results: Results) -> str:
+    """The scores of an evaluation, what was written, and the tested differences."""
+    from ..eval.text import intervals_table, tests_table, written_table
 
-
-def _cell(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
+    dataset = results.datasets[-1]
+    tables = [intervals_table(results, dataset, ""), written_table(results), tests_table(results, dataset, "")]
+    lines = (markdown_table(list(table.columns), table.to_numpy().tolist()) for table in tables if len(table))
+    return "\n\n".join(map("\n".join, lines))
 
 
 def fenced(text: str, language: str) -> str:

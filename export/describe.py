@@ -5,12 +5,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from ..configs.llm import LlmConfig
 from ..configs.mix import environments
 from ..configs.rewriter import RewriterConfig
 from ..configs.schema import RunConfig
 from ..data.history import records_of
 from ..data.types import Question
+from ..eval.results import Results
 from ..llms.base import Message
 from ..rewriters.base import StagedQuestion
 from ..rewriters.few_shot import prompt_path
@@ -34,7 +37,7 @@ def describe(
     base: BaseModelSource,
     engine: Engine,
     dtype: str,
-    results: Mapping[str, dict[str, Any]],
+    results: Mapping[str, Results],
     folder: Path,
     *,
     adapter: bool,
@@ -59,7 +62,7 @@ def describe(
         turn=source.used.turn,
         turn_reason=source.used.reason,
         chats=chats,
-        results={name: results.get(name) for name in chats},
+        results={name: to_jsonable_python(results.get(name)) for name in chats},
         license=base.licence["license"],
         run=ExportedRun(
             name=config.name,

@@ -102,7 +102,7 @@ def write_export(
     from ..rollouts.policy import load_policy
 
     policy, rollout = source.config.policy, source.config.rollout
-    dtypes = {values["dtype"] for values in results.values()}
+    dtypes = {measured.provenance["dtype"] for measured in results.values()}
     if len(dtypes) == 1 and (dtype := dtypes.pop()):
         policy = policy.model_copy(update={"dtype": dtype})  # in which it was evaluated
     model, tokenizer = load_policy(policy, source.checkpoint)
@@ -116,7 +116,7 @@ def write_export(
         write_merged(folder, model)
     write_tokenizer(folder, tokenizer, sorted(engine.stop_ids), rollout.max_new_tokens)
     (folder / FILE).write_text(exported.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    (folder / "README.md").write_text(model_card(exported, base, repository, rank), encoding="utf-8")
+    (folder / "README.md").write_text(model_card(exported, results, base, repository, rank), encoding="utf-8")
     after = f", after {source.step} steps" if source.step is not None else ""
     return f"Export {source.checkpoint.name} of the run {source.config.name}{after}"
 

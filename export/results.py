@@ -5,7 +5,7 @@ settings.
 """
 
 import shlex
-from dataclasses import asdict
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -42,13 +42,13 @@ _ANSWER_SETTINGS = (
 """Settings, besides the weights, that affect answers."""
 
 
-def find_results(source: CheckpointSource, required: bool = True) -> dict[str, dict[str, Any]]:
+def find_results(source: CheckpointSource, required: bool = True) -> dict[str, Results]:
     """The results of these weights by environment name; of several evaluations the one with the most questions.
 
     If they are `required`, an environment without any raises CheckpointError, which says why the evaluations that
     there are cannot be used.
     """
-    results: dict[str, dict[str, Any]] = {}
+    results: dict[str, Results] = {}
     for name, config in environments(source.config).items():
         folder = source.run / f"eval-{name}" if name else source.run
         usable, reasons = [], []
@@ -59,7 +59,7 @@ def find_results(source: CheckpointSource, required: bool = True) -> dict[str, d
             else:
                 usable.append(evaluated)
         if usable:
-            results[name] = _published(max(usable, key=_questions_asked))  # the first on ties
+            results[name] = _published(max(usable, key=questions_asked))  # the first on ties
         elif required:
             command = ["querylect", "eval", str(source.run), "--checkpoint", source.checkpoint.name]
             raise CheckpointError(
@@ -93,7 +93,8 @@ def _unusable(path: Path, results: Results, config: RunConfig, source: Checkpoin
     return ""
 
 
-def _questions_asked(results: Results) -> int:
+def questions_asked(results: Results) -> int:
+    """Questions of the evaluation, of which some may have failed."""
     return max(score.of for score in results.scores)
 
 
@@ -105,20 +106,14 @@ def _questions(path: Path) -> set[Any]:
     }
 
 
-def _published(results: Results) -> dict[str, Any]:
-    """The entries of results that an export repeats."""
-    provenance, questions = results.provenance, _questions_asked(results)
+def _published(results: Results) -> Results:
+    """What an export repeats of results."""
+    provenance = results.provenance
     environment = provenance["environment"]
-    sample = next(iter(results.samples.values()), None)
-    return {
-        **{name: getattr(results, name) for name in ("created", "headline", "split")},
-        **{name: provenance[name] for name in ("seed", "versions", "licence", "dtype")},
-        "questions": questions,
-        "sample": asdict(sample) if sample is not None else None,
-        "systems": [asdict(score) for score in results.scores],
-        "comparisons": [asdict(row) for row in results.comparisons],
-        "count": str(sample or questions),
-        "metric": results.metrics[0],
-        "environment": {name: environment[name] for name in ("name", "corpus_size", "corpus_hash", "index_hash")},
-        "retriever": str(environment["retriever"].get("name", "")),
+    published = {name: provenance[name] for name in ("seed", "versions", "licence", "dtype")}
+    published["environment"] = {
+        name: environment[name] for name in ("name", "corpus_size", "corpus_hash", "index_hash")
     }
+    published["retriever"] = str(environment["retriever"].get("name", ""))
+    own = {"config": "", "facts": {}, "identity": {}, "examples": [], "cells": [], "failed": []}
+    return replace(results, provenance=published, **own)

@@ -112,14 +112,14 @@ def test_a_mixed_policy_is_asked_for_one_of_its_retrievers(tmp_path):
 
 
 def test_the_card_names_the_environments_and_the_code_to_allow():
-    alone = model_card(Exported.model_validate(exported()), BASE, None, None)
+    alone = model_card(Exported.model_validate(exported()), {}, BASE, None, None)
     linked = {"base_model: acme/base", "base_model_relation: finetune"}
     assert linked <= set(alone.splitlines()), "what the Hub makes a link of"
     assert "[acme/base](https://huggingface.co/acme/base)" in alone
     assert "retriever=" not in alone
     assert "trust_remote_code" not in alone
     several = exported({"bm25": {}, "other": {}}, policy={"trust_remote_code": True})
-    card = model_card(Exported.model_validate(several), BASE, "acme/x", None)
+    card = model_card(Exported.model_validate(several), {}, BASE, "acme/x", None)
     assert 'Rewriter.from_pretrained("acme/x", trust=True)' in card
     assert "AutoTokenizer.from_pretrained(name, trust_remote_code=True)" in card
     assert 'rewrite("an itch", retriever="bm25")' in card
