@@ -214,5 +214,4 @@ def _turns(log: pd.DataFrame, key: str) -> list[int]:
 
 
 def _mean(log: pd.DataFrame, column: str, digits: int = 3) -> str:
-    values = log[column].dropna() if column in log else ()
-    return decimal(float(values.mean()) if len(values) else None, digits)
+    return decimal(float(log[column].mean()) if column in log and log[column].notna().any() else None, digits)

@@ -90,7 +90,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def paired_effect_size(a: ArrayLike, b: ArrayLike, weights: ArrayLike | None = None) -> float | None:
+def paired_effect_size(a: ArrayLike, b: ArrayLike, weights: NDArray[np.float64] | None = None) -> float | None:
     """Cohen's d of paired samples: mean difference / standard deviation of the differences (unbiased, n − 1).
 
     `weights` of the pairs sum to 1; None: all equal. 0 where every difference is 0; None where it is undefined (one
@@ -141,7 +141,7 @@ def compare_strata(
     groups = [_pairs(stratum.a, stratum.b) for stratum in strata]
     if not groups or not all(len(group) for group in groups):
         return None
-    pairs = np.concatenate(groups)
+    a, b = np.concatenate(groups).T
     weights = np.concatenate(
         [np.full(len(group), stratum.weight / len(group)) for stratum, group in zip(strata, groups, strict=True)]
     )
@@ -155,20 +155,20 @@ def compare_strata(
     differences = [(stratum.weight, group[:, 0] - group[:, 1]) for stratum, group in zip(strata, groups, strict=True)]
     low, high = mean_cis({"": differences}, resamples, seed)[""]
     signs = np.concatenate([np.sign(np.where(np.abs(values) > _TIE, values, 0)) for _, values in differences])
-    wins, ties, losses = (round(float(len(pairs) * weights[signs == sign].sum()), 9) for sign in (1, 0, -1))
+    wins, ties, losses = (round(float(len(a) * weights[signs == sign].sum()), 9) for sign in (1, 0, -1))
     return PairedComparison(
-        n=len(pairs),
-        left_out=sum(len(stratum.a) for stratum in strata) - len(pairs),
+        n=len(a),
+        left_out=sum(len(stratum.a) for stratum in strata) - len(a),
         mean_a=mean_a,
         mean_b=mean_b,
         difference=mean_a - mean_b,
         low=low,
         high=high,
-        p=paired_permutation_test(*(weights * pairs.T), permutations, seed),
+        p=paired_permutation_test(weights * a, weights * b, permutations, seed),
         wins=wins,
         ties=ties,
         losses=losses,
-        effect_size=paired_effect_size(*pairs.T, weights),
+        effect_size=paired_effect_size(a, b, weights),
     )
 
 

@@ -9,9 +9,9 @@ of all datasets and of their average; those of the parts of one dataset are anot
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .statistics import PairedComparison, Stratum, compare_strata, holm, mean_cis
 
@@ -241,7 +241,8 @@ def _question_sets(cells: Sequence[tuple[str, str, str]]) -> list[_QuestionSet]:
     parts: dict[str, list[str]] = {}
     for dataset, part in dict.fromkeys((dataset, part) for dataset, part, _ in cells):
         parts.setdefault(dataset, []).append(part)
-    sets, average = [], {}
+    sets: list[_QuestionSet] = []
+    average: dict[tuple[str, str], float] = {}
     for dataset, names in parts.items():
         if len(names) > 1:
             sets += [_QuestionSet(dataset, name, {(dataset, name): 1.0}) for name in names]
@@ -251,7 +252,7 @@ def _question_sets(cells: Sequence[tuple[str, str, str]]) -> list[_QuestionSet]:
     return [*sets, _QuestionSet(MEAN, "", average)] if len(parts) > 1 else sets
 
 
-def _score(name: Mapping[str, str], arm: Arm, spec: TableSpec, strata: Sequence[tuple[float, "DataFrame"]]) -> Score:
+def _score(name: Mapping[str, Any], arm: Arm, spec: TableSpec, strata: Sequence[tuple[float, "DataFrame"]]) -> Score:
     values = {metric: [(weight, answers[metric].dropna()) for weight, answers in strata] for metric in spec.metrics}
     complete = {metric: sets for metric, sets in values.items() if all(len(scored) for _, scored in sets)}
     shown = [*COSTS, "truncated", "unsearched"]
@@ -267,6 +268,7 @@ def _score(name: Mapping[str, str], arm: Arm, spec: TableSpec, strata: Sequence[
             return None
         return math.fsum(weight * fmean(known) for weight, known in sets)
 
+    shares: dict[str, Any] = {column: mean(column) for column in dict.fromkeys(shown)}
     return Score(
         **name,
         system=arm.system,
@@ -277,12 +279,12 @@ def _score(name: Mapping[str, str], arm: Arm, spec: TableSpec, strata: Sequence[
         metrics=dict.fromkeys(spec.metrics)
         | {metric: math.fsum(weight * fmean(scored) for weight, scored in sets) for metric, sets in complete.items()},
         intervals=mean_cis(complete, spec.bootstrap, spec.seed),
-        **{column: mean(column) for column in dict.fromkeys(shown)},
+        **shares,
     )
 
 
 def _comparisons(
-    name: Mapping[str, str], spec: TableSpec, columns: Mapping[Arm, Sequence[tuple[float, "DataFrame"]]]
+    name: Mapping[str, Any], spec: TableSpec, columns: Mapping[Arm, Sequence[tuple[float, "DataFrame"]]]
 ) -> list[Comparison]:
     """The comparisons of one column; their p_holm is not adjusted yet."""
     rows = []
@@ -293,9 +295,8 @@ def _comparisons(
         ]
         test = compare_strata(strata, resamples=spec.bootstrap, permutations=spec.permutations, seed=spec.seed)
         if test is not None:
-            figures = {entry.name: getattr(test, entry.name) for entry in fields(test)}
-            against = {"against": baseline.system, "against_turn": baseline.turn}
-            rows.append(Comparison(**name, **arm._asdict(), **against, **figures, p_holm=test.p))
+            sides = {"against": baseline.system, "against_turn": baseline.turn, **arm._asdict()}
+            rows.append(Comparison(**name, **sides, **asdict(test), p_holm=test.p))
     return rows
 
 
@@ -335,7 +336,7 @@ def _notes(
         if score.n < score.of:
             text = f"{subject} has a score for {score.n} of {score.of} questions; its mean is over these alone."
             notes.append(Note("unscored", score.of - score.n, text))
-        if score.system in spec.warn_if_cut and (score.cut or 0) >= CUT_OFTEN:
+        if score.system in spec.warn_if_cut and score.cut and score.cut >= CUT_OFTEN:
             text = f"{subject}: {cut_warning(score.cut)} Give it more rollout.max_new_tokens."
             notes.append(Note("cut", score.cut, text))
         if score.truncated:

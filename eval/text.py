@@ -120,9 +120,9 @@ def transfer(results: Results) -> pd.DataFrame:
         return pd.DataFrame()
     rows = []
     for system, trained_in in results.trained_in.items():
-        row = {"policy (trained in)": f"{system} ({trained_in})"}
-        for environment in results.environments if (arm := results.last(system)) else ():
-            score, raw = (results.score(one, environment=environment) for one in (arm, Arm(RAW, 0)))
+        row, arm = {"policy (trained in)": f"{system} ({trained_in})"}, results.last(system)
+        for environment in results.environments if arm is not None else ():
+            score, raw = (results.score(one, environment=environment) for one in (arm, Arm(RAW, 0)) if one)
             text = decimal(score.mean if score else None)
             if score and raw and score.mean is not None and raw.mean is not None:
                 text += f" ({signed(score.mean - raw.mean)})"
