@@ -20,10 +20,9 @@ from ..configs.run_settings import load_run_config
 from ..configs.schema import RunConfig
 from ..errors import ConfigError, DataError
 from ..storage import logged_objects, write_text
-from .page import Drawing
 from .results import RESULTS, read_results
 from .table import decimal
-from .text import html
+from .text import Drawing, html
 
 SAME = ("name", "output", "seed")
 """Settings in which the runs of a group may differ, besides those that do not affect learning."""

@@ -63,9 +63,9 @@ def paired_permutation_test(a: ArrayLike, b: ArrayLike, permutations: int, seed:
 
     The signs of the paired differences are flipped at random m = `permutations` times. If b permutations are at least
     as extreme as the observation, p = (b + 1) / (m + 1), which is never 0 (Phipson & Smyth 2010). Identical inputs give
-    exactly 1. Raises ValueError for unequal lengths, no pairs or values that are not finite.
+    exactly 1.
     """
-    differences = _differences(a, b)
+    differences = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
     moving = differences[differences != 0]
     if not len(moving):
         return 1.0
@@ -90,31 +90,17 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def paired_effect_size(a: ArrayLike, b: ArrayLike, weights: NDArray[np.float64] | None = None) -> float | None:
-    """Cohen's d of paired samples: mean difference / standard deviation of the differences (unbiased, n − 1).
-
-    `weights` of the pairs sum to 1; None: all equal. 0 where every difference is 0; None where it is undefined (one
-    pair, or differences that are constant but not 0).
-    """
-    differences = _differences(a, b)
-    if not differences.any():
-        return 0.0
-    if len(differences) < 2:
-        return None
-    mean = float(np.average(differences, weights=weights))
-    deviation = math.sqrt(float(np.cov(differences, aweights=weights)))
-    return None if deviation <= 1e-12 * float(np.abs(differences).max()) else mean / deviation
-
-
 def mean_cis(
     strata: Mapping[str, Sequence[tuple[float, ArrayLike]]], resamples: int, seed: int
 ) -> dict[str, tuple[float, float]]:
     """95% intervals, by name of the metric, of weighted means of means, with each set resampled separately.
 
-    `strata` are weights and values. An interval does not depend on the other metrics; those with equally many values in
-    every set share draws. Raises ValueError for a set without values, or a value that is not finite.
+    `strata` are weights and values, none of them empty or NaN. An interval does not depend on the other metrics; those
+    with equally many values in every set share draws.
     """
-    data = {name: [(weight, _finite(values)) for weight, values in sets] for name, sets in strata.items()}
+    data = {
+        name: [(weight, np.asarray(values, np.float64)) for weight, values in sets] for name, sets in strata.items()
+    }
     by_draws: dict[tuple[int, ...], list[str]] = {}
     for name, sets in data.items():
         by_draws.setdefault(tuple(len(values) for _, values in sets), []).append(name)
@@ -138,23 +124,17 @@ def compare_strata(
     Every figure weighs a pair by its stratum's weight / pairs of the stratum: the permutation test is on the difference
     of the averages, and wins, ties, losses and the effect size are weighted, too.
     """
-    groups = [_pairs(stratum.a, stratum.b) for stratum in strata]
-    if not groups or not all(len(group) for group in groups):
+    groups = [(stratum.weight, _pairs(stratum.a, stratum.b)) for stratum in strata]
+    if not groups or not all(len(group) for _, group in groups):
         return None
-    a, b = np.concatenate(groups).T
-    weights = np.concatenate(
-        [np.full(len(group), stratum.weight / len(group)) for stratum, group in zip(strata, groups, strict=True)]
-    )
+    a, b = np.concatenate([group for _, group in groups]).T
+    weights = np.concatenate([np.full(len(group), weight / len(group)) for weight, group in groups])
     mean_a, mean_b = (
-        math.fsum(
-            stratum.weight * (math.fsum(group[:, side]) / len(group))
-            for stratum, group in zip(strata, groups, strict=True)
-        )
-        for side in (0, 1)
+        math.fsum(weight * (math.fsum(group[:, side]) / len(group)) for weight, group in groups) for side in (0, 1)
     )
-    differences = [(stratum.weight, group[:, 0] - group[:, 1]) for stratum, group in zip(strata, groups, strict=True)]
+    differences = [(weight, group[:, 0] - group[:, 1]) for weight, group in groups]
     low, high = mean_cis({"": differences}, resamples, seed)[""]
-    signs = np.concatenate([np.sign(np.where(np.abs(values) > _TIE, values, 0)) for _, values in differences])
+    signs = np.sign(np.where(np.abs(a - b) > _TIE, a - b, 0))
     wins, ties, losses = (round(float(len(a) * weights[signs == sign].sum()), 9) for sign in (1, 0, -1))
     return PairedComparison(
         n=len(a),
@@ -168,7 +148,7 @@ def compare_strata(
         wins=wins,
         ties=ties,
         losses=losses,
-        effect_size=paired_effect_size(a, b, weights),
+        effect_size=_effect_size(a - b, weights),
     )
 
 
@@ -226,26 +206,21 @@ def compare_exactly(
     )
 
 
+def _effect_size(differences: NDArray[np.float64], weights: NDArray[np.float64]) -> float | None:
+    """Cohen's d of paired differences: their mean / their standard deviation (unbiased, n − 1); weights sum to 1."""
+    if not differences.any():
+        return 0.0
+    if len(differences) < 2:
+        return None
+    deviation = math.sqrt(float(np.cov(differences, aweights=weights)))
+    constant = deviation <= 1e-12 * float(np.abs(differences).max())
+    return None if constant else float(differences @ weights) / deviation
+
+
 def _pairs(a: Sequence[float | None], b: Sequence[float | None]) -> NDArray[np.float64]:
     """The pairs (n, 2) that have both values."""
     pairs = np.array(list(zip(a, b, strict=True)), dtype=np.float64).reshape(-1, 2)
     return pairs[~np.isnan(pairs).any(axis=1)]
-
-
-def _differences(a: ArrayLike, b: ArrayLike) -> NDArray[np.float64]:
-    left, right = _finite(a), _finite(b)
-    if len(left) != len(right):
-        raise ValueError(f"{len(left)} and {len(right)} values cannot be paired; expected one of each per question")
-    return left - right
-
-
-def _finite(values: ArrayLike) -> NDArray[np.float64]:
-    data = np.asarray(values, dtype=np.float64)
-    if not len(data):
-        raise ValueError("there are no values; expected at least one")
-    if not np.isfinite(data).all():
-        raise ValueError("a value is not finite; leave failed searches out first")
-    return data
 
 
 def _resampled_means(

@@ -5,13 +5,15 @@ Every table is a DataFrame of text whose first column names the rows; `**` marks
 
 import re
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from ..markdown_tables import markdown_table
 from ..storage import write_text
-from .page import Drawing, render_page
 from .records import RAW
 from .results import RESULTS, Results, write_json
 from .table import ALPHA, MEAN, Arm, Comparison, Score, decimal, listed, p_cell, percent, signed
@@ -36,6 +38,16 @@ _LATEX = str.maketrans({
 })  # fmt: skip
 _NARROW = 6
 """With more columns than this, a LaTeX table spans both columns of a page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A finished figure."""
+
+    title: str
+    caption: str
+    image: str
+    """An SVG as a data: URL."""
 
 
 def write_results(folder: Path, results: Results, drawings: Sequence[Drawing] = ()) -> None:
@@ -207,8 +219,16 @@ def html(
         }
         for results in evaluations
     ]
-    explained = {"written": WRITTEN, "transfer": TRANSFER}
-    return render_page(title=title, pages=pages, drawings=drawings, runs=runs, explained=explained)
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,  # text from questions, documents and models is never markup
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(signed=signed, decimal=decimal, bold=_bold)
+    template = environment.get_template("page.html.j2")
+    return template.render(title=title, pages=pages, drawings=drawings, runs=runs, WRITTEN=WRITTEN, TRANSFER=TRANSFER)
 
 
 def scores_frame(results: Results) -> pd.DataFrame:
@@ -240,31 +260,8 @@ def scores_frame(results: Results) -> pd.DataFrame:
 
 def comparisons_frame(results: Results) -> pd.DataFrame:
     """One line per tested difference: its interval, p, p after Holm's correction, wins, ties and losses."""
-    figures = (
-        "n",
-        "left_out",
-        "mean_a",
-        "mean_b",
-        "difference",
-        "low",
-        "high",
-        "p",
-        "p_holm",
-        "wins",
-        "ties",
-        "losses",
-    )
-    return pd.DataFrame(
-        {
-            **_place(row),
-            "label": results.label(row.arm),
-            "metric": results.metrics[0],
-            "against": row.against,
-            "against_turn": row.against_turn,
-            **{name: getattr(row, name) for name in (*figures, "effect_size", "significant")},
-        }
-        for row in results.comparisons
-    )
+    rows = [{**_place(row), **asdict(row), "significant": row.significant} for row in results.comparisons]
+    return pd.DataFrame(rows)
 
 
 def metric_label(name: str) -> str:
@@ -304,3 +301,7 @@ def _float(label: str, text: str, table: pd.DataFrame) -> str:
 
 def _tex(text: str) -> str:
     return re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", text.translate(_LATEX))
+
+
+def _bold(text: str) -> Markup:
+    return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", str(escape(text))))

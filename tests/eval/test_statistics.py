@@ -12,7 +12,6 @@ from querylect.eval.statistics import (
     compare_strata,
     holm,
     mean_cis,
-    paired_effect_size,
     paired_permutation_test,
 )
 from scipy import stats
@@ -99,19 +98,20 @@ def test_holm_never_lowers_a_p_value_and_keeps_the_order(p_values):
     assert [adjusted[i] for i in order] == sorted(adjusted)
 
 
-def test_effect_size_by_hand():
-    # Differences 1, 2, 3: mean 2, standard deviation 1.
-    assert paired_effect_size([2.0, 4.0, 6.0], [1.0, 2.0, 3.0]) == pytest.approx(2.0)
-    assert paired_effect_size([0.3, 0.3], [0.3, 0.3]) == 0.0
-    assert paired_effect_size([0.5, 0.6], [0.4, 0.5]) is None
-    assert paired_effect_size([0.5], [0.4]) is None
-    t = stats.ttest_rel(A, B).statistic
-    assert paired_effect_size(A, B) == pytest.approx(t / math.sqrt(len(A)))
-
-
 def compare(*strata):
     """Strata (weight, a, b)."""
     return compare_strata([Stratum(*stratum) for stratum in strata], resamples=200, permutations=2000, seed=0)
+
+
+def effect(a, b):
+    return compare((1.0, a, b)).effect_size
+
+
+def test_effect_size_by_hand():
+    # Differences 1, 2, 3: mean 2, standard deviation 1.
+    assert effect([2.0, 4.0, 6.0], [1.0, 2.0, 3.0]) == pytest.approx(2.0)
+    assert (effect([0.3, 0.3], [0.3, 0.3]), effect([0.5, 0.6], [0.4, 0.5]), effect([0.5], [0.4])) == (0.0, None, None)
+    assert effect(A, B) == pytest.approx(stats.ttest_rel(A, B).statistic / math.sqrt(len(A)))
 
 
 def test_pairs_with_a_failed_search_are_left_out_and_counted():
@@ -130,7 +130,7 @@ def test_every_figure_of_an_average_weighs_sets_and_not_questions():
     assert (result.n, result.wins, result.ties, result.losses) == (102, 51, 0, 51)
     assert compare(gain, (0.5, [None], [1.0])) is None
     doubled = compare((0.5, A, B), (0.5, A, B))
-    assert doubled.effect_size == pytest.approx(paired_effect_size(A * 2, B * 2)), "equal weights: as if pooled"
+    assert doubled.effect_size == pytest.approx(effect(A * 2, B * 2)), "equal weights: as if pooled"
 
 
 def test_metrics_that_share_their_draws_have_the_intervals_that_each_has_alone():
