@@ -1,10 +1,10 @@
 """Settings of a paper reproduction: its methods, tasks, environments, reader, judges and tables."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from ..errors import ConfigError
 from .environment import ClientConfig, EnvironmentConfig, RerankConfig
@@ -60,19 +60,24 @@ class TaskConfig(Section):
     judges: list[JudgeName] = []
     """LLM judges of contexts and answers, in addition to the metrics (docs/papers.md)."""
 
+    @property
+    def answer_metrics(self) -> tuple[str, ...]:
+        """The metrics of answers, or for content of their documents; the first one is tested."""
+        if self.kind == "open":
+            return tuple(self.metrics or ("em", "cover_em", "f1"))
+        return ("accuracy",) if self.kind == "choice" else ("exact_recovery",)
+
+    @property
+    def answer_style(self) -> Style:
+        """The style of the reader's prompt."""
+        default: dict[str, Style] = {"choice": "reasoned", "open": "short", "content": "grounded"}
+        return self.style or default[self.kind]
+
     @model_validator(mode="after")
-    def _check_kind(self) -> "TaskConfig":
-        if self.metrics is not None and self.kind != "open":
-            raise ValueError(f"metrics belong to kind 'open', and the kind is {self.kind!r}; remove them")
-        if self.options and self.kind != "choice":
-            raise ValueError(f"options belong to kind 'choice', and the kind is {self.kind!r}; remove them")
-        if self.options and not 2 <= len(self.options) <= 26:
-            raise ValueError(f"options has {len(self.options)} members; expected 2 to 26")
-        wrong = [name for name in self.judges if name not in JUDGES_OF[self.kind]]
-        if wrong:
-            raise ValueError(
-                f"the judge {wrong[0]!r} does not fit kind {self.kind!r}, which takes {', '.join(JUDGES_OF[self.kind])}"
-            )
+    def _check_judges(self) -> "TaskConfig":
+        if wrong := [name for name in self.judges if name not in JUDGES_OF[self.kind]]:
+            known = ", ".join(JUDGES_OF[self.kind])
+            raise ValueError(f"the judge {wrong[0]!r} does not fit kind {self.kind!r}, which takes {known}")
         return self
 
 
@@ -109,11 +114,11 @@ class PaperSystem(Section):
 
 
 class Sweep(Section):
-    """A sweep of one setting of some systems over several values: a table and curves."""
+    """A sweep of one setting of some systems over several values: more systems, and a figure of their curves."""
 
-    systems: Annotated[dict[str, str | list[str]], Field(min_length=1)]
-    """Systems to vary, each with the setting of its method that takes the values, such as k or penalty. Several
-    settings share a value evenly, the first get the remainder: [first_k, second_k]."""
+    systems: Annotated[dict[str, list[str]], Field(min_length=1)]
+    """Systems to vary, each with the setting of its method that takes the values, such as [k] or [penalty]; several
+    settings, such as [first_k, second_k], share a value evenly, the first get the remainder."""
     values: Annotated[list[int | float], Field(min_length=2)]
     """Values of the setting."""
     task: str
@@ -122,11 +127,6 @@ class Sweep(Section):
     """The metric to plot."""
     beside: list[str] = []
     """Systems drawn as horizontal lines."""
-
-    def settings_of(self, system: str) -> list[str]:
-        """The settings of a system that share each value."""
-        settings = self.systems[system]
-        return [settings] if isinstance(settings, str) else list(settings)
 
 
 class PaperConfig(Section):
@@ -165,38 +165,27 @@ class PaperConfig(Section):
     """Pairs of systems whose retrieved documents are compared (retrieval shift)."""
     sweeps: list[Sweep] = []
 
-    @field_validator("tasks", "environments", "systems")
-    @classmethod
-    def _check_names(cls, members: dict[str, object]) -> dict[str, object]:
-        for name in (AVERAGE, POOLED):
-            if name in members:
-                raise ValueError(f"the name {name!r} is that of a column of the tables; choose another")
-        return members
-
     @model_validator(mode="after")
     def _check_references(self) -> "PaperConfig":
-        for path, names, valid in self._references():
-            unknown = [name for name in names if name and name not in valid]
-            if unknown:
-                raise ValueError(f"{path} names {unknown[0]!r}; the paper has {', '.join(valid) or 'none'}")
+        of_systems = [("baseline", self.baseline), ("alone", self.alone)]
+        of_systems += [("shifts", name) for pair in self.shifts for name in pair]
+        of_systems += [("sweeps", name) for sweep in self.sweeps for name in (*sweep.systems, *sweep.beside)]
+        of_systems += [(f"systems.{name}.baseline", system.baseline) for name, system in self.systems.items()]
+        of_tasks = [("sweeps", sweep.task) for sweep in self.sweeps]
+        of_tasks += [
+            (f"systems.{name}.tasks", task) for name, system in self.systems.items() for task in system.tasks or ()
+        ]
+        sources = [(f"systems.{name}.sources", system.sources) for name, system in self.systems.items()]
+        sources += [(f"tasks.{name}.sources", task.sources) for name, task in self.tasks.items()]
+        sources += [
+            (f"tasks.{name}.environments", list(task.environments.values())) for name, task in self.tasks.items()
+        ]
+        of_environments = [(path, name) for path, names in sources for name in names or ()]
+        for used, known in ((of_systems, self.systems), (of_tasks, self.tasks), (of_environments, self.environments)):
+            for path, name in used:
+                if name and name not in known:
+                    raise ValueError(f"{path} names {name!r}; the paper has {', '.join(known) or 'none'}")
         return self
-
-    def _references(self) -> Iterable[tuple[str, Iterable[str], Sequence[str]]]:
-        """Settings of the paper that name other parts of it, as (path, names used, names defined)."""
-        tasks, systems, environments = list(self.tasks), list(self.systems), list(self.environments)
-        yield "baseline", [self.baseline], systems
-        yield "alone", [self.alone], systems
-        yield "shifts", [name for pair in self.shifts for name in pair], systems
-        for name, task in self.tasks.items():
-            yield f"tasks.{name}.sources", task.sources, environments
-            yield f"tasks.{name}.environments", [*task.environments, *task.environments.values()], environments
-        for name, system in self.systems.items():
-            yield f"systems.{name}.sources", system.sources or [], environments
-            yield f"systems.{name}.tasks", system.tasks or [], tasks
-            yield f"systems.{name}.baseline", [system.baseline], systems
-        for sweep in self.sweeps:
-            yield "sweeps", [*sweep.systems, *sweep.beside], systems
-            yield "sweeps", [sweep.task], tasks
 
 
 def known_papers() -> list[str]:
@@ -216,37 +205,34 @@ def chosen_parts(paper: PaperConfig, tasks: Sequence[str], systems: Sequence[str
         for name in names:
             if name not in valid:
                 raise ConfigError(f"{flag} is {name!r}; {paper.name} has {', '.join(valid)}.")
-    chosen_tasks = {name: task for name, task in paper.tasks.items() if not tasks or name in tasks}
-    chosen_systems = {name: system for name, system in paper.systems.items() if not systems or name in systems}
-
-    def if_chosen(name: str) -> str:
-        return name if name in chosen_systems else ""
-
+    kept_tasks = {name: task for name, task in paper.tasks.items() if name in (tasks or paper.tasks)}
+    kept = {name: system for name, system in paper.systems.items() if name in (systems or paper.systems)}
+    kept = {
+        name: system.model_copy(
+            update={
+                "tasks": [task for task in system.tasks if task in kept_tasks] if system.tasks else None,
+                "baseline": system.baseline if system.baseline in kept else "",
+            }
+        )
+        for name, system in kept.items()
+    }
+    sweeps = [
+        sweep.model_copy(
+            update={
+                "systems": {name: settings for name, settings in sweep.systems.items() if name in kept},
+                "beside": [name for name in sweep.beside if name in kept],
+            }
+        )
+        for sweep in paper.sweeps
+        if sweep.task in kept_tasks and not kept.keys().isdisjoint(sweep.systems)
+    ]
     changes = {
-        "tasks": chosen_tasks,
-        "systems": {
-            name: system.model_copy(
-                update={
-                    "tasks": [task for task in system.tasks if task in chosen_tasks] if system.tasks else None,
-                    "baseline": if_chosen(system.baseline),
-                }
-            )
-            for name, system in chosen_systems.items()
-            if system.tasks is None or set(system.tasks) & set(chosen_tasks)
-        },
-        "baseline": if_chosen(paper.baseline),
-        "alone": if_chosen(paper.alone),
-        "shifts": [pair for pair in paper.shifts if all(name in chosen_systems for name in pair)],
-        "sweeps": [
-            sweep.model_copy(
-                update={
-                    "beside": [name for name in sweep.beside if name in chosen_systems],
-                    "systems": {name: settings for name, settings in sweep.systems.items() if name in chosen_systems},
-                }
-            )
-            for sweep in paper.sweeps
-            if set(sweep.systems) & set(chosen_systems) and sweep.task in chosen_tasks
-        ],
+        "tasks": kept_tasks,
+        "systems": kept,
+        "baseline": paper.baseline if paper.baseline in kept else "",
+        "alone": paper.alone if paper.alone in kept else "",
+        "shifts": [pair for pair in paper.shifts if kept.keys() >= set(pair)],
+        "sweeps": sweeps,
     }
     return paper.model_copy(update=changes)
 

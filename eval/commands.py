@@ -176,7 +176,7 @@ def paper(
             typer.echo(dump_spec(with_run_baselines(spec)), nl=False)
             return
         from .papers.environment_aware import run_environment_aware
-        from .tasks.records import reader_name
+        from .tasks.reader import reader_name
 
         if output is None and reader is not None:
             output = Path(spec.output) / f"{spec.name}-{reader_name(reader)}"

@@ -4,8 +4,9 @@ Its systems are rewriters, untrained or trained, and not methods that answer que
 (eval/spec.py) with one more file, results.md.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
+
+import pandas as pd
 
 from ...configs.evaluation import SpecConfig
 from ...configs.paper import ENVIRONMENT_AWARE
@@ -14,10 +15,9 @@ from ...errors import QuerylectError
 from ...storage import write_text
 from ..results import Results
 from ..spec import evaluate_spec
-from ..table import MEAN, Score, percentage
-from .tables import HERE, table
+from ..table import MEAN, percentage
+from .tables import markdown
 
-THEIRS = "paper"
 CHECK = (
     "**What these figures are.** Rows *here* are of the models named below, each cell a mean in percent and, in "
     "brackets, the number of questions that it is of. Rows *paper* are of policies that were trained for hundreds of "
@@ -42,48 +42,42 @@ def run_environment_aware(
 
 
 def results_page(spec: SpecConfig, results: Results, theirs: Published) -> str:
-    """The whole page."""
-    parts = ["# Environment-aware retrieval", theirs.citation, CHECK, _models(spec)]
-    with_parts = [dataset for dataset in results.datasets if dataset in spec.datasets and spec.has_parts(dataset)]
-    groups = {dataset: [(dataset, part) for part in results.parts(dataset)] for dataset in with_parts}
-    rest = [dataset for dataset in results.datasets if dataset != MEAN and dataset not in with_parts]
-    groups[", ".join(rest)] = [(dataset, "") for dataset in rest]
-    for title, columns in groups.items():
-        for environment in results.environments if columns else ():
-            parts += [f"## {title}: {spec.metrics[0]}, {environment}", _table(results, columns, environment, theirs)]
-    parts.append("\n".join(f"- {note}" for note in (*theirs.notes, *(note.text for note in results.notes))))
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _models(spec: SpecConfig) -> str:
-    asked = {
-        name: system.run or (system.llm or system.policy or spec.policy).model
+    """For each retriever, and dataset with parts, a table of our rows and the paper's."""
+    metric = spec.metrics[0]
+    rows = [
+        {
+            "": "here",
+            "environment": score.environment,
+            "dataset": score.dataset,
+            "part": score.part,
+            "system": score.label,
+            "cell": f"{percentage(score.mean)} ({score.n})",
+        }
+        for score in results.scores
+        if score.dataset != MEAN
+    ]
+    shown = {(row["environment"], row["dataset"], row["part"]) for row in rows}
+    for figure in theirs.figures:
+        dataset, _, part = figure.task.partition("/")
+        if (figure.generator, dataset, part) in shown and figure.metric == metric:
+            cell = {"": "paper", "dataset": dataset, "part": part, "system": figure.system, "cell": f"{figure.value:g}"}
+            rows.append(cell | {"environment": figure.generator})
+    frame = pd.DataFrame(rows)
+    average = frame["dataset"].map(lambda name: "average" if spec.has_parts(name) else name)
+    frame["column"] = frame["part"].where(frame["part"] != "", average)
+    frame["group"] = frame["dataset"].where(average == "average", "")
+    models = [
+        f"{name}: {system.run or (system.llm or system.policy or spec.policy).model}"
         for name, system in spec.systems.items()
         if system.training_free is None
-    }
-    return f"Models: {', '.join(f'{name}: {model}' for name, model in asked.items()) or 'none'}."
-
-
-def _table(results: Results, columns: Sequence[tuple[str, str]], environment: str, theirs: Published) -> str:
-    """Our rows, then the paper's; a column for each dataset, or for each part of one and their average ("")."""
-    metric = results.metrics[0]
-    figures = {
-        (figure.system, figure.task): figure.value
-        for figure in theirs.figures
-        if (figure.generator, figure.metric) == (environment, metric)
-    }
-    rows = []
-    for arm in dict.fromkeys(score.arm for score in results.scores):
-        scores = [results.score(arm, dataset, environment, part) for dataset, part in columns]
-        if any(scores):
-            rows.append([HERE, results.label(arm), *(_cell(score) for score in scores)])
-    tasks = [f"{dataset}/{part}" if part else dataset for dataset, part in columns]
-    for system in dict.fromkeys(system for system, task in figures if task in tasks):
-        values = [figures.get((system, task)) for task in tasks]
-        rows.append([THEIRS, system, *("" if value is None else f"{value:g}" for value in values)])
-    averaged = any(part for _, part in columns)
-    return table(["", "system", *(part or ("average" if averaged else dataset) for dataset, part in columns)], rows)
-
-
-def _cell(score: Score | None) -> str:
-    return "–" if score is None else f"{percentage(score.mean)} ({score.n})"
+    ]
+    parts = ["# Environment-aware retrieval", theirs.citation, CHECK, f"Models: {', '.join(models) or 'none'}."]
+    for (group, environment), cells in frame.groupby(["group", "environment"], sort=False):
+        table = cells.pivot(index=["", "system"], columns="column", values="cell").fillna("–")
+        ours = [*sorted(set(cells["column"]) - {"average"}, key=list(cells["column"]).index), "average"]
+        table = table.reindex(cells.set_index(["", "system"]).index.unique())
+        table = table.reindex(columns=[name for name in ours if name in table]).reset_index()
+        datasets = ", ".join(dict.fromkeys(cells["dataset"]))
+        parts += [f"## {group or datasets}: {metric}, {environment}", markdown(table)]
+    parts.append("\n".join(f"- {note}" for note in (*theirs.notes, *(note.text for note in results.notes))))
+    return "\n\n".join(part for part in parts if part) + "\n"

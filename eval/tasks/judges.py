@@ -1,32 +1,99 @@
-"""LLM judges of contexts and answers: one verdict per judge and case.
+"""LLM judges of contexts and answers: one verdict per judge and case; their prompts are in judges.yaml.
 
-A judge is an async function of one case, like a method (methods/method.py), and the prompts of many cases are batched.
-A verdict has a value or a reason for its absence: an answer that does not fit the schema, even after a retry, is a
-failure; a reply that did not come is missing. Neither counts as 0. Every verdict has the version of the judge's
-prompts; the judge model is recorded with the results.
+A judge is an async function, like a method (methods/method.py), so that the prompts of many cases travel in batches. A
+verdict has a value in [0, 1] or a failure: no reply, or one that did not fit the form even after a repair. Neither
+counts as 0.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Template
+from typing import Annotated, Any, Literal, TypeVar
 
+from pydantic import BaseModel, Field
+
+from ...configs.yaml12 import parse_yaml
 from ...data.types import Document, Question
 from ...llms.base import SamplingParams
-from ...llms.prose import passage_of
-from ...llms.structured import FormPrompt, Structured
-from ...methods.method import MISSING, Ask, Result, Search, StageError
+from ...llms.structured import FormPrompt, WorkedExample
+from ...methods.method import GARBLED, MISSING, Ask, Result, Search, StageError, answer_text
 from ...methods.runner import Runner
-from . import judge_prompts as prompts
+from ...rewriters.case import case_text, lettered
 from .gold import Gold
+from .reader import numbered, shortened
 
-OFF_FORMAT = "off format"
-"""Failure: the judge's answer does not fit the schema."""
+PROMPTS = Path(__file__).with_name("judges.yaml").read_text(encoding="utf-8")
+_PROMPTS: dict[str, dict[str, Any]] = parse_yaml(PROMPTS)
 NO_STATEMENTS = "no statements"
 """Failure: the judge listed no statement that the answer needs."""
+LABELS = {"ENTAILED": "entailed", "USEFUL_BUT_NOT_ENTAILED": "useful", "NOT_USEFUL": "not_useful"}
+"""The labels of the utility judge: in its answers → in results."""
+MIMIC_LABELS = {name: name.lower() for name in ("EXCELLENT", "GOOD", "POOR", "INVALID")}
 BY_SOURCE = "by_source"
-"""Key in `JudgeScore.said` for the score of each source's passages; None where the judge's answer did not fit."""
+"""Key in a verdict's `said` for the score of each source's passages; None where the judge's answer did not fit."""
+
+
+class Utility(BaseModel):
+    """What a context is worth for the right answer."""
+
+    selected_answer: str
+    label: Literal["ENTAILED", "USEFUL_BUT_NOT_ENTAILED", "NOT_USEFUL"]
+
+
+class Mimic(BaseModel):
+    """A rating of the mimic, and why."""
+
+    explanation: str
+    quality: Literal["EXCELLENT", "GOOD", "POOR", "INVALID"]
+
+
+class Answerable(BaseModel):
+    """Whether a text answers the question, and why."""
+
+    explanation: str
+    answerable: bool
+
+
+class YesNo(BaseModel):
+    """A verdict, and why."""
+
+    explanation: str
+    verdict: bool
+
+
+class Points(BaseModel):
+    """The key points of an answer."""
+
+    points: Annotated[list[str], Field(min_length=1)]
+
+
+class Adherence(BaseModel):
+    """How much of a guideline an answer covers, and why."""
+
+    explanation: str
+    score: Annotated[float, Field(ge=0, le=1)]
+
+
+class Statements(BaseModel):
+    """What has to be known for an answer."""
+
+    statements: list[str]
+
+
+class Attribution(BaseModel):
+    """Whether the documents hold a statement, and why."""
+
+    statement: int
+    attributed: bool
+    reason: str
+
+
+class Attributions(BaseModel):
+    """A judgement of every statement."""
+
+    statements: list[Attribution]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +106,6 @@ class Case:
     searched: bool
     """Whether there was a search; without one there is no context to judge."""
     answer: str | None
-    """None where there is none."""
     sources: Sequence[str] = ()
     """The knowledge base of each document, where several were searched."""
     notes: Mapping[str, Any] = field(default_factory=dict)
@@ -47,199 +113,190 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgeScore:
-    """One judge's verdict on one case."""
-
-    version: str = ""
-    """Of the judge's prompts."""
-    value: float | None = None
-    """In [0, 1]; None for a failure or a missing reply."""
+class Verdict:
+    value: float
     label: str = ""
-    failure: str = ""
-    """Why there is no value although the model replied; "" otherwise."""
-    missing: bool = False
-    """Whether the model did not reply."""
     said: Mapping[str, Any] = field(default_factory=dict)
-    """The judge's answer as plain data, or the text that did not fit the schema."""
+    """The judge's answer as plain data."""
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Settings of all judges."""
+Form = TypeVar("Form", bound=BaseModel)
 
-    words: int = 200
-    """Words per document in prompts."""
-    draw: SamplingParams = field(default_factory=lambda: SamplingParams(max_tokens=1024))
+
+def example(name: str, form: type[BaseModel]) -> WorkedExample:
+    """The worked example of the prompt of that name."""
+    case = Template(_PROMPTS[name]["example"]).substitute(_PROMPTS["examples"])
+    return WorkedExample(case, form.model_validate(_PROMPTS[name]["answer"]))
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
-    """A judge: its prompts' version, its cases and its steps."""
+class _Judging:
+    """One case with the model that judges it."""
 
-    name: str
-    version: str
-    judges: Literal["context", "answer", "hypotheses"]
-    judge: Callable[[Case, Ask, Setting], Coroutine[Any, Any, JudgeScore]]
+    case: Case
+    ask: Ask
+    words: int
+    """Words per document in prompts."""
+    draw: SamplingParams
 
-    def applies(self, case: Case) -> bool:
-        """Whether the case has what is judged."""
-        if self.judges == "hypotheses":
-            return bool(case.notes.get("H_plus") and case.notes.get("H_minus"))
-        return case.searched if self.judges == "context" else case.answer is not None
+    async def form(self, name: str, form: type[Form], **values: str) -> Form:
+        """An answer to the prompt of that name. Raises StageError where there is none of this form."""
+        prompt = FormPrompt(_PROMPTS[name]["task"], self.filled(name, **values), (example(name, form),))
+        return await self.ask.json(prompt, form, self.draw)
 
+    def filled(self, name: str, **values: str) -> str:
+        """The case of the prompt of that name."""
+        item = self.case.item
+        question = case_text(item.question, options=False)
+        return Template(_PROMPTS[name]["case"]).substitute(
+            {"question": question, "reply": self.case.answer or "", "documents": self.listed(self.case.documents)}
+            | values
+        )
 
-def judged(runner: Runner, judge: Judge, cases: Sequence[Case], setting: Setting) -> list[JudgeScore | None]:
-    """The verdicts on each case, in order; None where the judge does not apply.
+    def listed(self, documents: Sequence[Document]) -> str:
+        return "\n".join(numbered(documents, self.words)) or "(none was found)"
 
-    Raises as `Runner.run`.
-    """
-    verdicts: list[JudgeScore | None] = [None] * len(cases)
-
-    async def method(question: Question, ask: Ask, search: Search) -> Result:
-        index = int(question.id)
-        try:
-            verdict = await judge.judge(cases[index], ask, setting)
-        except StageError as error:
-            verdict = _unjudged(error)
-        verdicts[index] = replace(verdict, version=judge.version)
-        return Result()
-
-    runner.run(method, [Question(str(index), "") for index, case in enumerate(cases) if judge.applies(case)])
-    return verdicts
-
-
-def _unjudged(error: StageError) -> JudgeScore:
-    """The verdict where the judge did not reply, or with something else than a verdict."""
-    missing = error.failure == MISSING
-    return JudgeScore(missing=missing, failure="" if missing else OFF_FORMAT, said=error.notes)
+    @property
+    def choice(self) -> str:
+        """Question, options and right answer of multiple choice."""
+        item, options = self.case.item, lettered(self.case.item.question.options)
+        assert item.right is not None, "the judge takes multiple choice"
+        question = case_text(item.question, options=False)
+        return "\n\n".join([question, "\n".join(["Options:", *options]), f"Right answer: {options[item.right]}"])
 
 
-async def _utility(case: Case, ask: Ask, setting: Setting) -> JudgeScore:
-    """The HCQR paper, section 4.6: does the context entail the right answer, help, or neither?"""
-    prompt = prompts.utility(case.item, case.documents, setting.words)
-    value = await ask.json(prompt, prompts.Utility, setting.draw)
-    useful = float(value.label != prompts.NOT_USEFUL)
-    return JudgeScore(value=useful, label=prompts.LABELS[value.label], said=value.model_dump())
+async def _utility(judging: _Judging) -> Verdict:
+    """Does the context entail the right answer, help, or neither?"""
+    answer = await judging.form("utility", Utility, choice=judging.choice)
+    return Verdict(float(answer.label != "NOT_USEFUL"), LABELS[answer.label], answer.model_dump())
 
 
-async def _mimic(case: Case, ask: Ask, setting: Setting) -> JudgeScore:
-    """The CHR paper, section 4.6: how good is the mimic hypothesis? The paper's ratings are a physician's."""
-    prompt = prompts.mimic(case.item, str(case.notes["H_plus"]), str(case.notes["H_minus"]))
-    value = await ask.json(prompt, prompts.Mimic, setting.draw)
-    label = prompts.MIMIC_LABELS[value.quality]
-    return JudgeScore(value=float(label == "excellent"), label=label, said=value.model_dump())
+async def _mimic(judging: _Judging) -> Verdict:
+    """How good is the mimic hypothesis? The paper's ratings are a physician's."""
+    notes = judging.case.notes
+    plus, minus = str(notes["H_plus"]), str(notes["H_minus"])
+    answer = await judging.form("mimic", Mimic, choice=judging.choice, plus=plus, minus=minus)
+    return Verdict(float(answer.quality == "EXCELLENT"), MIMIC_LABELS[answer.quality], answer.model_dump())
 
 
-async def _relevancy(case: Case, ask: Ask, setting: Setting) -> JudgeScore:
-    """The QB-RAG paper, sections 5.1.2 and 6.1: does any document answer the question?
-
-    The first document that does decides, even if judgements on others failed.
-    """
+async def _relevancy(judging: _Judging) -> Verdict:
+    """Does any document answer the question? The first one that does decides, even if judgements on others failed."""
     judgements: dict[str, object] = {}
-    failure: JudgeScore | None = None
-    for document in case.documents:
-        prompt = prompts.answerable(case.item.question, document, setting.words)
+    failure: StageError | None = None
+    for document in judging.case.documents:
         try:
-            value = await ask.json(prompt, prompts.Answerable, setting.draw)
+            answer = await judging.form("relevancy", Answerable, document=shortened(document, judging.words))
         except StageError as error:
-            failure = failure or _unjudged(error)
+            failure = failure or error
             continue
-        judgements[document.id] = value.answerable
-        if value.answerable:
-            return JudgeScore(value=1.0, said=judgements)
-    return failure or JudgeScore(value=0.0, said=judgements)
+        judgements[document.id] = answer.answerable
+        if answer.answerable:
+            return Verdict(1.0, said=judgements)
+    if failure is not None:
+        raise failure
+    return Verdict(0.0, said=judgements)
 
 
-async def _declined(case: Case, ask: Ask, setting: Setting) -> JudgeScore:
-    """The QB-RAG paper, section 6.2: does the answer decline to answer?"""
-    return await _yes_or_no(prompts.declined(case.item.question, case.answer or ""), ask, setting)
+def _yes_or_no(name: str) -> Callable[[_Judging], Coroutine[Any, Any, Verdict]]:
+    async def judge(judging: _Judging) -> Verdict:
+        answer = await judging.form(name, YesNo)
+        return Verdict(float(answer.verdict), said=answer.model_dump())
+
+    return judge
 
 
-async def _faithfulness(case: Case, ask: Ask, setting: Setting) -> JudgeScore:
-    """The QB-RAG paper, section 6.2: do the documents support the answer? An answer that declines is not faithful."""
-    return await _yes_or_no(
-        prompts.faithful(case.item.question, case.documents, case.answer or "", setting.words), ask, setting
-    )
-
-
-async def _answer_relevancy(case: Case, ask: Ask, setting: Setting) -> JudgeScore:
-    """The QB-RAG paper, section 6.2: does the answer address the question, whether or not it is right?"""
-    return await _yes_or_no(prompts.to_the_point(case.item.question, case.answer or ""), ask, setting)
-
-
-async def _yes_or_no(prompt: FormPrompt, ask: Ask, setting: Setting) -> JudgeScore:
-    value = await ask.json(prompt, prompts.YesNo, setting.draw)
-    return JudgeScore(value=float(value.verdict), said=value.model_dump())
-
-
-async def _guideline(case: Case, ask: Ask, setting: Setting) -> JudgeScore:
-    """The QB-RAG paper, section 6.2, in three steps: a golden answer, its key points, how much of these is covered."""
-    reply = await ask(prompts.golden(case.item, setting.words), setting.draw)
-    golden = passage_of(reply.texts[0].text).answer
+async def _guideline(judging: _Judging) -> Verdict:
+    """A golden answer from the question's documents, its key points, and how much of these an answer covers."""
+    contents = judging.listed(judging.case.item.contents)
+    prompt = f"{_PROMPTS['golden']['task']}\n\n{judging.filled('golden', documents=contents)}"
+    golden = answer_text(await judging.ask(prompt, judging.draw))
     if not golden:
-        details = {"text": reply.texts[0].text, "why": "the golden answer is empty"}
-        return JudgeScore(failure=OFF_FORMAT, said=details)
-    question = case.item.question
-    points = (await ask.json(prompts.key_points(question, golden), prompts.Points, setting.draw)).points
-    prompt = prompts.adherence(question, points, case.answer or "")
-    score = (await ask.json(prompt, prompts.Adherence, setting.draw)).score
-    return JudgeScore(value=score, said={"points": points, "score": score})
+        raise StageError(GARBLED, problem="the golden answer is empty")
+    points = (await judging.form("points", Points, golden=golden)).points
+    listed = "\n".join(f"- {point}" for point in points)
+    score = (await judging.form("guideline", Adherence, points=listed)).score
+    return Verdict(score, said={"points": points, "score": score})
 
 
-async def _context_recall(case: Case, ask: Ask, setting: Setting) -> JudgeScore:
-    """The Misknow-RAG paper, eq. 4 and appendix C: list the needed statements, then check them against the context.
-
-    Where the context has several sources, the passages of each source are also judged separately (table 3).
-    """
-    answer = await ask.json(prompts.needed(case.item), prompts.Statements, setting.draw)
-    statements = [statement for statement in answer.statements if statement.strip()]
+async def _context_recall(judging: _Judging) -> Verdict:
+    """The share of the statements needed for the right answer that the context holds; where it has several sources,
+    also of each source's passages (the Misknow-RAG paper, table 3)."""
+    case = judging.case
+    right = " (or: ".join(case.item.answers) + ")" * (len(case.item.answers) - 1)
+    needed = (await judging.form("statements", Statements, right=right)).statements
+    statements = [statement for statement in needed if statement.strip()]
     if not statements:
-        return JudgeScore(failure=NO_STATEMENTS)
+        raise StageError(NO_STATEMENTS)
+    listed = "\n".join(f"{number}. {statement}" for number, statement in enumerate(statements, start=1))
+
+    async def marks(documents: Sequence[Document]) -> list[bool]:
+        shown = judging.listed(documents)
+        answer = await judging.form("context_recall", Attributions, statements=listed, documents=shown)
+        by_number = {judged.statement: judged.attributed for judged in answer.statements}
+        if sorted(by_number) != list(range(1, len(statements) + 1)) or len(answer.statements) != len(statements):
+            raise StageError(GARBLED, problem=f"{len(statements)} statements were to be judged, each once")
+        return [by_number[number] for number in sorted(by_number)]
+
+    async def share(documents: Sequence[Document]) -> float | None:
+        try:
+            judged = await marks(documents)
+        except StageError as error:
+            if error.failure == MISSING:
+                raise
+            return None
+        return sum(judged) / len(judged)
+
     sources = list(dict.fromkeys(case.sources))
-    parts = [
+    passages = [
         [document for document, source in zip(case.documents, case.sources, strict=True) if source == name]
         for name in (sources if len(sources) > 1 else ())
     ]
-    prompt = partial(prompts.attributed, case.item.question, statements=statements, words=setting.words)
-    replies = await asyncio.gather(
-        *(
-            ask.structured(prompt(documents), prompts.Attributions, setting.draw)
-            for documents in (case.documents, *parts)
-        )
-    )
-    marked, *marked_by_source = [_marks(reply, len(statements)) for reply in replies]
-    if marked is None:
-        why = replies[0].failure or f"{len(statements)} statements were to be judged, each once"
-        return JudgeScore(failure=OFF_FORMAT, said={"text": replies[0].text, "why": why})
-    details: dict[str, object] = {"statements": statements, "attributed": marked}
-    if sources:
-        details[BY_SOURCE] = {
-            source: sum(marks) / len(marks) if marks is not None else None
-            for source, marks in zip(sources, marked_by_source or [marked], strict=True)
-        }
-    return JudgeScore(value=sum(marked) / len(marked), said=details)
+    attributed, shares = await asyncio.gather(marks(case.documents), asyncio.gather(*map(share, passages)))
+    value = sum(attributed) / len(attributed)
+    by_source = {BY_SOURCE: dict(zip(sources, shares or [value], strict=True))} if sources else {}
+    return Verdict(value, said={"statements": statements, "attributed": attributed, **by_source})
 
 
-def _marks(reply: Structured[prompts.Attributions], count: int) -> list[bool] | None:
-    """Whether each of `count` statements is attributed, in order; None unless each is judged exactly once."""
-    if reply.value is None:
-        return None
-    marks = {attribution.statement: attribution.attributed for attribution in reply.value.statements}
-    if sorted(marks) != list(range(1, count + 1)) or len(reply.value.statements) != count:
-        return None
-    return [marks[number] for number in sorted(marks)]
-
-
-JUDGES: Mapping[str, Judge] = {
-    judge.name: judge
-    for judge in (
-        Judge("utility", prompts.UTILITY, "context", _utility),
-        Judge("mimic", prompts.MIMIC, "hypotheses", _mimic),
-        Judge("relevancy", prompts.RELEVANCY, "context", _relevancy),
-        Judge("context_recall", prompts.CONTEXT_RECALL, "context", _context_recall),
-        Judge("declined", prompts.DECLINED, "answer", _declined),
-        Judge("faithfulness", prompts.FAITHFULNESS, "answer", _faithfulness),
-        Judge("answer_relevancy", prompts.ANSWER_RELEVANCY, "answer", _answer_relevancy),
-        Judge("guideline", prompts.GUIDELINE, "answer", _guideline),
-    )
+JUDGES: Mapping[str, tuple[Literal["context", "answer", "hypotheses"], Callable[..., Coroutine[Any, Any, Verdict]]]] = {
+    "utility": ("context", _utility),
+    "mimic": ("hypotheses", _mimic),
+    "relevancy": ("context", _relevancy),
+    "context_recall": ("context", _context_recall),
+    **{name: ("answer", _yes_or_no(name)) for name in ("declined", "faithfulness", "answer_relevancy")},
+    "guideline": ("answer", _guideline),
 }
+"""What each judges, and how."""
+
+
+def judged(
+    runner: Runner, names: Sequence[str], cases: Sequence[Case], words: int, draw: SamplingParams
+) -> list[dict[str, dict[str, Any]]]:
+    """The verdicts on each case by judge, as plain data: `value` (None for a failure), `label`, `said`, `failure`. A
+    judge who has nothing to judge is not there. Raises as `Runner.run`."""
+    pairs = [(case, name) for case in cases for name in names if _applies(name, case)]
+
+    async def judge(question: Question, ask: Ask, search: Search) -> Result:
+        case, name = pairs[int(question.id)]
+        verdict = await JUDGES[name][1](_Judging(case, ask, words, draw))
+        return Result(notes={"value": verdict.value, "label": verdict.label, "said": verdict.said})
+
+    runs = iter(runner.run(judge, [Question(str(number), "") for number in range(len(pairs))]))
+    verdicts: list[dict[str, dict[str, Any]]] = []
+    for case in cases:
+        results = {name: next(runs).result for name in names if _applies(name, case)}
+        verdicts.append(
+            {
+                name: {"value": None, "label": "", "said": result.notes, "failure": result.failure}
+                if result.failure
+                else {**result.notes, "failure": ""}
+                for name, result in results.items()
+            }
+        )
+    return verdicts
+
+
+def _applies(name: str, case: Case) -> bool:
+    """Whether the case has what is judged."""
+    if JUDGES[name][0] == "hypotheses":
+        return bool(case.notes.get("H_plus") and case.notes.get("H_minus"))
+    return case.searched if JUDGES[name][0] == "context" else case.answer is not None

@@ -14,7 +14,7 @@ from querylect.eval.papers.environment_aware import results_page
 from querylect.eval.results import Results
 from querylect.eval.spec_tables import table_spec
 from querylect.eval.table import Arm, Note, tabulate
-from querylect.eval.tasks.records import reader_name
+from querylect.eval.tasks.reader import reader_name
 
 from ..chat_server import ChatServer, serving
 from ..raising import refused

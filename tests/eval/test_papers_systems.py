@@ -6,10 +6,12 @@ from collections import Counter
 import pytest
 from querylect.configs.paper import PaperConfig, known_papers, load_paper
 from querylect.configs.schema import EnvironmentConfig
+from querylect.data.published import published
 from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 from querylect.eval.papers.run import run_paper
+from querylect.eval.records import read_records
 from querylect.methods.methods import METHODS
 
 from ..chat_server import ChatServer, last_user, serving
@@ -76,15 +78,16 @@ def test_every_system_of_a_paper_comes_to_its_end(name, small_environment, conte
     with serving(run_app, server) as url:
         paper |= {"limit": 2, "reader": {"model": "org/m", "base_url": url, "cache": None}}
         page = run_paper(PaperConfig.model_validate(paper), tmp_path / "out")
-    records = [json.loads(line) for line in (page.parent / "questions.jsonl").read_text().splitlines()]
-    failed = [record for record in records if record["failure"] or record["answer"] is None]
-    ended = Counter((record["task"], record["system"]) for record in records if record not in failed)
-    results = json.loads((page.parent / "results.json").read_text())
-    rows = {(row["task"], row["system"]) for row in results["rows"]}
+    records = read_records(page.parent / "eval.jsonl")
+    failed = [record for record in records if record.failure or record.answer is None]
+    ended = Counter((record.dataset, record.system) for record in records if record not in failed)
+    rows = {(record.dataset, record.system) for record in records}
     assert {system for _, system in rows} >= set(load_paper(name).systems)
     assert ended == dict.fromkeys(rows, 2), failed
     searching = {system for system, system_config in load_paper(name).systems.items() if system_config.sources != []}
-    assert searching == {record["system"] for record in records if record["searched"] and "[" not in record["system"]}
+    assert searching == {record.system for record in records if record.searches and "[" not in record.system}
+    for table in dict.fromkeys(figure.table for figure in published(name).figures if figure.task in paper["tasks"]):
+        assert f"## {table.capitalize()}" in page.read_text(), "every table of the paper has our column"
 
 
 def test_the_papers_name_every_method():

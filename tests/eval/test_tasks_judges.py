@@ -1,12 +1,14 @@
-"""Judges with scripted answers: their prompts, the values of verdicts, and answers in a wrong format."""
+"""Judges with scripted answers: their prompts, the values of verdicts, and answers in a wrong form."""
 
 import json
 
 import pytest
 from querylect.data.types import Document, Question
 from querylect.eval.tasks.gold import Gold
-from querylect.eval.tasks.judges import JUDGES, NO_STATEMENTS, OFF_FORMAT, Case, Setting, judged
+from querylect.eval.tasks.judges import JUDGES, NO_STATEMENTS, Case, judged
 from querylect.llms.access import Llm
+from querylect.llms.base import SamplingParams
+from querylect.methods.method import GARBLED, MISSING
 from querylect.methods.runner import Runner
 
 from ..methods.test_runner import Echo
@@ -33,7 +35,8 @@ def verdicts(name, answers, *cases):
     script = Script(
         {part: answer if isinstance(answer, str) else json.dumps(answer) for part, answer in answers.items()}
     )
-    return judged(Runner(Llm(Echo(script)), {}), JUDGES[name], cases, Setting()), script
+    outcomes = judged(Runner(Llm(Echo(script)), {}), [name], cases, 200, SamplingParams(max_tokens=1024))
+    return [outcome.get(name) for outcome in outcomes], script
 
 
 NOTES = {"H_plus": "iron melts late", "H_minus": "mercury melts early"}
@@ -54,7 +57,7 @@ def judgement(key, value):
 )
 def test_utility_by_label(label, value, short):
     (verdict,), script = verdicts("utility", {"": {"selected_answer": "B", "label": label}}, case(CHOICE))
-    assert (verdict.value, verdict.label, verdict.failure, verdict.version) == (value, short, "", "utility-2")
+    assert (verdict["value"], verdict["label"], verdict["failure"]) == (value, short, "")
     for part in ("What melts at 1538?", "A. mercury\nB. iron", "Right answer: B. iron", "[2] Iron: melts at 1538"):
         assert part in script.prompts[0]
 
@@ -63,7 +66,7 @@ def test_utility_by_label(label, value, short):
 def test_a_mimic_hypothesis_is_rated(quality, value):
     rated = case(CHOICE, searched=False, answer=None)
     (verdict,), script = verdicts("mimic", {"": judgement("quality", quality)}, rated)
-    assert (verdict.value, verdict.label) == (value, quality.lower())
+    assert (verdict["value"], verdict["label"]) == (value, quality.lower())
     for part in ("Right answer: B. iron", "Target: iron melts late", "Mimic: mercury melts early"):
         assert part in script.prompts[0]
     assert verdicts("mimic", {}, Case(CHOICE, (), True, "B"))[0] == [None], "a method without hypotheses"
@@ -72,8 +75,8 @@ def test_a_mimic_hypothesis_is_rated(quality, value):
 @pytest.mark.parametrize("text", ["ENTAILED", '{"selected_answer": "B", "label": "USEFUL"}'])
 def test_a_judge_off_its_form_is_a_failure_and_no_zero(text):
     (verdict,), script = verdicts("utility", {"": text}, case(CHOICE))
-    assert (verdict.value, verdict.failure, verdict.missing) == (None, OFF_FORMAT, False)
-    assert verdict.said["text"] == text
+    assert (verdict["value"], verdict["failure"]) == (None, GARBLED)
+    assert verdict["said"]["text"] == text
     assert len(script.prompts) == 2, "it was asked again once"
 
 
@@ -82,10 +85,7 @@ def test_no_reply_is_missing_and_garbage_is_a_failure(name):
     item = CASES.get(name, CONTENT)
     silent = Gold(Question("q", "silence?", item.question.options), item.right, item.answers, item.contents)
     outcomes, _ = verdicts(name, {}, case(item), case(silent))
-    assert [(verdict.value, verdict.failure, verdict.missing) for verdict in outcomes] == [
-        (None, OFF_FORMAT, False),
-        (None, "", True),
-    ]
+    assert [(verdict["value"], verdict["failure"]) for verdict in outcomes] == [(None, GARBLED), (None, MISSING)]
 
 
 GOOD = {
@@ -107,7 +107,7 @@ def test_options_scripts_and_single_words_are_judged_like_anything(name):
     question = Question("zh", "维生素D缺乏有什么症状？", ("疲劳", *(f"option {number}" for number in range(9))))
     item = Gold(question, 9, ("疲劳",), SHORT[:1])
     (verdict,), script = verdicts(name, GOOD, case(item, "statin", SHORT))
-    assert (verdict.value, verdict.failure, verdict.missing) == (1.0, "", False)
+    assert (verdict["value"], verdict["failure"]) == (1.0, "")
     assert all(question.text in prompt for prompt in script.prompts)
     if name == "utility":
         assert "Right answer: J. option 8" in script.prompts[0]
@@ -123,20 +123,22 @@ def test_where_there_is_nothing_to_judge_nobody_is_asked():
 def test_relevancy_needs_one_document_that_answers():
     yes, no = judgement("answerable", True), judgement("answerable", False)
     (verdict,), script = verdicts("relevancy", {"Mercury": yes}, case(CONTENT))
-    assert (verdict.value, verdict.said, len(script.prompts)) == (1, {"d1": True}, 1)
-    assert verdicts("relevancy", {"Mercury": no, "Iron": yes}, case(CONTENT))[0][0].value == 1
-    assert verdicts("relevancy", {"Mercury": no, "Iron": no}, case(CONTENT))[0][0].value == 0
-    assert verdicts("relevancy", {"Iron": yes}, case(CONTENT))[0][0].value == 1, "one that is off its form hides no yes"
+    assert (verdict["value"], verdict["said"], len(script.prompts)) == (1, {"d1": True}, 1)
+    assert verdicts("relevancy", {"Mercury": no, "Iron": yes}, case(CONTENT))[0][0]["value"] == 1
+    assert verdicts("relevancy", {"Mercury": no, "Iron": no}, case(CONTENT))[0][0]["value"] == 0
+    assert verdicts("relevancy", {"Iron": yes}, case(CONTENT))[0][0]["value"] == 1, (
+        "one that is off its form hides no yes"
+    )
     (verdict,), _ = verdicts("relevancy", {"Iron": no}, case(CONTENT))
-    assert (verdict.value, verdict.failure) == (None, OFF_FORMAT), "but it is no no"
-    assert verdicts("relevancy", {}, case(CONTENT, documents=()))[0][0].value == 0
+    assert (verdict["value"], verdict["failure"]) == (None, GARBLED), "but it is no no"
+    assert verdicts("relevancy", {}, case(CONTENT, documents=()))[0][0]["value"] == 0
 
 
 @pytest.mark.parametrize("name", ["declined", "faithfulness", "answer_relevancy"])
 def test_yes_and_no(name):
     answers = {"good reply": judgement("verdict", True), "bad reply": judgement("verdict", False)}
     outcomes, script = verdicts(name, answers, *(case(CONTENT, reply) for reply in ("good reply", "bad reply", "odd")))
-    assert [(verdict.value, verdict.failure) for verdict in outcomes] == [(1, ""), (0, ""), (None, OFF_FORMAT)]
+    assert [(verdict["value"], verdict["failure"]) for verdict in outcomes] == [(1, ""), (0, ""), (None, GARBLED)]
     assert ("[1] Mercury" in script.prompts[0]) == (name == "faithfulness")
 
 
@@ -147,17 +149,17 @@ def test_guideline_in_three_steps():
         "from the text below": "a metal",
     }
     (verdict,), script = verdicts("guideline", answers, case(CONTENT, "It is a metal."))
-    assert (verdict.value, verdict.said["points"]) == (0.5, ["a metal", "an element"])
+    assert (verdict["value"], verdict["said"]["points"]) == (0.5, ["a metal", "an element"])
     assert "[1] Iron" in script.prompts[0], "the golden answer is from the documents of the question"
     assert "Mercury" not in script.prompts[0]
     assert "Answer: It is a metal." in script.prompts[2]
     wrong = {**answers, "- a metal\n- an element": judgement("score", 1.5)}
-    assert verdicts("guideline", wrong, case(CONTENT))[0][0].failure == OFF_FORMAT
+    assert verdicts("guideline", wrong, case(CONTENT))[0][0]["failure"] == GARBLED
     thought = {**answers, "from the text below": "<think>a metal? yes</think>\na metal"}
     (verdict,), script = verdicts("guideline", thought, case(CONTENT))
-    assert (verdict.value, "think" in script.prompts[1]) == (0.5, False)
+    assert (verdict["value"], "think" in script.prompts[1]) == (0.5, False)
     nothing = {"Ideal answer": {"points": []}, "from the text below": "x"}
-    assert verdicts("guideline", nothing, case(CONTENT))[0][0].failure == OFF_FORMAT
+    assert verdicts("guideline", nothing, case(CONTENT))[0][0]["failure"] == GARBLED
 
 
 def mark(statement, attributed):
@@ -172,15 +174,15 @@ def test_context_recall_in_two_steps():
     needed = {"statements": ["Ada lived.", "She wrote.", "In 1843."]}
     answers = {"Statements:\n1. Ada lived.": marks(True, False, True), "List": needed}
     (verdict,), script = verdicts("context_recall", answers, case(OPEN))
-    assert verdict.value == pytest.approx(2 / 3)
+    assert verdict["value"] == pytest.approx(2 / 3)
     assert "Answer: Ada (or: Lovelace)" in script.prompts[0]
     assert "3. In 1843." in script.prompts[1]
     twice = {"statements": [*marks(True, True, True)["statements"], mark(2, True)]}
     for wrong in (marks(True, True), twice):
         (verdict,), _ = verdicts("context_recall", {"Statements:\n": wrong, "List": needed}, case(OPEN))
-        assert (verdict.value, verdict.failure) == (None, OFF_FORMAT), "every statement is to be judged once"
+        assert (verdict["value"], verdict["failure"]) == (None, GARBLED), "every statement is to be judged once"
     (verdict,), _ = verdicts("context_recall", {"List": {"statements": [" "]}}, case(OPEN))
-    assert (verdict.value, verdict.failure) == (None, NO_STATEMENTS)
+    assert (verdict["value"], verdict["failure"]) == (None, NO_STATEMENTS)
 
 
 def test_context_recall_of_several_sources_is_judged_for_each_as_well():
@@ -194,30 +196,9 @@ def test_context_recall_of_several_sources_is_judged_for_each_as_well():
     both = Case(OPEN, DOCUMENTS, True, "x", ("wiki", "pairs"))
     wiki_only = Case(OPEN, DOCUMENTS, True, "x", ("wiki", "wiki"))
     (verdict, alike), script = verdicts("context_recall", answers, both, wiki_only)
-    assert (verdict.value, verdict.said["by_source"]) == (1.0, {"wiki": 0.5, "pairs": 0.5})
-    assert (alike.value, alike.said["by_source"]) == (1.0, {"wiki": 1.0}), "what is known is not asked again"
+    assert (verdict["value"], verdict["said"]["by_source"]) == (1.0, {"wiki": 0.5, "pairs": 0.5})
+    assert (alike["value"], alike["said"]["by_source"]) == (1.0, {"wiki": 1.0}), "what is known is not asked again"
     assert len(script.prompts) == 1 + 3, "equal prompts once"
-    assert "by_source" not in verdicts("context_recall", answers, case(OPEN))[0][0].said
+    assert "by_source" not in verdicts("context_recall", answers, case(OPEN))[0][0]["said"]
     (verdict,), _ = verdicts("context_recall", {**answers, "[1] Iron": "hm"}, both)
-    assert (verdict.value, verdict.said["by_source"]) == (1.0, {"wiki": 0.5, "pairs": None})
-
-
-LINES = {
-    "declined": {"Reply: ": "Explanation: it: answers\nVerdict: no"},
-    "guideline": {
-        "completely and correctly": "Iron melts at 1538.",
-        "Ideal answer: ": "Points: It is a metal.\nPoints: It melts.",
-        "Guideline:": "Explanation: half of it\nScore: 0.5",
-    },
-    "context_recall": {
-        "Documents:": "Statements: 1 | yes | d1\nStatements: 2 | no | none",
-        "Answer: Ada": "Statements: Ada wrote.\nStatements: It ran.",
-    },
-}
-
-
-@pytest.mark.parametrize(("name", "value"), [("declined", 0), ("guideline", 0.5), ("context_recall", 0.5)])
-def test_judges_are_answered_in_lines(name, value):
-    runner = Runner(Llm(Echo(Script(LINES[name])), json_answers=False), {})
-    (verdict,) = judged(runner, JUDGES[name], [case(CASES.get(name, CONTENT))], Setting())
-    assert (verdict.failure, verdict.value) == ("", value)
+    assert (verdict["value"], verdict["said"]["by_source"]) == (1.0, {"wiki": 0.5, "pairs": None})

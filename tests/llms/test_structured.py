@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
-from querylect.eval.tasks import judge_prompts
+from querylect.eval.tasks import judges
 from querylect.llms import lines
 from querylect.llms.access import Llm
 from querylect.llms.base import SamplingParams
@@ -26,6 +26,16 @@ class YesNo(BaseModel):
     verdict: bool
 
 
+JUDGED = {
+    "utility": judges.Utility,
+    "mimic": judges.Mimic,
+    "relevancy": judges.Answerable,
+    **dict.fromkeys(("declined", "faithfulness", "answer_relevancy"), judges.YesNo),
+    "points": judges.Points,
+    "guideline": judges.Adherence,
+    "statements": judges.Statements,
+    "context_recall": judges.Attributions,
+}
 RIGHT = '{"label": "USEFUL", "score": 3}'
 VALUE = Verdict(label="USEFUL", score=3)
 GREEDY = SamplingParams()
@@ -156,10 +166,10 @@ def test_a_small_model_that_goes_on_is_read_up_to_there():
 
 
 def test_every_example_is_an_answer_of_its_form():
-    modules = (judge_prompts, chr, migres, misknow)
-    values = [value for module in modules for value in vars(module).values()]
+    values = [value for module in (chr, migres, misknow) for value in vars(module).values()]
     values += [*misknow._EXAMPLES, *migres._EXAMPLES.values()]
     examples = [value for value in values if isinstance(value, WorkedExample)]
+    examples += [judges.example(name, form) for name, form in JUDGED.items()]
     assert len(examples) >= 17
     for example in examples:
         assert read(lines.render(example.answer), type(example.answer), as_json=False).value == example.answer

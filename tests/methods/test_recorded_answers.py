@@ -8,7 +8,7 @@ import pytest
 from querylect.configs.rewriter import RewriterConfig
 from querylect.configs.yaml12 import parse_yaml
 from querylect.data.types import Question
-from querylect.eval.tasks import judge_prompts as judges
+from querylect.eval.tasks import judges
 from querylect.eval.tasks.reader import chosen, read_answer
 from querylect.llms.prose import marked_answers, passage_of, without_thinking
 from querylect.llms.structured import read
