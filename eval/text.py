@@ -260,8 +260,10 @@ def scores_frame(results: Results) -> pd.DataFrame:
 
 def comparisons_frame(results: Results) -> pd.DataFrame:
     """One line per tested difference: its interval, p, p after Holm's correction, wins, ties and losses."""
-    rows = [{**_place(row), **asdict(row), "significant": row.significant} for row in results.comparisons]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        {**_place(row), "label": results.label(row.arm), **asdict(row), "significant": row.significant}
+        for row in results.comparisons
+    )
 
 
 def metric_label(name: str) -> str:

@@ -78,12 +78,13 @@ def test_negative_judgements_alone_are_worth_nothing(name):
     assert measure("judged@2")(["c", "a", "b"], judged) == 0.5
 
 
-def test_equal_to_trec_eval_on_a_real_graded_run(realdata):
+@pytest.mark.parametrize("collection", ["cranfield", "scifact", "hpo_lay"])
+def test_equal_to_trec_eval_on_real_runs(realdata, collection):
     import bm25s
     import Stemmer
     from querylect.data.beir import load_beir
 
-    dataset = load_beir(realdata / "cranfield")
+    dataset = load_beir(realdata / collection)
     questions, qrels = dataset.splits["test"].questions, dataset.splits["test"].qrels
     stemmer = Stemmer.Stemmer("english")
     index = bm25s.BM25(method="lucene", k1=1.2, b=0.75)
@@ -98,8 +99,6 @@ def test_equal_to_trec_eval_on_a_real_graded_run(realdata):
         for question, row in zip(questions, indices, strict=True)
     }
     assert_as_trec_eval(rankings, {question: dict(judged) for question, judged in qrels.items()})
-    mean = np.mean([ndcg(rankings[question.id], qrels[question.id]) for question in questions])
-    assert mean == pytest.approx(0.524, abs=0.001)
 
 
 def test_ndcg_by_hand():
