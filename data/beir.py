@@ -273,7 +273,7 @@ def _unjudged_splits(folder: Path) -> dict[str, Split]:
     by_split: dict[str, list[Question]] = {name: [] for name in dict.fromkeys(_SPLITS.values())}
     for question, record in questions_of(folder):
         split = record.get("split")
-        if split is not None and split not in _SPLITS:
+        if split is not None and str(split) not in _SPLITS:
             raise DataError(f"{folder}: the 'split' of question {question.id!r} is {split!r}; expected {_STEMS}.")
         if split is not None:
             by_split[_SPLITS[str(split)]].append(question)

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from querylect.configs.schema import DatasetConfig
 from querylect.data.beir import load_beir, save_beir
-from querylect.data.corpus import BeirCorpus, load_questions
-from querylect.data.types import AllDocuments, Dataset, Document, Question, Split
+from querylect.data.corpus import Corpus, load_questions
+from querylect.data.types import AllDocuments, Dataset, Document, Question, Split, Utterance
 from querylect.errors import DataError
 
 from ..jsonl import jsonl
@@ -40,28 +40,17 @@ def refuses(folder, *facts):
 
 def test_reads_documents_questions_grades_and_options(folder):
     dataset = load_beir(folder)
-    assert dataset.name == "set"
+    assert (dataset.name, dataset.notes, dataset.licence) == ("set", (), "")
     assert list(dataset.corpus) == [
         Document("d1", "Short stature", "Height below the norm."),
         Document("d2", "", "No title here."),
         Document("3", "Läppchen", ""),
     ]
-    assert list(dataset.splits) == ["test"]
-    assert list(dataset.splits["test"].questions) == [
-        Question("q1", "small person"),
-        Question("q2", "which?", ("a", "b")),
-    ]
-    assert dataset.splits["test"].qrels == {"q1": {"d1": 2, "3": 1}, "q2": {"d2": 1}}
-    assert dataset.notes == ()
-    assert dataset.licence == ""
-
-
-def test_meta_gives_name_and_licence(folder):
-    (folder / "meta.json").write_text('{"name": "lay", "license": "CC BY 4.0", "size": 3}')
+    questions = (Question("q1", "small person"), Question("q2", "which?", ("a", "b")))
+    assert dataset.splits == {"test": Split(questions, {"q1": {"d1": 2, "3": 1}, "q2": {"d2": 1}})}
+    (folder / "meta.json").write_text('{"name": "lay", "license": "CC BY 4.0", "relevance_level": 2}')
     dataset = load_beir(folder)
-    assert (dataset.name, dataset.licence) == ("lay", "CC BY 4.0")
-    (folder / "meta.json").write_text("{")
-    refuses(folder, folder / "meta.json")
+    assert (dataset.name, dataset.licence, dataset.relevance_level) == ("lay", "CC BY 4.0", 2)
 
 
 def test_dev_is_called_validation_and_splits_stand_in_order(folder):
@@ -77,38 +66,24 @@ def test_grades_up_to_zero_are_kept_and_questions_with_no_others_skipped(folder)
     (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\td1\t0\nq2\td2\t1\nq2\td1\t0\nq2\t3\t-1\n")
     dataset = load_beir(folder)
     assert dataset.splits["test"].qrels == {"q2": {"d2": 1, "d1": 0, "3": -1}}
-    assert [question.id for question in dataset.splits["test"].questions] == ["q2"]
     assert dataset.notes == ("set: 1 of 2 questions have no relevant document in test and are skipped.",)
     save_beir(dataset, folder.with_name("copy"))
     assert load_beir(folder.with_name("copy")).splits == dataset.splits
 
 
-def test_the_relevance_level_is_kept_in_meta_json(folder, tmp_path):
-    assert load_beir(folder).relevance_level == 1
-    save_beir(replace(load_beir(folder), relevance_level=2), tmp_path / "again")
-    assert load_beir(tmp_path / "again").relevance_level == 2
-
-
-def test_grades_as_floats_titles_that_are_null_and_gzipped_files_are_read(folder):
+def test_gzipped_files_are_read_in_blocks_too(folder):
     expected = load_beir(folder)
-    (folder / "corpus.jsonl").write_text(jsonl([CORPUS[0], {**CORPUS[1], "title": None}, CORPUS[2]]), encoding="utf-8")
-    (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\td1\t2.0\nq1\t3\t1.\nq2\td2\t1\n")
-    assert load_beir(folder) == expected
     for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
         file = folder / name
         file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
         file.unlink()
     assert load_beir(folder) == expected
-    corpus = BeirCorpus(DatasetConfig(path=str(folder)))
+    corpus = Corpus(DatasetConfig(path=str(folder)))
     blocks, lines = corpus.blocks(40)
     assert (len(blocks) > 3, lines) == (True, 3)
     assert tuple(document for block in blocks for document in corpus.read(block)) == expected.corpus
-    (folder / "corpus.jsonl").write_text(jsonl(CORPUS), encoding="utf-8")
-    refuses(folder, "corpus.jsonl", "corpus.jsonl.gz")
-    (folder / "corpus.jsonl").unlink()
     compressed = (folder / "corpus.jsonl.gz").read_bytes()
     (folder / "corpus.jsonl.gz").write_bytes(compressed[:-12])
-    refuses(folder, "corpus.jsonl.gz")
     with refused(DataError, "corpus.jsonl.gz"):
         corpus.blocks(40)
 
@@ -123,10 +98,41 @@ def test_grades_as_floats_titles_that_are_null_and_gzipped_files_are_read(folder
 )
 def test_qrels_of_trec_are_read(folder, qrels, header):
     (folder / "qrels" / "test.tsv").unlink()
-    judged = f"{header}q1 0 d1 2\nq1 Q0 3 1\nq2\t0\td2\t1\nq2 0 d1 0\n".encode()
+    judged = f"{header}q1 0 d1 2.0\nq1 Q0 3 1\nq2\t0\td2\t1.\nq2 0 d1 0\n".encode()
     (folder / qrels).write_bytes(gzip.compress(judged) if qrels.endswith(".gz") else judged)
-    split = load_beir(folder).splits["test"]
-    assert split.qrels == {"q1": {"d1": 2, "3": 1}, "q2": {"d2": 1, "d1": 0}}
+    assert load_beir(folder).splits["test"].qrels == {"q1": {"d1": 2, "3": 1}, "q2": {"d2": 1, "d1": 0}}
+
+
+RECORDS = """<top>
+<num> Number: q1 </num>
+<title> tendon pain, < 90 mmHg </title>
+<desc> Description:
+Does it help?
+</desc>
+</top>
+<TOP>
+<num> Number: q2
+<title> vinegar <b>lime</b> a<b
+in a kettle
+<desc> Does it?
+</top>
+"""
+XML = """<topics>
+<topic number="q1"><title>tendon <i>pain</i>, &lt; 90 mmHg</title><desc>no</desc></topic>
+<topic number="q2">vinegar <b>lime</b> a&lt;b
+in a kettle</topic>
+</topics>"""
+LINES = "q1\ttendon pain, < 90 mmHg\nq2\tvinegar lime a<b in a kettle\n"
+
+
+@pytest.mark.parametrize(("name", "text"), [("topics.txt", RECORDS), ("topics.xml", XML), ("topics.tsv", LINES)])
+def test_topics_of_trec_are_read_whole(folder, name, text):
+    (folder / "queries.jsonl").unlink()
+    (folder / name).write_text(text)
+    texts = [question.text for question in load_beir(folder).splits["test"].questions]
+    assert texts == ["tendon pain, < 90 mmHg", "vinegar lime a<b in a kettle"]
+    (folder / name).write_text(text.replace("q1", ""))
+    refuses(folder, name, "topic 1")
 
 
 def test_judged_documents_that_are_not_in_the_corpus_are_named_and_counted(folder):
@@ -142,49 +148,48 @@ def test_judged_documents_that_are_not_in_the_corpus_are_named_and_counted(folde
 
 
 @pytest.mark.parametrize(
-    ("text", "facts"),
+    ("name", "line", "facts"),
     [
-        (HEADER + "q1 d1 1\n", ["line 2: 'q1 d1 1'", "'query-id<TAB>corpus-id<TAB>score'"]),
-        (HEADER + "q1\td1\thigh\n", [" 2:", "'high'"]),
-        (HEADER + "q1 0 d1 nan\n", [" 2:", "'nan'"]),
-        ("q1\td1\t1\n" + HEADER, [" 2:", "'score'"]),
+        ("qrels/test.tsv", "q1 d1 1", ["'q1 d1 1'"]),
+        ("qrels/test.tsv", "q1\td1\thigh", ["'high'"]),
+        ("qrels/test.tsv", "q1 0 d1 nan", ["'nan'"]),
+        ("qrels/test.tsv", "q1\td1\t1", ["'q1'", " 2 "]),
+        ("qrels/test.tsv", HEADER.strip(), ["'score'"]),
+        *(
+            (name, record, facts)
+            for name in ("corpus.jsonl", "queries.jsonl")
+            for record, facts in (
+                ('{"_id": "x", "text": "cut of', []),
+                ('["x"]', [" list;"]),
+                ('{"text": "no id"}', ["'_id'", None]),
+                ('{"_id": "x", "text": 7}', ["'text'", 7]),
+                ('{"_id": "x", "text": "\\ud800"}', ["'text'"]),
+                ("[" * 100_000, ["nested too deeply"]),
+            )
+        ),
+        ("queries.jsonl", '{"_id": "x", "text": " "}', ["'x'"]),
+        ("queries.jsonl", '{"_id": "q1", "text": "again"}', ["'q1'"]),
     ],
 )
-def test_a_broken_judgement_names_its_line(folder, text, facts):
-    (folder / "qrels" / "test.tsv").write_text(text)
-    refuses(folder, "test.tsv", *facts)
-
-
-@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl"])
-@pytest.mark.parametrize(
-    ("record", "facts"),
-    [
-        ('{"_id": "x", "text": "cut of', []),
-        ('["x"]', [" list;"]),
-        ('{"text": "no id"}', ["'_id'", None]),
-        ('{"_id": "x"}', ["'text'", None]),
-        ('{"_id": "x", "text": 7}', ["'text'", 7]),
-        ('{"_id": "x", "text": "\\ud800"}', ["'text'"]),
-        pytest.param("[" * 100_000, ["nested too deeply"], id="brackets"),
-    ],
-)
-def test_a_broken_line_names_file_and_line(folder, name, record, facts):
+def test_a_broken_line_names_file_and_line(folder, name, line, facts):
     file = folder / name
     first, *later_lines = file.read_text(encoding="utf-8").splitlines()
-    file.write_text("\n".join([first, record, *later_lines]), encoding="utf-8")
-    refuses(folder, f"{file}, line 2", *facts)
+    number = 3 if name.startswith("qrels") else 2
+    lines = [first, *later_lines[: number - 2], line, *later_lines[number - 2 :]]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    refuses(folder, f"{file}, line {number}", *facts)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "facts"),
     [
-        ("corpus.jsonl", b"\n", []),
+        ("corpus.jsonl", b"\n", ["corpus.jsonl"]),
         ("corpus.jsonl", b'{"_id": "d1", "text": "x"}\n{"_id": "d4", "text": "\xe9"}\n', ["line 2"]),
-        ("corpus.jsonl", None, []),
-        ("queries.jsonl", None, []),
-        ("queries.jsonl", b'{"_id": "q1", "text": " "}\n', ["line 1", "'q1'"]),
-        ("qrels/test.tsv", HEADER.encode() + b"q1\td1\t0\n", []),
-        ("qrels/test.tsv", b"", []),
+        ("corpus.jsonl", b'{"_id": "d1", "text": "x"}\n' * 2, ["'d1'"]),
+        ("corpus.jsonl", None, ["corpus.jsonl"]),
+        ("queries.jsonl", None, ["queries.jsonl"]),
+        ("qrels/test.tsv", HEADER.encode() + b"q1\td1\t0\n", ["set", "test"]),
+        ("meta.json", b"{", ["meta.json"]),
     ],
 )
 def test_a_file_that_is_missing_or_says_too_little_is_named(folder, name, content, facts):
@@ -192,12 +197,11 @@ def test_a_file_that_is_missing_or_says_too_little_is_named(folder, name, conten
         (folder / name).unlink()
     else:
         (folder / name).write_bytes(content)
-    refuses(folder, name.rpartition("/")[2], *facts)
+    refuses(folder, *facts)
 
 
 def test_without_qrels_questions_that_name_their_split_are_not_judged(folder):
     (folder / "qrels" / "test.tsv").unlink()
-    (folder / "qrels").rmdir()
     splits = {"q1": "dev", "q2": "train", "q3": "train", "q4": None}
     rows = [{"_id": name, "text": f"what is {name}?", "split": split} for name, split in splits.items()]
     (folder / "queries.jsonl").write_text(jsonl(rows))
@@ -205,18 +209,17 @@ def test_without_qrels_questions_that_name_their_split_are_not_judged(folder):
     names = {name: [question.id for question in split.questions] for name, split in dataset.splits.items()}
     assert names == {"train": ["q2", "q3"], "validation": ["q1"]}
     assert [split.qrels for split in dataset.splits.values()] == [{"q2": {}, "q3": {}}, {"q1": {}}]
-    assert "no judgements" in dataset.notes[0]
-    assert len(dataset.corpus) == 3
-    (folder / "queries.jsonl").write_text(jsonl([{"_id": "q", "text": "?", "split": "all"}]))
-    refuses(folder, "line 1", "'all'", "train")
+    save_beir(dataset, folder.with_name("copy"))
+    assert load_beir(folder.with_name("copy")).splits == dataset.splits
     (folder / "queries.jsonl").write_text(jsonl([{"_id": "q", "text": "?", "split": ["train"]}]))
-    refuses(folder, "line 1", "['train']", "train")
+    refuses(folder, "'q'", "['train']", "train")
     (folder / "queries.jsonl").write_text(jsonl(QUESTIONS))
     refuses(folder, folder, "split")
 
 
 def test_what_is_saved_is_read_back_equal(tmp_path):
-    first, second = Question("q1", "Zeile\nzwei »é«"), Question("q2", "which?", ("a", "b"))
+    first = Question("q1", "Zeile\nzwei »é«", history=(Utterance("user", "hi"),), excluded=("d2",))
+    second = Question("q2", "which?", ("a", "b"), reference_rewrite="which of them?")
     dataset = Dataset(
         name="tiny",
         corpus=(Document("d 1", "", "tab\tand\nline"), Document("d2", "T", "")),
@@ -225,25 +228,18 @@ def test_what_is_saved_is_read_back_equal(tmp_path):
             "validation": Split((first,), {"q1": {"d2": 1}}),
         },
         licence="CC0",
+        ignore_identical_ids=True,
+        relevance_level=2,
     )
     save_beir(dataset, tmp_path / "deep" / "tiny")
     assert (tmp_path / "deep" / "tiny" / "qrels" / "dev.tsv").read_text() == HEADER + "q1\td2\t1\n"
     assert load_beir(tmp_path / "deep" / "tiny") == dataset
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["tiny"]
-
-
-def with_document(identifier):
-    return Dataset("t", [Document(identifier, "", "x")], {"test": Split([Question("q", "x")], {"q": {identifier: 1}})})
-
-
-def test_saving_never_overwrites_and_refuses_ids_that_a_qrel_file_cannot_hold(tmp_path):
-    save_beir(with_document("d"), tmp_path / "t")
-    with refused(DataError, tmp_path / "t"):
-        save_beir(with_document("e"), tmp_path / "t")
-    assert load_beir(tmp_path / "t").corpus[0].id == "d"
+    with refused(DataError, tmp_path / "deep" / "tiny"):
+        save_beir(dataset, tmp_path / "deep" / "tiny")
     with refused(DataError, repr("a\tb")):
-        save_beir(with_document("a\tb"), tmp_path / "u")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["t"]
+        save_beir(replace(dataset, corpus=(Document("a\tb", "", ""),)), tmp_path / "u")
+    assert not (tmp_path / "u").exists()
 
 
 def test_questions_that_were_read_stand_for_an_index_of_the_same_dataset(folder):

@@ -1,15 +1,18 @@
-"""Dispatch, corpus hash, overlap, and the real BEIR folders."""
+"""The configured dataset: leaks, left-out questions, packaged sets, the corpus hash, and the real BEIR folders."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from querylect.configs.schema import DatasetConfig
+from querylect.data import packaged
 from querylect.data.beir import load_beir, save_beir
-from querylect.data.corpus import open_corpus
-from querylect.data.load import corpus_hash, load_dataset, read_dataset
+from querylect.data.corpus import Corpus
+from querylect.data.load import corpus_hash, load_dataset
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import DataError
 
+from ..command import end
+from ..jsonl import read_jsonl
 from ..raising import refused
 
 texts = st.text("aAé\u0301字 \n\0\x1f", max_size=3)
@@ -19,8 +22,7 @@ documents = st.lists(st.builds(Document, id=texts, title=texts, text=texts), max
 def test_corpus_hash_stands_for_ever():
     """An index on disk is matched by this value: changing it makes every index foreign."""
     corpus = [Document("d1", "Título", "text"), Document("d2", "", "")]
-    assert corpus_hash(corpus) == corpus_hash(iter(corpus))
-    assert corpus_hash(corpus) == "d60099dcc0dc3bef93b1e515ac29191710820f0c2a178385cbcd833762a4a212"
+    assert corpus_hash(iter(corpus)) == "d60099dcc0dc3bef93b1e515ac29191710820f0c2a178385cbcd833762a4a212"
 
 
 @given(documents, documents)
@@ -28,31 +30,56 @@ def test_corpus_hash_is_equal_exactly_for_equal_corpora(first, second):
     assert (corpus_hash(first) == corpus_hash(second)) == (first == second)
 
 
-def test_corpus_hash_sees_moved_text_and_order():
-    first, second = Document("a", "b c", "d"), Document("a", "b", "c d")
-    hashes = {corpus_hash(corpus) for corpus in ([first], [second], [first, second], [second, first], [])}
-    assert len(hashes) == 5
+def split(texts):
+    return Split([Question(key, text) for key, text in texts.items()], {key: {"d": 1} for key in texts})
 
 
-def split(*questions):
-    return Split([Question(identifier, text) for identifier, text in questions], {i: {"d": 1} for i, _ in questions})
+def ids(dataset):
+    return {name: [question.id for question in split.questions] for name, split in dataset.splits.items()}
 
 
-def test_what_is_tested_is_taken_out_of_training_and_told(tmp_path):
-    train = split(("a", "same"), ("c", "other"))
-    shared = Dataset("s", [Document("d", "", "x")], {"train": train, "test": split(("b", "Same!"))})
-    save_beir(shared, tmp_path / "s")
-    config = DatasetConfig(path=str(tmp_path / "s"))
-    for loaded in (load_dataset(config), open_corpus(config).questions({"d"})):
-        ids = {name: [question.id for question in split.questions] for name, split in loaded.splits.items()}
-        assert ids == {"train": ["c"], "test": ["b"]}
-        assert loaded.notes == ("s: 1 of 2 questions of train are taken out: they stand in a later split.",)
-    assert len(read_dataset(config).splits["train"].questions) == 2
+def test_leaks_are_listed_by_every_criterion_and_left_out_where_the_dataset_is_read(tmp_path, capsys):
+    train = {"a": "who tamed the dog?", "b": "who tamed the dogs?", "d": "unlike all others"}
+    splits = {"train": split(train), "test": split({"t": "Who tamed the  dog?"})}
+    save_beir(Dataset("mine", [Document("d", "", "Ann.")], splits), tmp_path / "mine")
+    listed, config = tmp_path / "leaks.jsonl", DatasetConfig(path=str(tmp_path / "mine"))
+    assert end("data", "check", tmp_path / "mine", "--leaks", listed) == 0
+    stdout = capsys.readouterr().out
+    assert "4 files, each with the sha256" in stdout
+    assert "mine: 1 documents" in stdout
+    assert "train: 3 questions, 3 judgements above 0 (1.00 a question; grades 1)" in stdout
+    found = {(line["_id"], line["criterion"], line["of"]["_id"]) for line in read_jsonl(listed)}
+    assert found == {("a", "text", "t"), ("b", "near", "t")}
+    for loaded in (load_dataset(config), Corpus(config).questions({"d"})):
+        assert ids(loaded) == {"train": ["b", "d"], "test": ["t"]}
+        assert loaded.notes[-1].startswith("mine: 1 of 3 questions of train are taken out")
+    assert capsys.readouterr().err.count("1 of 3 questions of train") == 2, "what is removed is printed"
+    dataset = load_dataset(config.model_copy(update={"leave_out": str(listed)}))
+    assert ids(dataset)["train"] == ["d"]
+    listed.write_text('{"split": "test", "_id": "nobody"}\n')
+    with refused(DataError, listed, "'nobody'", "mine"):
+        load_dataset(config.model_copy(update={"leave_out": str(listed)}))
+    (tmp_path / "mine" / "queries.jsonl").write_text("")
+    assert end("data", "check", tmp_path / "mine") == 2
+    assert "1 of 4 files" in capsys.readouterr().err
 
 
-def test_load_dataset_takes_another_obo_file(tmp_path):
-    with refused(DataError, tmp_path / "other.obo"):
-        load_dataset(DatasetConfig(kind="hpo", path=str(tmp_path / "other.obo")))
+def test_a_packaged_set_is_made_once_and_read_as_any_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = []
+
+    def make():
+        made.append("small")
+        return Dataset("small", [Document("d", "", "x")], {"test": split({"q": "?"})}), {"q": {"answers": ["x"]}}
+
+    monkeypatch.setattr(packaged, "PACKAGED", {"small": make})
+    for _ in range(2):
+        assert ids(load_dataset(DatasetConfig(path="small"))) == {"test": ["q"]}
+    assert made == ["small"]
+    (folder,) = (path for path in (tmp_path / "querylect" / "datasets").iterdir() if path.is_dir())
+    assert read_jsonl(folder / "queries.jsonl") == [{"_id": "q", "text": "?", "answers": ["x"]}]
+    with refused(DataError, "nowhere"):
+        load_dataset(DatasetConfig(path="nowhere"))
 
 
 @pytest.mark.parametrize(
