@@ -7,25 +7,24 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from pydantic import ValidationError
-from querylect.cli import main
 from querylect.configs.evaluation import SpecConfig
 from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
-from querylect.data.beir import load_beir, save_beir
+from querylect.data.beir import load_beir
 from querylect.data.bright import open_bright
-from querylect.data.load import load_dataset
-from querylect.data.types import Dataset, Document, Question, Split
+from querylect.data.get import get
+from querylect.data.types import Question
 from querylect.envs.build import build_index
 from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import Step
 from querylect.envs.server.app import create_app
-from querylect.errors import DataError
+from querylect.errors import ConfigError, DataError
 from querylect.eval.answers import documents_of, known_questions
 from querylect.eval.records import read_records
 from querylect.eval.spec import evaluate_spec
 
+from ..command import end
 from ..raising import refused
 
 pytestmark = pytest.mark.server
@@ -78,25 +77,19 @@ def write(folder, examples=EXAMPLES, lines=False):
     return folder
 
 
-def write_rewritten(folder, examples=EXAMPLES, model="gpt4_reason"):
-    """The questions as a model rewrote them, with the same ids and judgements; they are returned."""
-    rewritten = [{**row, "query": f"{row['query']} {row['reasoning']}"} for row in examples]
-    (folder / model).mkdir()
-    parquet.write_table(pa.Table.from_pylist(rewritten), folder / model / "biology-00000-of-00001.parquet")
-    return [row["query"] for row in rewritten]
-
-
-def config(folder, **settings):
-    dataset = DatasetConfig(kind="bright", path=str(folder / "bright"), subset="biology", **settings)
-    return EnvironmentConfig(dataset=dataset, index=str(folder / "index"))
+def config(folder, subset="biology", queries="examples"):
+    to = folder / f"{subset}-{queries}"
+    get("bright", to, folder / "bright", subset, queries)
+    return EnvironmentConfig(dataset=DatasetConfig(path=str(to)), index=str(folder / "index"))
 
 
 @pytest.fixture(scope="module")
 def env(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bright")
     write(folder / "bright")
-    build_index(config(folder))
-    return config(folder)
+    environment = config(folder)
+    build_index(environment)
+    return environment
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +107,7 @@ def client(url):
 @pytest.mark.parametrize("lines", [False, True], ids=["parquet", "jsonl"])
 def test_a_domain_is_a_test_split_of_passages_or_of_whole_pages(tmp_path, lines):
     write(tmp_path / "bright", lines=lines)
-    short, long = (load_dataset(config(tmp_path, task=task).dataset) for task in ("chunks", "documents"))
+    short, long = (load_beir(config(tmp_path, subset).dataset.path) for subset in ("biology", "biology-long"))
     assert {document.id: document.text for document in short.corpus} == DOCUMENTS
     assert {document.id: document.text for document in long.corpus} == LONG
     assert short.splits.keys() == long.splits.keys() == {"test"}
@@ -129,36 +122,19 @@ def test_a_domain_is_a_test_split_of_passages_or_of_whole_pages(tmp_path, lines)
     assert "2407.12883" in short.licence
 
 
-def test_the_questions_of_another_folder_search_the_same_index(env):
-    folder = Path(env.dataset.path)
-    rewritten = write_rewritten(folder)
-    dataset = env.dataset.model_copy(update={"queries": "gpt4_reason"})
-    with_rewrites, plain = (
-        Environment.open(env.model_copy(update={"dataset": which})) for which in (dataset, env.dataset)
-    )
-    assert [question.text for question in with_rewrites.questions("test")] == rewritten
-    assert load_dataset(dataset).splits["test"].qrels == load_dataset(env.dataset).splits["test"].qrels
-    assert (load_dataset(dataset).name, load_dataset(env.dataset).name) == (
-        "bright-biology-gpt4_reason",
-        "bright-biology",
-    )
-    assert with_rewrites.info().index_hash == plain.info().index_hash
-    assert with_rewrites.info().settings_hash != plain.info().settings_hash
-    with refused(DataError, "grit_reason", "biology"):
-        open_bright(folder, "biology", queries="grit_reason")
-
-
 def test_files_and_rows_that_do_not_belong_together_are_refused(tmp_path):
     write(tmp_path / "bright")
-    with refused(DataError, "physics", "biology"):
-        open_bright(tmp_path / "bright", "physics")
+    with refused(DataError, "'physics'", "biology"):
+        config(tmp_path, "physics")
+    with refused(DataError, "grit_reason", "biology"):
+        config(tmp_path, queries="grit_reason")
+    with refused(ConfigError, "--subset"):
+        config(tmp_path, "")
     both = [{**EXAMPLES[0], "excluded_ids": ["moths/navigation_0.txt"]}]
-    with refused(DataError, "row 1", "moths/navigation_0.txt"):
+    with refused(DataError, "row 1", "'0'"):
         open_bright(write(tmp_path / "both", both), "biology")
     with refused(DataError, "gold_ids"):
         open_bright(write(tmp_path / "text", [{**EXAMPLES[0], "gold_ids": "x"}], lines=True), "biology")
-    with pytest.raises(ValidationError, match=r"dataset\.subset"):
-        DatasetConfig(kind="bright", path="x")
 
 
 def test_excluded_documents_are_not_ranked_and_as_many_others_are(client):
@@ -191,19 +167,6 @@ def test_a_plan_leaves_out_the_documents_that_it_names(env, client):
     assert not set(ids(client, *plain)) & set(plain)
 
 
-def toy(*excluded):
-    corpus = [Document(name, "", name) for name in ("d1", "d2")]
-    return Dataset("toy", corpus, {"test": Split([Question("q", "one", excluded=excluded)], {"q": {"d1": 1}})})
-
-
-def test_a_folder_in_beir_form_keeps_exclusions(tmp_path):
-    save_beir(toy("d2"), tmp_path / "toy")
-    assert load_beir(tmp_path / "toy").splits["test"].questions[0].excluded == ("d2",)
-    assert '"excluded_ids": ["d2"]' in (tmp_path / "toy" / "queries.jsonl").read_text()
-    save_beir(toy(), tmp_path / "plain")
-    assert "excluded_ids" not in (tmp_path / "plain" / "queries.jsonl").read_text()
-
-
 def test_an_evaluation_ranks_and_scores_without_them(env, url, tmp_path):
     spec = {
         "name": "spec",
@@ -234,13 +197,17 @@ def test_the_packaged_spec_searches_questions_and_long_rewrites(tmp_path, monkey
     near = {"query": "why do they come near", "reasoning": "near near near moths keep light fixed", "id": "2",
             "excluded_ids": [f"moths/post_{number}.txt" for number in range(2)], "gold_ids_long": [],
             "gold_ids": ["moths/navigation_0.txt"]}  # fmt: skip
-    folder = write(tmp_path / "bright", [near])
-    write_rewritten(folder, [near])
+    copy = write(tmp_path / "bright", [near])
+    rewritten = {**near, "query": f"{near['query']} {near['reasoning']}"}
+    (copy / "gpt4_reason").mkdir()
+    parquet.write_table(pa.Table.from_pylist([rewritten]), copy / "gpt4_reason" / "biology-00000-of-00001.parquet")
     monkeypatch.chdir(tmp_path)
-    paths = [f"datasets.{name}.path={folder}" for name in ("question", "reasoning")]
-    with pytest.raises(SystemExit) as ended:
-        main(["eval", "bright", *paths, "training_free=[]", "bootstrap=50", "permutations=50"])
-    assert ended.value.code in (0, None)
+    questions = {"biology": "examples", "biology-reasoned": "gpt4_reason"}
+    for name, queries in questions.items():
+        to = ["--queries", queries, "--to", f"datasets/bright-{name}"]
+        assert end("data", "get", "bright", "--subset", "biology", "--from", copy, *to) == 0
+    capsys.readouterr()
+    assert end("eval", "bright", "training_free=[]", "bootstrap=50", "permutations=50") == 0
     table = Path(capsys.readouterr().out.strip()).read_text()
     (row,) = [line for line in table.partition("## What")[0].splitlines() if line.startswith("| raw question")]
     question, reasoning, _ = re.findall(r"[01]\.\d{3}", row)

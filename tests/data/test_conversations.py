@@ -5,13 +5,11 @@ import json
 from pathlib import Path
 
 import pytest
-from querylect.configs.schema import DatasetConfig
 from querylect.data.beir import load_beir
-from querylect.data.load import load_dataset
+from querylect.data.get import get
 from querylect.data.types import Document, Question, Utterance
 from querylect.errors import DataError
 
-from ..command import end
 from ..jsonl import jsonl
 from ..raising import refused
 
@@ -33,12 +31,8 @@ def write(folder: Path, files) -> Path:
     return folder
 
 
-def load(kind, folder):
-    return load_dataset(DatasetConfig(kind=kind, path=str(folder)))
-
-
-def prepared(name, folder, to):
-    assert end("data", "prepare", name, "--from", folder, "--to", to) == 0
+def load(name, folder, to):
+    get(name, to, folder)
     return load_beir(to)
 
 
@@ -60,7 +54,7 @@ TOPIOCQA_DEV = [{**TOPIOCQA[0], "Question": "how long is the dam", "Gold_passage
 
 def test_topiocqa_has_the_conversation_and_its_gold_passages(tmp_path):
     folder = write(tmp_path / "raw", {"topiocqa_train.json": TOPIOCQA, "topiocqa_dev.json": TOPIOCQA_DEV})
-    dataset = prepared("topiocqa", folder, tmp_path / "out")
+    dataset = load("topiocqa", folder, tmp_path / "out")
     assert [document.id for document in dataset.corpus] == ["wiki:8", "wiki:7", "wiki:9"]
     history = (user("who built the old bridge"), system("Ada Stone"))
     assert dataset.splits["train"].questions == (
@@ -78,7 +72,7 @@ def test_topiocqa_reads_the_published_passages(tmp_path):
     published = ({"topiocqa_train.json": TOPIOCQA}, {"topiocqa_train.jsonl.gz": jsonl(TOPIOCQA)})
     for number, files in enumerate(published):
         folder = write(tmp_path / str(number), {**files, "collection/full_wiki_segments.tsv.gz": lines})
-        dataset = load("topiocqa", folder)
+        dataset = load("topiocqa", folder, tmp_path / f"out-{number}")
         assert dataset.corpus[0] == Document("wiki:7", "Old Bridge", "The bridge.")
         assert len(dataset.corpus) == 3
         assert len(dataset.splits["train"].questions) == 2
@@ -109,7 +103,7 @@ def test_qrecc_has_rewrites_and_earlier_rows_as_history(tmp_path):
         "qrecc_train.json": [PUBLISHED],
         "collection/part/p0.jsonl": PASSAGES,
     }
-    dataset = prepared("qrecc", write(tmp_path / "raw", files), tmp_path / "out")
+    dataset = load("qrecc", write(tmp_path / "raw", files), tmp_path / "out")
     first, second = dataset.splits["test"].questions
     assert (first.id, first.history, first.reference_rewrite) == ("test-2_1", (), "What does a crane eat?")
     assert second.history == (user("What does a crane eat?"), system("seeds"))
@@ -128,10 +122,10 @@ def test_qrecc_has_rewrites_and_earlier_rows_as_history(tmp_path):
         ("topiocqa", {"topiocqa_dev.json": "{"}, ["topiocqa_dev.json"]),
         ("topiocqa", {"topiocqa_dev.json": [{**TOPIOCQA[0], "Question": " "}]}, ["row 1"]),
         ("topiocqa", {"topiocqa_dev.json": [{**TOPIOCQA[0], "Turn_no": None}]}, ["Turn_no"]),
-        ("qrecc", {"qrecc_test.json": [{**PUBLISHED, "Truth_passages": None}]}, ["Truth_passages"]),
+        ("qrecc", {"qrecc_test.json": [{**PUBLISHED, "Truth_passages": None}], "corpus.jsonl": "{}"}, ["relevant"]),
         ("qrecc", {"qrecc_test.json": [PUBLISHED]}, ["collection/"]),
     ],
 )
 def test_what_is_wrong_is_named_with_file_and_row(tmp_path, kind, files, facts):
     with refused(DataError, *facts):
-        load(kind, write(tmp_path, files))
+        load(kind, write(tmp_path / "raw", files), tmp_path / "out")

@@ -6,8 +6,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from querylect.configs.schema import EnvironmentConfig
 from querylect.data.beir import load_beir
-from querylect.data.convert import convert
-from querylect.data.fetched import source_of
+from querylect.data.get import get
 from querylect.data.known import known
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
@@ -35,21 +34,18 @@ def table(path, *rows):
     parquet.write_table(pa.Table.from_pylist(list(rows)), path)
 
 
-def convert_and_check(name, source, target):
-    report = convert(known()[name], source, target)
-    meta = json.loads((target / "meta.json").read_text())
-    assert report == [
-        f"{name}: {', '.join(f'{count:,} {what}' for what, count in meta['counts'].items())}",
-        f"licence: {known()[name].licence}",
-    ]
-    assert meta["licence"] == known()[name].licence != ""
-    return meta["counts"]
+def convert(name, source, target):
+    """The first line of the report."""
+    report = get(name, target, source)
+    assert json.loads((target / "meta.json").read_text())["licence"] == known()[name].licence != ""
+    return report[0]
 
 
 def test_medqa(tmp_path):
     write_jsonl(tmp_path / "raw/phrases_no_exclude_train.jsonl", {**EXAM, "question": "Another?"})
     write_jsonl(tmp_path / "raw/phrases_no_exclude_test.jsonl", EXAM, {**EXAM, "question": "Which?", "answer_idx": "A"})
-    assert convert_and_check("medqa", tmp_path / "raw", tmp_path / "medqa")["questions of test"] == 2
+    line = convert("medqa", tmp_path / "raw", tmp_path / "medqa")
+    assert line == "medqa: questions: 1 train, 2 test, 0 rows without question or answer left out"
     gold = read_gold(tmp_path / "medqa/test.jsonl")
     assert [(entry.right, entry.question.options[entry.right]) for entry in gold.by_id.values()] == [
         (3, "Nitrofurantoin"),
@@ -70,8 +66,9 @@ def test_beside_a_corpus_questions_with_right_answers_become_a_dataset_to_train_
     train = [{**EXAM, "question": f"Question {number}?"} for number in range(5)]
     write_jsonl(raw / "phrases_no_exclude_train.jsonl", *train)
     write_jsonl(raw / "phrases_no_exclude_test.jsonl", EXAM, {**EXAM, "question": "Which?", "answer_idx": "A"})
-    assert end("data", "prepare", "medqa", "--from", raw, "--corpus", books, "--to", folder) == 0
-    assert f"querylect train answers 'env.dataset={{path: {folder}}}'" in capsys.readouterr().out
+    assert end("data", "get", "medqa", "--from", raw, "--corpus", books, "--to", folder) == 0
+    assert end("data", "get", "medquad", "--from", raw, "--corpus", books, "--to", tmp_path / "other") == 2
+    assert "--corpus" in capsys.readouterr().err
     dataset = load_beir(folder)
     assert [document.id for document in dataset.corpus] == ["d"]
     assert {split: len(content.questions) for split, content in dataset.splits.items()} == {
@@ -92,7 +89,7 @@ def test_mmlu_med_takes_its_ids_from_the_subjects(tmp_path):
     row = {"question": "Which bone?", "subject": "anatomy", "choices": choices, "answer": 0}
     for subject in SUBJECTS:
         table(tmp_path / "raw" / subject / "test-00000-of-00001.parquet", row, {**row, "answer": 2})
-    assert convert_and_check("mmlu-med", tmp_path / "raw", tmp_path / "out")["questions of test"] == 2 * len(SUBJECTS)
+    assert f"{2 * len(SUBJECTS)} test" in convert("mmlu-med", tmp_path / "raw", tmp_path / "out")
     gold = read_gold(tmp_path / "out/test.jsonl")
     assert list(gold.by_id)[:3] == ["anatomy-0000", "anatomy-0001", "clinical_knowledge-0000"]
     assert [entry.right for entry in gold.by_id.values()][:2] == [0, 2]
@@ -103,15 +100,15 @@ def test_mirage_and_its_questions_of_bioasq(tmp_path):
     sets = {name: {f"{name}-{n}": choice for n in range(2)} for name in MIRAGE}
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/benchmark.json").write_text(json.dumps(sets))
-    convert_and_check("mirage", tmp_path / "raw", tmp_path / "mirage")
+    convert("mirage", tmp_path / "raw", tmp_path / "mirage")
     file_names = {path.name for path in (tmp_path / "mirage").iterdir()}
     assert file_names == {"meta.json", *(f"{name}.jsonl" for name in sets)}
-    convert_and_check("bioasq", tmp_path / "raw", tmp_path / "bioasq")
+    convert("bioasq", tmp_path / "raw", tmp_path / "bioasq")
     gold = read_gold(tmp_path / "bioasq/bioasq.jsonl")
     assert {identifier: entry.right for identifier, entry in gold.by_id.items()} == {"bioasq-0": 1, "bioasq-1": 1}
     (tmp_path / "raw/benchmark.json").write_text(json.dumps({"mmlu": {}}))
     with refused(DataError, "benchmark.json", "'bioasq'"):
-        convert(known()["bioasq"], tmp_path / "raw", tmp_path / "again")
+        convert("bioasq", tmp_path / "raw", tmp_path / "again")
 
 
 def test_open_questions(tmp_path):
@@ -121,8 +118,7 @@ def test_open_questions(tmp_path):
         {"question": "who got the first nobel prize in physics", "answer": ["Wilhelm Conrad Röntgen", "Röntgen"]},
         {"question": "unanswered", "answer": []},
     )
-    counts = convert_and_check("nq-open", tmp_path / "nq", tmp_path / "nq-open")
-    assert (counts["questions of test"], counts["rows without question or answer"]) == (1, 1)
+    assert "1 test, 1 rows without" in convert("nq-open", tmp_path / "nq", tmp_path / "nq-open")
     (entry,) = read_gold(tmp_path / "nq-open/test.jsonl").by_id.values()
     assert entry.answers == ("Wilhelm Conrad Röntgen", "Röntgen")
     hop = {
@@ -136,10 +132,10 @@ def test_open_questions(tmp_path):
     }
     for split in ("train", "validation"):
         table(tmp_path / f"hop/distractor/{split}-00000-of-00001.parquet", hop)
-    convert_and_check("hotpotqa", tmp_path / "hop", tmp_path / "hotpotqa")
+    convert("hotpotqa", tmp_path / "hop", tmp_path / "hotpotqa")
     assert read_gold(tmp_path / "hotpotqa/test.jsonl").by_id[hop["id"]].answers == ("Arthur's Magazine",)
     write_jsonl(tmp_path / "hua/test_datasets.jsonl", {"questions": "感冒吃什么药？", "answers": "多喝水。"})
-    convert_and_check("huatuo", tmp_path / "hua", tmp_path / "huatuo")
+    convert("huatuo", tmp_path / "hua", tmp_path / "huatuo")
     assert read_gold(tmp_path / "huatuo/test.jsonl").by_id["huatuo-test-0000"].answers == ("多喝水。",)
     live = {
         "QUESTION_ID": "TQ1",
@@ -150,7 +146,7 @@ def test_open_questions(tmp_path):
         "REFERENCE_ANSWERS": [{"ANSWER": "It is genetic.", "ANSWER_URL": "x"}, {"ANSWER": "It is common."}],
     }
     write_jsonl(tmp_path / "live/test.jsonl", live, {**live, "QUESTION_ID": "TQ2", "NIST_PARAPHRASE": " "})
-    convert_and_check("liveqa", tmp_path / "live", tmp_path / "liveqa")
+    convert("liveqa", tmp_path / "live", tmp_path / "liveqa")
     gold = read_gold(tmp_path / "liveqa/test.jsonl").by_id
     assert gold["TQ1"].answers == ("It is genetic.", "It is common.")
     assert [entry.question.text for entry in gold.values()] == [live["NIST_PARAPHRASE"], live["NLM_SUMMARY"]]
@@ -163,8 +159,7 @@ def test_medquad_is_a_folder_of_questions_and_passages(tmp_path):
         {"document_id": "0000002", "question_id": "0000002-1", "question": "Not answered ?", "answer": None},
     ]
     table(tmp_path / "raw/data/train-00000-of-00001-e36383d177026d53.parquet", *rows)
-    counts = convert_and_check("medquad", tmp_path / "raw", tmp_path / "medquad")
-    assert list(counts.values()) == [1, 2, 1]
+    assert convert("medquad", tmp_path / "raw", tmp_path / "medquad") == "medquad: 1 documents; questions: 2 test"
     dataset = load_beir(tmp_path / "medquad")
     assert [document.text for document in dataset.corpus] == ["A disease."]
     split = dataset.splits["test"]
@@ -172,45 +167,17 @@ def test_medquad_is_a_folder_of_questions_and_passages(tmp_path):
     assert {grade for judged in split.qrels.values() for grade in judged.values()} == {1}
 
 
-def test_a_corpus_without_questions_is_indexed_and_searched(tmp_path, capsys):
+def test_a_corpus_without_questions_is_indexed_and_searched(tmp_path):
     passage = {"id": "Anatomy_Gray_0", "title": "Anatomy_Gray", "content": "What is anatomy?", "contents": "both"}
     aorta = {**passage, "id": "Anatomy_Gray_1", "content": "The aorta."}
     write_jsonl(tmp_path / "raw/chunk/Anatomy_Gray.jsonl", passage, aorta)
     write_jsonl(tmp_path / "raw/chunk/Cell.jsonl", {**passage, "id": "Cell_0", "content": " "})
-    counts = convert_and_check("textbooks", tmp_path / "raw", tmp_path / "textbooks")
-    assert counts == {"documents": 2, "rows without text": 1}
+    assert convert("textbooks", tmp_path / "raw", tmp_path / "textbooks") == "textbooks: 2 documents; questions: none"
     paths = (f"env.dataset.path={tmp_path / 'textbooks'}", f"env.index={tmp_path / 'index'}")
-    settings = [*paths]
-    assert end("index", "build", "demo", *settings) == 0
+    assert end("index", "build", "demo", *paths) == 0
     dataset = {"path": str(tmp_path / "textbooks")}
     config = EnvironmentConfig.model_validate({"dataset": dataset, "index": str(tmp_path / "index")})
     environment = Environment.open(config)
     (hits,) = environment.rank([SearchPlan.of("aorta", k=1)])
     assert [hit.id for hit in hits] == ["Anatomy_Gray_1"]
     assert list(environment.info().splits) == []
-
-
-def test_get_prepare_and_check_from_the_command_line(tmp_path, capsys):
-    for split in ("train", "test"):
-        write_jsonl(tmp_path / f"copy/phrases_no_exclude_{split}.jsonl", EXAM)
-    (tmp_path / "copy/README.md").write_text("---\nlicense: [cc-by-4.0, other]\n---\n# MedQA\n")
-    assert end("data", "get", "medqa", "--from", tmp_path / "copy", "--to", tmp_path / "raw") == 0
-    stdout = capsys.readouterr().out
-    assert "licence: CC BY 4.0" in stdout
-    assert "licence on its card: cc-by-4.0, other\n" in stdout
-    assert end("data", "get", "hub:own/name", "--from", tmp_path / "copy", "--to", tmp_path / "own") == 0
-    assert capsys.readouterr().out.startswith(f"{tmp_path / 'own'}\nlicence on its card: cc-by-4.0, other\n")
-    assert source_of(tmp_path / "own").licence == "cc-by-4.0, other"
-    (tmp_path / "copy/README.md").write_text("# MedQA\n")
-    assert end("data", "get", "hub:own/name", "--from", tmp_path / "copy", "--to", tmp_path / "other") == 0
-    assert "licence on its card: none is stated\n" in capsys.readouterr().out
-    assert "querylect data prepare medqa --to FOLDER\n" in stdout
-    assert end("data", "check", tmp_path / "raw") == 0
-    assert "querylect data prepare medqa" in capsys.readouterr().out
-    prepare = ("data", "prepare", "medqa", "--from", tmp_path / "raw", "--to")
-    assert end(*prepare, tmp_path / "medqa") == 0
-    assert "1 questions of test" in capsys.readouterr().out
-    assert end(*prepare, tmp_path / "medqa") == 2
-    assert end(*prepare, tmp_path / "b", "--encoder", "contriever") == 2
-    assert end("data", "get", "bioasq") == 2
-    assert "benchmark.json" in capsys.readouterr().err

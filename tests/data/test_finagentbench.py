@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from querylect.configs.schema import DatasetConfig
-from querylect.data.load import load_dataset
+from querylect.data.beir import load_beir
+from querylect.data.get import get
 from querylect.errors import DataError
 
 from ..raising import refused
@@ -39,8 +39,9 @@ def write(folder, rows, name="chunk_ranking_kaggle_dev.jsonl"):
     return folder
 
 
-def load(folder, **settings):
-    return load_dataset(DatasetConfig(kind="finagentbench", path=str(folder), **settings))
+def load(folder, to, task="chunks"):
+    get("finagentbench", to, folder, subset=task)
+    return load_beir(to)
 
 
 def grades(dataset):
@@ -59,13 +60,13 @@ def test_prompts_are_taken_apart_and_pooled(tmp_path):
         row(chunk_prompt("Never relevant?", ["Cover page"]), {"0": 0}),
     ]
     write(tmp_path, [row(chunk_prompt("Unlabelled?", ["Held out chunk"]), None)], "chunk_ranking_kaggle_eval.jsonl")
-    dataset = load(write(tmp_path, rows))
+    dataset = load(write(tmp_path, rows), tmp_path / "out")
     assert [d.text for d in dataset.corpus] == ["Cover page", tricky, "Outlook", "Other filing", "Held out chunk"]
     assert grades(dataset) == {
         "Did revenue rise?": {"Cover page": 0, tricky: 2, "Outlook": 2, "Other filing": 1},
         "Is there a dividend?": {"Cover page": 1, "Outlook": 0},
     }
-    assert [note for note in dataset.notes if "two grades" in note or "no grades" in note] == [
+    assert json.loads((tmp_path / "out" / "meta.json").read_text())["notes"][:2] == [
         "finagentbench/chunks: 1 rows have no grades: their candidates are in the corpus, nothing is asked.",
         "finagentbench/chunks: 1 pairs of question and candidate have two grades; the higher one counts.",
     ]
@@ -82,17 +83,17 @@ def test_prompts_are_taken_apart_and_pooled(tmp_path):
 )
 def test_a_damaged_row_is_named(tmp_path, prompt, qrel, fact):
     with refused(DataError, "chunk_ranking_kaggle_dev.jsonl, ", fact):
-        load(write(tmp_path, [row(prompt, qrel)]))
+        load(write(tmp_path, [row(prompt, qrel)]), tmp_path / "out")
 
 
 def test_the_document_task_ranks_types(tmp_path):
     rows = [row(document_prompt("Who is paid?", ["DEF14A", "10-K"]), {"1": 3, "0": 4})]
-    dataset = load(write(tmp_path, rows, "document_ranking_kaggle_dev.jsonl"), task="documents")
+    dataset = load(write(tmp_path, rows, "document_ranking_kaggle_dev.jsonl"), tmp_path / "out", "documents")
     assert grades(dataset) == {"Who is paid?": {"DEF14A": 4, "10-K": 3}}
 
 
-def test_the_real_rows_are_read(realdata):
-    dataset = load(realdata / "finagentbench", task="documents")
+def test_the_real_rows_are_read(realdata, tmp_path):
+    dataset = load(realdata / "finagentbench", tmp_path / "out", "documents")
     assert sorted(document.text for document in dataset.corpus) == ["10-K", "10-Q", "8-K", "DEF14A", "Earnings"]
     lines = (realdata / "finagentbench" / "finagentbench_document_ranking_dev_head20.jsonl").read_text().splitlines()
     assert len(dataset.splits["test"].questions) == len(lines) == 20

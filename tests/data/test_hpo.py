@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 from querylect.data.hpo import load_hpo
-from querylect.data.leakage import overlap
+from querylect.data.leakage import exact_leaks
 
 HEAD = "format-version: 1.2\ndata-version: hp/releases/2025-01-16\n\n"
 
@@ -105,4 +105,4 @@ def test_no_answer_and_no_phrase_stands_in_two_splits(real):
     assert not answers["train"] & answers["test"]
     assert not answers["train"] & answers["validation"]
     assert not answers["validation"] & answers["test"]
-    assert overlap(real) == []
+    assert exact_leaks(real.splits) == []

@@ -5,9 +5,8 @@ import gzip
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from querylect.configs.schema import DatasetConfig
 from querylect.data.beir import load_beir
-from querylect.data.load import load_dataset
+from querylect.data.get import get
 from querylect.errors import DataError
 
 from ..jsonl import jsonl
@@ -58,30 +57,19 @@ def as_beir_on_the_hub(folder):
     (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
 
 
-def as_beir_with_qrels_of_trec(folder, header="query-id\titeration\tcorpus-id\tscore\n"):
-    as_beir_on_the_hub(folder)
-    rows = "".join(f"{q}\t0\t{d}\t{grade}\n" for q, d, grade in QRELS)
-    (folder / "qrels" / "test.tsv").write_text(header + rows)
+def load(folder, subset=None):
+    get("hub:own/tiny", folder / "out", folder, subset)
+    return load_beir(folder / "out")
 
 
-def as_beir_with_qrels_without_header(folder):
-    as_beir_with_qrels_of_trec(folder, "")
-
-
-def load(folder, **settings):
-    return load_dataset(DatasetConfig(kind="mteb", path=str(folder), **settings))
-
-
-@pytest.mark.parametrize(
-    "write", [as_jsonl, as_parquet, as_beir_on_the_hub, as_beir_with_qrels_of_trec, as_beir_with_qrels_without_header]
-)
+@pytest.mark.parametrize("write", [as_jsonl, as_parquet, as_beir_on_the_hub])
 def test_every_published_form_gives_the_same_dataset(tmp_path, write):
     write(tmp_path / "tiny")
     dataset = load(tmp_path / "tiny")
     assert [(d.id, d.title, d.text) for d in dataset.corpus] == [("d1", "Head", "aspirin"), ("d2", "", "insulin")]
     assert [question.text for question in dataset.splits["test"].questions] == ["what helps?", "sugar?"]
     assert dataset.splits["test"].qrels == {"q1": {"d1": 2, "d2": 0}, "q2": {"d2": 1}}
-    assert dataset.name == "tiny"
+    assert dataset.name == "own/tiny"
 
 
 def test_a_subset_is_chosen_by_name(tmp_path):
@@ -93,20 +81,17 @@ def test_a_subset_is_chosen_by_name(tmp_path):
         for table in ("corpus", "queries", "qrels")
     )
     (tmp_path / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
-    assert len(load(tmp_path, subset="de").corpus) == 2
-    with refused(DataError, "'fr'", "de, en"):
-        load(tmp_path, subset="fr")
-    with refused(DataError, "de, en", "dataset.subset"):
-        load(tmp_path)
+    for subset in ("fr", None):
+        with refused(DataError, "de, en", "--subset"):
+            load(tmp_path, subset)
+    assert len(load(tmp_path, "de").corpus) == 2
 
 
 @pytest.mark.parametrize(
     ("rows", "facts"),
     [
-        ([("q1", "d1", float("nan"))], ["row 1", "nan"]),
-        ([("q1", "d1", 0.5)], ["row 1", 0.5]),
-        ([("q9", "d1", 1.0)], ["test: 1 of 1", "'q9'"]),
-        ([("q1", "d9", 1.0)], ["test: 1 of 1", "'d9'"]),
+        ([("q1", "d1", float("nan"))], ["line 1", "nan"]),
+        ([("q1", "d1", 0.5)], ["line 1", 0.5]),
         ([("q1", "d1", 1.0), ("q1", "d1", 2.0)], ["row 2", "'q1'", "'d1'", " 2 ", " 1 "]),
         ([("q1", "d1", 0.0)], ["relevant"]),
     ],
@@ -127,10 +112,3 @@ def test_a_missing_table_is_named(tmp_path):
         file.unlink()
     with refused(DataError, tmp_path, "no table of queries"):
         load(tmp_path)
-
-
-def test_a_real_beir_folder_read_as_tables_is_the_same(realdata):
-    ours, tables = load_beir(realdata / "scifact"), load(realdata / "scifact")
-    assert tables.corpus == ours.corpus
-    assert tables.splits["test"].qrels == ours.splits["test"].qrels
-    assert tables.splits["test"].questions == ours.splits["test"].questions

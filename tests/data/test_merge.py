@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from querylect.data.beir import load_beir, save_beir
-from querylect.data.merge import MergeSource, merge
+from querylect.data.merge import merge
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import DataError
 
@@ -34,18 +34,22 @@ PAIRS = Dataset(
 def folders(tmp_path):
     save_beir(WIKI, tmp_path / "w")
     save_beir(PAIRS, tmp_path / "p")
-    return [MergeSource("wiki", tmp_path / "w"), MergeSource("pairs", tmp_path / "p")]
+    return {"wiki": tmp_path / "w", "pairs": tmp_path / "p"}
 
 
 def test_passages_stand_once_and_judgements_follow(folders, tmp_path):
-    meta = merge(folders, tmp_path / "merged")
+    report = merge(folders, tmp_path / "merged")
     merged = load_beir(tmp_path / "merged")
     assert [(document.id, document.title, document.text) for document in merged.corpus] == [
         ("wiki/1", "Dogs", "Ann tamed one."),
         ("wiki/2", "", "Cats"),
         ("pairs/2", "Who?", "Ann."),
     ]
-    assert meta["sources"] == {"wiki": {"documents": 2, "duplicates": 1}, "pairs": {"documents": 1, "duplicates": 2}}
+    assert report == [
+        "wiki: 2 documents, 1 that stood before left out",
+        "pairs: 1 documents, 2 that stood before left out",
+        "merged: 3 documents; questions: 1 train, 2 test",
+    ]
     assert merged.splits["test"].questions == (DOG, CAT), "what one source tests on is not trained on"
     assert merged.splits["test"].qrels == {"1": {"wiki/1": 2, "pairs/2": 1, "wiki/2": 1}, "2": {"wiki/2": 2}}
     assert merged.splits["train"] == Split((FISH,), {"3": {"wiki/2": 1}})
@@ -56,17 +60,17 @@ def test_grade_0_is_merged_where_its_document_is_there_and_levels_must_agree(fol
     judged = {"1": {"1": 3, "2": 0, "absent": 0}}
     splits = {"test": Split((DOG,), judged)}
     save_beir(Dataset("graded", PAIRS.corpus, splits, relevance_level=2), tmp_path / "graded")
-    graded = MergeSource("graded", tmp_path / "graded")
-    assert merge([folders[0], graded], tmp_path / "alone", ["graded"])["relevance_level"] == 2
+    sources = {"wiki": folders["wiki"], "graded": tmp_path / "graded"}
+    merge(sources, tmp_path / "alone", ["graded"])
     alone = load_beir(tmp_path / "alone")
     assert alone.relevance_level == 2
     assert alone.splits["test"].qrels == {"1": {"wiki/1": 3, "graded/2": 0}}
-    with refused(DataError, "1 in wiki", "2 in graded"):
-        merge([folders[0], graded], tmp_path / "both")
+    with refused(DataError, "1: 'wiki'", "2: 'graded'"):
+        merge(sources, tmp_path / "both")
 
 
 def test_right_answers_beside_a_question_are_kept(folders, tmp_path):
-    queries = folders[0].folder / "queries.jsonl"
+    queries = folders["wiki"] / "queries.jsonl"
     write_jsonl(queries, *(row | {"answers": ["Ann"]} for row in read_jsonl(queries)))
     merge(folders, tmp_path / "merged")
     assert [row["answers"] for row in read_jsonl(tmp_path / "merged" / "queries.jsonl")] == [["Ann"]] * 3
@@ -77,22 +81,16 @@ def test_questions_that_leave_out_documents_by_their_ids_are_refused(folders, tm
     excluding = {"test": Split((replace(DOG, excluded=("2",)),), {"1": {"1": 1}})}
     save_beir(replace(PAIRS, splits=excluding), tmp_path / "excluding")
     for name in ("same-ids", "excluding"):
-        other = MergeSource("other", tmp_path / name)
+        sources = {"wiki": folders["wiki"], "other": tmp_path / name}
         with refused(DataError, tmp_path / name, "--questions"):
-            merge([folders[0], other], tmp_path / "merged")
+            merge(sources, tmp_path / "merged")
         assert not (tmp_path / "merged").exists()
-        merge([folders[0], other], tmp_path / f"with-{name}", ["wiki"])
+        merge(sources, tmp_path / f"with-{name}", ["wiki"])
 
 
 def test_merge_from_the_command_line(folders, tmp_path, capsys):
-    both, to = [f"{source.name}={source.folder}" for source in folders], ("--to", tmp_path / "merged")
-    assert end("data", "merge", "wiki", *to) == 2
-    assert "'wiki' is no source; expected a name and a folder" in capsys.readouterr().err
+    both, to = [f"{name}={folder}" for name, folder in folders.items()], ("--to", tmp_path / "merged")
+    for wrong in (["wiki"], both[:1], [*both, both[0]], [*both, "--questions", "absent"]):
+        assert end("data", "merge", *wrong, *to) == 2
     assert end("data", "merge", *both, "--questions", "wiki", *to) == 0
-    stdout_lines = capsys.readouterr().out.splitlines()
-    assert stdout_lines[:3] == [
-        "wiki: 2 documents, 1 that stood before left out",
-        "pairs: 1 documents, 2 that stood before left out",
-        "merged: 3 documents; questions: 2 train, 1 test",
-    ]
-    assert stdout_lines[-1].startswith("next: querylect index build CONFIG env.dataset.path=")
+    assert "merged: 3 documents; questions: 2 train, 1 test" in capsys.readouterr().out

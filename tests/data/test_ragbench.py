@@ -1,10 +1,13 @@
 """RAGBench in its published form: hand-written rows, and four real parts end to end."""
 
+import json
+
 import pyarrow as pa
 from pyarrow import parquet
-from querylect.configs.schema import DatasetConfig
-from querylect.data.load import load_dataset
-from querylect.data.ragbench import PARTS, document_id, open_ragbench
+from querylect.data.beir import load_beir
+from querylect.data.get import get
+from querylect.data.ragbench import PARTS, open_ragbench
+from querylect.data.rows import document_id
 from querylect.errors import DataError
 
 from ..raising import refused
@@ -15,7 +18,7 @@ ROWS = {
         ("8", "Do masks help?", ["Masks help.", "By droplets."], ["1a", "9a", "x"]),
     ],
     ("covidqa", "train"): [
-        ("1", "HOW does it spread", ["By droplets."], ["0a"]),
+        ("1", "HOW does it spread?", ["By droplets."], ["0a"]),
         ("2", "Who is at risk?", ["The old.", " "], ["0a"]),
     ],
     ("emanual", "test"): [
@@ -23,9 +26,6 @@ ROWS = {
         ("7", "How do I turn it on?", ["Press power.", "Plug it in."], ["1c"]),
     ],
 }
-
-
-TWO = ["covidqa", "emanual"]
 
 
 def write(folder, rows=ROWS, **columns):
@@ -42,12 +42,13 @@ def write(folder, rows=ROWS, **columns):
     return folder
 
 
-def load(folder, **settings):
-    return load_dataset(DatasetConfig(kind="ragbench", path=str(folder), **settings))
+def load(folder, parts="covidqa,emanual"):
+    get("ragbench", folder / "out", folder, subset=parts)
+    return load_beir(folder / "out")
 
 
 def test_all_documents_are_one_corpus_and_those_of_a_row_are_relevant(tmp_path):
-    dataset = load(write(tmp_path), parts=TWO)
+    dataset = load(write(tmp_path))
     texts = [document.text for document in dataset.corpus]
     assert sorted(texts) == sorted(["By droplets.", "The old.", "Masks help.", "Press power.", "Plug it in."])
     test = dataset.splits["test"]
@@ -55,19 +56,16 @@ def test_all_documents_are_one_corpus_and_those_of_a_row_are_relevant(tmp_path):
     assert test.qrels["covidqa/8"] == {document_id("Masks help."): 1, document_id("By droplets."): 1}
     # two rows, one question: the documents of both
     assert set(test.qrels["emanual/7"]) == {document_id(t) for t in ("Press power.", "Masks help.", "Plug it in.")}
-    assert dataset.licence.startswith("RAGBench, CC BY 4.0")
-    assert any("1 of 6 rows repeat a question" in note for note in dataset.notes)
-
-
-def test_a_training_question_that_is_tested_on_is_taken_out(tmp_path):
-    dataset = load(write(tmp_path), parts=TWO)
     assert [question.text for question in dataset.splits["train"].questions] == ["Who is at risk?"]
-    assert any("1 of 2 questions of train are taken out" in note for note in dataset.notes)
+    assert dataset.licence.startswith("CC BY 4.0")
+    notes = "\n".join(json.loads((tmp_path / "out" / "meta.json").read_text())["notes"])
+    assert "1 of 6 rows repeat a question" in notes
+    assert "1 of 2 questions of train are taken out" in notes
 
 
 def test_an_id_that_two_questions_have_stays_two_questions(tmp_path):
     rows = {("covidqa", "test"): [("1", "one?", ["a"], []), ("1", "two?", ["b"], [])]}
-    questions = load(write(tmp_path, rows), parts=["covidqa"]).splits["test"].questions
+    questions = load(write(tmp_path, rows), "covidqa").splits["test"].questions
     assert [question.text for question in questions] == ["one?", "two?"]
     assert questions[0].id == "covidqa/1"
     assert questions[1].id.startswith("covidqa/1-")
@@ -78,13 +76,13 @@ def test_a_shard_that_is_missing_cut_off_or_of_something_else_is_named(tmp_path)
     whole = shard.read_bytes()
     shard.write_bytes(whole[: len(whole) // 2])
     with refused(DataError, shard):
-        load(tmp_path, parts=TWO)
+        load(tmp_path)
     parquet.write_table(pa.table({"question": ["?"]}), shard)
     with refused(DataError, shard, "documents"):
-        load(tmp_path, parts=TWO)
+        load(tmp_path)
     shard.rename(shard.with_name("test-00000-of-00002.parquet"))
     with refused(DataError, tmp_path / "covidqa", "1 of 2"):
-        load(tmp_path, parts=TWO)
+        load(tmp_path)
 
 
 def test_only_the_whole_benchmark_bears_its_name(tmp_path):

@@ -4,11 +4,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from querylect.configs.llm import AnswersConfig
-from querylect.configs.schema import DatasetConfig, EnvironmentConfig
-from querylect.data.leakage import near_overlap
-from querylect.data.wordnet import Gloss, load_wordnet, read_gloss
-from querylect.eval.tasks.gold import gold_answers
+from querylect.data.wordnet import Gloss, answers_of, load_wordnet, read_gloss
 
 NOTICE = ("This software is pro-  ", "vided to you.  ", "  ", "WordNet 3.0 Copyright 2006  ")
 TYPES = {"n": "1", "v": "2", "a": "3", "s": "5", "r": "4"}
@@ -147,15 +143,6 @@ def test_no_word_of_a_held_out_answer_is_a_word_of_an_answer_before(tmp_path):
     assert f"wordnet: {left_out} of 42 questions are left out: a word of their answer" in dataset.notes[0]
 
 
-def test_a_training_question_that_nearly_repeats_a_held_out_one_is_taken_out(tmp_path):
-    entries = [("a", "n", ["one"], "a vessel in which the wine of a whole village is kept", 1, {})]
-    entries.append(("b", "n", ["two"], "a vessel in which the wines of a whole village is kept", 1, {}))
-    folder = write(tmp_path / "dict", *entries, *FILLERS)
-    for test in range(1, 6):
-        dataset = load_wordnet(folder, test_questions=test, validation_questions=1)
-        assert near_overlap(dataset) == []
-
-
 def test_the_set_depends_neither_on_line_ends_nor_on_the_order_of_synsets(tmp_path):
     entries = (TRUCK, VEHICLE, EMPTY, FULL, *FILLERS)
     sizes = {"test_questions": 2, "validation_questions": 2}
@@ -167,14 +154,10 @@ def test_the_set_depends_neither_on_line_ends_nor_on_the_order_of_synsets(tmp_pa
     }
 
 
-def test_the_words_of_a_definition_are_its_right_answers(tmp_path, monkeypatch):
-    folder = write(tmp_path / "dict", TRUCK, VEHICLE, EMPTY, FULL, *FILLERS)
-    monkeypatch.setattr("querylect.data.load.load_wordnet", lambda path: load_wordnet(path, 1, 1))
-    config = EnvironmentConfig(dataset=DatasetConfig(kind="wordnet", path=str(folder)))
-    gold = gold_answers(config, AnswersConfig())
-    answers = {right.question.text: right.answers for right in gold.by_id.values()}
-    assert answers[DEFINITION] == ("dump truck", "dumper")
-    assert not gold.choice
+def test_the_words_of_a_definition_are_its_right_answers(load):
+    dataset = load(TRUCK, VEHICLE, EMPTY, FULL)
+    (question,) = (q.id for split in dataset.splits.values() for q in split.questions if q.text == DEFINITION)
+    assert answers_of(dataset)[question] == {"answers": ["dump truck", "dumper"]}
 
 
 def answer_words(dataset):

@@ -1,0 +1,152 @@
+"""`data get`: from a local copy and from a Hub on loopback; interrupted, unknown, measured as published."""
+
+import gzip
+import json
+from functools import partial
+
+import pytest
+from huggingface_hub import snapshot_download
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.data.beir import load_beir
+from querylect.data.check import check
+from querylect.data.get import get
+from querylect.data.known import known, look_up
+from querylect.envs.build import build_index
+from querylect.envs.environment import Environment, RankedHit
+from querylect.errors import DataError, HubError
+
+from ..command import end
+from ..hub import Hub, serving
+from ..jsonl import write_jsonl
+from ..raising import refused
+
+pytestmark = pytest.mark.server
+
+CORPUS = gzip.compress(
+    b"".join(json.dumps({"_id": f"d{i}", "title": "", "text": f"text {i * i}"}).encode() + b"\n" for i in range(400))
+)
+FILES = {
+    "BeIR/scifact": {
+        "README.md": b"---\nlicense: [cc-by-4.0, other]\n---\n# a card\n",
+        "corpus.jsonl.gz": CORPUS,
+        "queries.jsonl.gz": gzip.compress(b'{"_id": "d7", "text": "what is it?"}\n'),
+        "unwanted.bin": b"x" * 100,
+    },
+    "BeIR/scifact-qrels": {"test.tsv": b"query-id\tcorpus-id\tscore\nd7\td8\t1\n"},
+}
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    hub = Hub({repo: dict(files) for repo, files in FILES.items()})
+    hub.large.add("corpus.jsonl.gz")
+    with serving(hub):
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # loopback is no network
+        there = partial(snapshot_download, endpoint=hub.url, cache_dir=tmp_path / "cache")
+        monkeypatch.setattr("huggingface_hub.snapshot_download", there)
+        yield hub
+
+
+def copy_of_scifact(folder):
+    for subfolder, repo in {"": "BeIR/scifact", "qrels": "BeIR/scifact-qrels"}.items():
+        (folder / subfolder).mkdir(parents=True, exist_ok=True)
+        for name, content in FILES[repo].items():
+            (folder / subfolder / name).write_bytes(content)
+    return folder
+
+
+def test_from_a_copy_and_from_the_hub_comes_the_same_dataset(tmp_path, hub, capsys):
+    copy = copy_of_scifact(tmp_path / "copy")
+    assert end("data", "get", "beir/scifact", "--from", copy, "--to", tmp_path / "one") == 0
+    assert "scifact: 400 documents; questions: 1 test\nlicence: BEIR" in capsys.readouterr().out
+    get("beir/scifact", tmp_path / "two")
+    copied, downloaded = (load_beir(tmp_path / name) for name in ("one", "two"))
+    assert downloaded == copied
+    assert (copied.name, len(copied.corpus), copied.ignore_identical_ids) == ("scifact", 400, True)
+    assert copied.splits["test"].qrels == {"d7": {"d8": 1}}
+    assert copied.licence.endswith("on its card: cc-by-4.0, other")
+    assert not any(name == "unwanted.bin" for name, _ in hub.ranges)
+    assert "beir/scifact, test: 400 documents, not 5,183; 1 questions, not 300; 1 judgements, not 339" in "\n".join(
+        check(tmp_path / "one")
+    )
+
+
+def test_a_broken_download_goes_on_where_it_stopped(tmp_path, hub):
+    hub.refused.add("queries.jsonl.gz")
+    with refused(HubError, "BeIR/scifact", "--from FOLDER"):
+        get("beir/scifact", tmp_path / "scifact")
+    assert not (tmp_path / "scifact").exists()
+    hub.refused.clear()
+    hub.ranges.clear()
+    get("beir/scifact", tmp_path / "scifact")
+    assert "corpus.jsonl.gz" not in [name for name, _ in hub.ranges]
+    assert len(load_beir(tmp_path / "scifact").corpus) == 400
+    with refused(HubError, "no/where"):
+        get("hub:no/where", tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "copy", "facts"),
+    [
+        ("scifacts", "copy", ["'scifacts'", "ragbench"]),
+        ("beir/scifact", "absent", ["absent"]),
+        ("ragbench", "copy", ["copy", "covidqa", "--subset"]),
+        ("finagentbench", None, ["finagentbench", "Kaggle"]),
+        ("finagentbench", "copy", ["copy", "*chunk_ranking*"]),
+        ("medqa", "copy", ["phrases_no_exclude_train.jsonl"]),
+    ],
+)
+def test_what_is_unknown_or_missing_is_told(tmp_path, name, copy, facts):
+    copy_of_scifact(tmp_path / "copy")
+    with refused(DataError, *facts):
+        get(name, tmp_path / "to", None if copy is None else tmp_path / copy)
+
+
+def test_all_sets_of_the_paper_are_known():
+    names = "arguana msmarco trec-covid nfcorpus nq hotpotqa fiqa webis-touche2020 quora dbpedia-entity scidocs fever "
+    names += "climate-fever scifact"
+    entries = {name: look_up(f"beir/{name}") for name in names.split()}
+    assert all(entry.ignore_identical_ids and entry.licence for entry in entries.values())
+    assert [name for name, entry in entries.items() if entry.split == "validation"] == ["msmarco"]
+    assert len([name for name in known() if name.startswith("beir/")]) == 14
+
+
+def test_the_real_scifact_is_counted_as_published_and_read_as_tables(realdata, tmp_path):
+    report = get("beir/scifact", tmp_path / "scifact", realdata / "scifact")
+    assert report[0] == "scifact: 5,183 documents; questions: 300 test"
+    assert "beir/scifact, test: as many documents, questions and judgements as published" in list(
+        check(tmp_path / "scifact")
+    )
+    ours, tables = load_beir(realdata / "scifact"), load_beir(tmp_path / "scifact")
+    assert (tables.corpus, tables.splits) == (ours.corpus, ours.splits)
+
+
+def test_beirs_msmarco_is_measured_from_grade_2_in_trec_dl_and_from_1_in_clicks(tmp_path):
+    """From a copy that states nothing but its files; grade 1 is the only one of clicks, and "related" in TREC DL."""
+    copy, folder = tmp_path / "copy", tmp_path / "folder"
+    (copy / "qrels").mkdir(parents=True)
+    texts = {"d1": "rain in spain", "d2": "rain on the plain", "d3": "dry land"}
+    for name, entries in {"corpus": texts, "queries": {"q1": "rain", "q2": "land"}}.items():
+        write_jsonl(copy / f"{name}.jsonl", *({"_id": key, "title": "", "text": text} for key, text in entries.items()))
+    (copy / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td2\t2\n")
+    (copy / "qrels" / "validation.tsv").write_text("query-id\tcorpus-id\tscore\nq2\td3\t1\n")
+    get("beir/msmarco", folder, copy)
+    config = EnvironmentConfig(dataset=DatasetConfig(path=str(folder)), index=str(tmp_path / "index"))
+    build_index(config)
+    environment = Environment.open(config)
+    searched = (("q1", "d1"), ("q1", "d2"), ("q2", "d3"))
+    recall = [environment.score(question, [RankedHit(found, 1.0)], ["recall@1"]) for question, found in searched]
+    assert recall == [{"recall@1": 0}, {"recall@1": 1}, {"recall@1": 1}]
+
+
+def test_baselines_measures_and_compares(small_environment, tmp_path, capsys):
+    config = tmp_path / "small.yaml"
+    config.write_text(
+        f"env:\n  index: {small_environment.index}\n  dataset: {{path: {small_environment.dataset.path}}}\n"
+    )
+    assert end("data", "baselines", config) == 0
+    stdout = capsys.readouterr().out
+    assert stdout.startswith("small/bm25: ndcg@10 0.")
+    assert "over 3 test questions: no figure is published" in stdout
+    assert end("data", "baselines", config, "--split", "absent") == 2
+    assert "--split 'absent' is unknown" in capsys.readouterr().err
