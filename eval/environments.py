@@ -211,7 +211,7 @@ class SpecEnvironments:
                 if retriever["kind"] in ("dense", "hybrid") or env.hybrid is not None
                 else None,
                 "judgements": judgements_identity(split.qrels),
-                "dataset": source.model_dump(mode="json", exclude={"path"}, exclude_defaults=True),
+                "dataset": [loaded.dataset.name, source.leave_out],
                 "identical_ids_ignored": loaded.dataset.ignore_identical_ids,
                 "relevance_level": level,
                 "contexts": contexts_identity(split.questions),

@@ -253,7 +253,7 @@ def test_an_outage_on_every_question_stops_and_writes_nothing(tmp_path):
 
 @pytest.mark.parametrize(
     ("leak", "criterion", "dropped"),
-    [(Question("t03", "another text"), "id", "t03"), (Question("r09", "Loss of SMELL, 0!"), "words", "t00")],
+    [(Question("t03", "another text"), "id", "t03"), (Question("r09", f" {TEST[0].text.upper()}"), "text", "t00")],
 )
 def test_trained_questions_are_left_out_and_listed_by_id_and_by_text(tmp_path, leak, criterion, dropped):
     environment = Environment(train=[*TRAIN, leak])
@@ -278,7 +278,7 @@ def test_near_duplicates_of_trained_questions_are_evaluated_and_listed(tmp_path)
     assert {row["n"] for row in results["scores"]} == {len(TEST)}
     listed = [json.loads(line) for line in (report.parent / "leaks.jsonl").read_text().splitlines()]
     assert [(entry["_id"], entry["criterion"], entry["of"]["_id"], entry["left_out"]) for entry in listed] == [
-        (TEST[0].id, "letters", "r09", False)
+        (TEST[0].id, "near", "r09", False)
     ]
     assert f"1 of {len(TEST)} test questions are nearly the same as a training question" in report.read_text()
     with refused(DataError, "train", "test"):
@@ -463,19 +463,19 @@ def test_the_verdict_is_about_the_turn_that_is_used(tmp_path):
 
 
 def test_questions_that_another_member_of_a_mix_trains_on_are_left_out(tmp_path):
-    """By words; equal ids of two members mean nothing. The listed ids are those of the dataset."""
+    """By text; equal ids of two members mean nothing. The listed ids are those of the dataset."""
     questions = [Question("1", "hair falls out"), Question("2", "clumsy walk"), Question("3", "bleeding nose")]
     peers = {
         "bm25": Environment(test=questions, train=questions),
         "dense": Environment(
-            train=[Question("9", "Clumsy WALK!"), Question("1", "another"), Question("8", "bleeding noses")]
+            train=[Question("9", "Clumsy  WALK"), Question("1", "another"), Question("8", "bleeding nose!")]
         ),
         "none": Environment(train=[]),
     }
     held_out = without_trained_elsewhere("bm25", HeldOut(questions), "test", peers)
     assert [question.id for question in held_out.questions] == ["1", "3"]
     (leak,) = held_out.leaks
-    assert (leak.criterion, leak.question.id, leak.other.id) == ("words", "2", "dense/9")
+    assert (leak.criterion, leak.question.id, leak.other.id) == ("text", "2", "dense/9")
     assert [(near.question.id, near.other.id) for near in held_out.near] == [("3", "dense/8")]
     write_leaks_file(tmp_path, held_out.records())
     assert read_left_out(tmp_path / LEAKS) == {("test", "2"), ("test", "3")}
