@@ -57,7 +57,7 @@ def main() -> None:
             _querylect("adapt", *source, "--to", str(to), f"synthetic.count={args.questions}")
         elif row == "scripted":
             with _served_writer(dataset) as url:
-                scripted = ["--llm", "scripted", "--endpoint", url, "questions.form=json", "synthetic.judge=false"]
+                scripted = ["--llm", "scripted", "--endpoint", url, "synthetic.judge=false"]
                 question_options = [f"synthetic.count={args.passages}", "synthetic.styles=[question]"]
                 _querylect("adapt", *source, "--to", str(to), *question_options, *scripted)
         else:

@@ -99,10 +99,11 @@ def ask_structured(
 def read(text: str, form: type[Form], as_json: bool = True, finished: bool = True) -> Structured[Form]:
     """Parse one text; `finished` says whether it was completed."""
     split = answer_of(text)
-    if split.failure or not finished:
+    if split.failure or (as_json and not finished):
         return Structured(failure=f"the answer: {split.failure or 'cut off at its token limit'}", text=text)
+    answer = split.answer if finished else split.answer.rpartition("\n")[0]  # half a line may be another value
     try:
-        values: Any = json_repair.loads(split.answer) if as_json else lines.read(split.answer, form)
+        values: Any = json_repair.loads(answer) if as_json else lines.read(answer, form)
     except (RecursionError, ValueError):
         return Structured(failure="the answer: nested too deeply", text=text)
     if isinstance(values, list):  # several values in one text: the last object is the answer

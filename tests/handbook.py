@@ -70,7 +70,7 @@ class Author:
         if self.stop_after is not None and len(self.written) + len(self.judged) >= self.stop_after:
             raise ConnectionAbortedError("the model is gone")
         if "Decide whether a text answers" in prompt:
-            text, question = re.findall("Text: (.*)\n\nQuestion: (.*)\n", prompt, re.DOTALL)[-1]
+            text, question = re.findall("Text: (.*)\n\nQuestion: ([^\n]*)", prompt, re.DOTALL)[-1]
             self.judged.append(question)
             things = [name for name, common in THINGS.items() if {name, common} & set(re.findall(r"\w+", question))]
             verdict = bool(things) and all(f"The {name} costs" in text for name in things)

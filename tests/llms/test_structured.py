@@ -93,7 +93,10 @@ def test_what_was_cut_at_the_limit_is_not_taken_for_a_whole_one():
     for text in (RIGHT, '{"label": "USEFUL", "score": 3'):
         assert "cut off" in read(text, Verdict, finished=False).failure
         assert read(text, Verdict).value == VALUE
-    assert read("Explanation: so\nVerdict: no", YesNo, as_json=False, finished=False).value is None
+    in_lines = {"Explanation: so\nVerdict: no": None, "Explanation: so\nVerdict: no\nExpl": False}
+    for text, verdict in in_lines.items():
+        value = read(text, YesNo, as_json=False, finished=False).value
+        assert (value and value.verdict) is verdict
 
 
 def test_a_wrong_answer_is_mended_once_and_shown_what_is_wrong():
