@@ -6,7 +6,7 @@ model the same messages (prompted.py).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..configs.schema import RolloutConfig
@@ -137,20 +137,8 @@ class PolicyConversation(Conversation):
         return self.chat.plain_question(question, self.rollout.history_tokens)
 
     def cut_documents(self, documents: Sequence[Document]) -> list[Document]:
-        """The documents as a turn shows them, within the token budgets of each and of all; the last may be cut."""
-        left = self.rollout.observation_tokens
-        shortened = []
-        for document in documents:
-            budget = self.rollout.document_tokens if left is None else min(left, self.rollout.document_tokens)
-            title = self.chat.cut(document.title, budget)
-            used = self.chat.count(title)
-            text = self.chat.cut(document.text, budget - used) if used < budget else ""
-            if left is not None:
-                if not (title or text) and self.chat.plain(document.title + document.text).strip():
-                    break  # the remaining budget takes no part of it
-                left -= used + self.chat.count(text)
-            shortened.append(Document(document.id, title, text))
-        return shortened
+        """The documents as a turn shows them, cut to their budgets of tokens."""
+        return cut_documents(documents, self.rollout, self.chat.count, self.chat.cut)
 
     def check_length(self, prompts: Sequence[Sequence[int]]) -> None:
         """Raise ConfigError where a prompt is longer than `rollout.max_prompt_tokens`."""
@@ -161,3 +149,23 @@ class PolicyConversation(Conversation):
                 "Raise it, show fewer documents (rollout.documents), fewer tokens of each (rollout.document_tokens) or "
                 "of all (rollout.observation_tokens), or less of a question's history (rollout.history_tokens)."
             )
+
+
+def cut_documents(
+    documents: Sequence[Document], rollout: RolloutConfig, count: Callable[[str], int], cut: Callable[[str, int], str]
+) -> list[Document]:
+    """The documents within the budgets of each (`rollout.document_tokens`) and of all (`rollout.observation_tokens`),
+    as `count` measures a text; the last may be cut. `cut` gives the beginning of a text within a budget."""
+    left = rollout.observation_tokens
+    shortened = []
+    for document in documents:
+        budget = rollout.document_tokens if left is None else min(left, rollout.document_tokens)
+        title = cut(document.title, budget)
+        used = count(title)
+        text = cut(document.text, budget - used) if used < budget else ""
+        if left is not None:
+            if not (title or text) and (document.title + document.text).strip():
+                break  # the remaining budget takes no part of it
+            left -= used + count(text)
+        shortened.append(Document(document.id, title, text))
+    return shortened

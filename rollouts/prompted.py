@@ -15,7 +15,7 @@ from ..llms.access import Llm
 from ..llms.base import LlmResponse, Message, Prompt, SamplingParams, complete_sum
 from ..rewriters.base import Rewrite, RewritingStrategy
 from ..rewriters.repair import read_reply, repair
-from .conversation import Branch, Conversation
+from .conversation import Branch, Conversation, cut_documents
 from .tree import Node, Tree
 
 
@@ -62,7 +62,7 @@ class PromptedConversation(Conversation):
 
     def next_turn(self, branch: Branch, node: Node, documents: Sequence[Document]) -> Branch:
         question = cut_history(branch.tree.question, self.rollout.history_tokens)
-        shown = _cut_to_words(documents[: self.rollout.documents], self.rollout)
+        shown = cut_documents(documents[: self.rollout.documents], self.rollout, _count, _cut)
         message = Message(role="user", content=self.rewriter.follow_up(question, shown, node.turn + 1))
         return branch.below(node, [Message(role="assistant", content=node.text), message], [])
 
@@ -122,17 +122,9 @@ def _text(reply: LlmResponse) -> str:
     return "\n\n".join(sample.text for sample in reply.texts)
 
 
-def _cut_to_words(documents: Sequence[Document], rollout: RolloutConfig) -> list[Document]:
-    """The documents within the budgets of each and of all (`rollout.document_tokens`, `rollout.observation_tokens`) in
-    words."""
-    left = rollout.observation_tokens
-    truncated = []
-    for document in documents:
-        budget = rollout.document_tokens if left is None else min(left, rollout.document_tokens)
-        if budget <= 0:
-            break
-        title = document.title.split()[:budget]
-        text = document.text.split()[: budget - len(title)]
-        truncated.append(Document(document.id, " ".join(title), " ".join(text)))
-        left = None if left is None else left - len(title) - len(text)
-    return truncated
+def _count(text: str) -> int:
+    return len(text.split())
+
+
+def _cut(text: str, words: int) -> str:
+    return " ".join(text.split()[:words])

@@ -4,10 +4,8 @@ Invariant: concatenating `prompt_ids` and `completion_ids` of a node gives exact
 `prompt_ids` of a child start with that concatenation of its parent. Ids are joined, never re-tokenised.
 """
 
-from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from math import prod
 
 from ..data.types import Document, Question
@@ -42,8 +40,6 @@ class Node:
     reward: float | None = None
     """(1 − w_f)·metric + w_f·format; None = a failed search (no answer before the deadline)."""
     children: list["Node"] = field(default_factory=list)
-    prompt_digest: bytes = b""
-    """Stands for `prompt_ids` where another process keeps them."""
     reused: bool = False
     """Whether the ranking is that of an earlier turn, because this one stopped and searched nothing itself."""
     cost: float = 0.0
@@ -68,21 +64,11 @@ class Node:
         """Whether there may be turns below it: neither the policy stopped nor its search failed."""
         return self.reward is not None and not self.rewrite.stop
 
-    @property
-    def state(self) -> bytes:
-        """16 bytes that are equal for two nodes where their prompt ids are."""
-        return self.prompt_digest or blake2b(array("q", self.prompt_ids).tobytes(), digest_size=16).digest()
-
     def walk(self) -> Iterator["Node"]:
         """This node and everything under it, depth first."""
         yield self
         for child in self.children:
             yield from child.walk()
-
-    @property
-    def searches(self) -> int:
-        """Searches of this turn and those under it."""
-        return self.searched + sum(child.searches for child in self.children)
 
 
 @dataclass(slots=True)
@@ -106,7 +92,7 @@ class Tree:
     @property
     def searches(self) -> int:
         """Searches of all turns."""
-        return sum(root.searches for root in self.roots)
+        return sum(node.searched for node in self.walk())
 
     @property
     def tokens(self) -> int:

@@ -46,13 +46,8 @@ def make(prompt="hpo"):
     return make_rewriter(RewriterConfig(name="few_shot", prompt=prompt), CARD)
 
 
-def test_answer_options_stand_below_the_question(tmp_path):
-    message = make(write(tmp_path, PROMPT)).first(Question("q", "which bone", ("femur", "tibia")))[-1]
-    assert message["content"] == "Phrase: which bone\nA. femur\nB. tibia"
-
-
 def test_the_chat_is_exactly_the_examples_and_the_question(tmp_path):
-    messages = make(write(tmp_path, PROMPT)).first(Question("q", "big {question} head"))
+    messages = make(write(tmp_path, PROMPT)).first(Question("q", "big {question} head", ("femur", "tibia")))
     assert [(message["role"], message["content"]) for message in messages] == [
         ("system", "Translate."),
         ("user", "Phrase: flat foot"),
@@ -61,7 +56,7 @@ def test_the_chat_is_exactly_the_examples_and_the_question(tmp_path):
         ("assistant", "<think>the second</think><rewrite>pes planus</rewrite>"),
         ("user", "Phrase: {documents} red eye"),
         ("assistant", "<think></think><rewrite>conjunctival < hyperemia</rewrite>"),
-        ("user", "Phrase: big {question} head"),
+        ("user", "Phrase: big {question} head\nA. femur\nB. tibia"),
     ]
 
 

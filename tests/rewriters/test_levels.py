@@ -40,14 +40,6 @@ def test_general_explains_five_strategies_and_hides_the_retriever(retriever):
     assert chat("general", BM25) == chat("general", CONTRIEVER)
 
 
-@pytest.mark.parametrize("retriever", [BM25, CONTRIEVER])
-def test_explore_introduces_the_retriever_and_prescribes_nothing(retriever):
-    first, _ = chat("explore", retriever)
-    assert first.startswith(f"Documents are found by {retriever.trained}")
-    assert not any(text in first for text in STRATEGIES)
-    assert not any(form.advice in first for form in FORMS)
-
-
 @pytest.mark.parametrize(("retriever", "form"), [(BM25, KEYWORDS), (CONTRIEVER, PASSAGE)])
 def test_direct_introduces_the_retriever_and_prescribes_one_form(retriever, form):
     first, second = chat("direct", retriever)

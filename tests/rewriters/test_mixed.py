@@ -57,13 +57,6 @@ def test_each_question_is_asked_as_its_own_environment_alone_would_ask_it(level)
         assert mixed.parse(mixed_question, answer, 1) == alone.parse(question, answer, 1)
 
 
-def test_plans_are_those_of_the_environments_own_settings():
-    mixed = mixed_of(run(keep_question_weight=0.5))
-    answer = "<think></think><rewrite>x</rewrite>"
-    terms = {name: len(mixed.parse(Question(f"{name}/q", "Who?"), answer, 1).plan.probes[0].terms) for name in NAMES}
-    assert terms == {"lexical": 1, "semantic": 2}
-
-
 def test_levels_may_differ_but_not_what_begins_an_answer():
     mixed = mixed_of(run(name="direct"))
     assert isinstance(mixed, MixedRewriter)
