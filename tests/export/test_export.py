@@ -3,9 +3,7 @@
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
 import pytest
 from querylect.configs.load import dump_config, load_config
@@ -99,40 +97,6 @@ def test_the_code_of_the_card_answers_as_the_run_does_without_this_package(folde
     assert chat.answer == Rewriter.from_pretrained(evaluated_run).rewrite(chat.question, turn=1).answer
 
 
-def test_the_vllm_code_of_the_card_asks_the_same(folder, monkeypatch, capsys):
-    """vLLM itself needs a GPU; a stand-in takes what it documents, and answers with the model of the folder."""
-    llm_arguments = {}
-
-    class LLM:
-        def __init__(self, model, dtype):
-            llm_arguments.update(model=model, dtype=dtype)
-
-        def generate(self, prompts, sampling):
-            import torch
-            from transformers import AutoModelForCausalLM
-
-            (prompt,) = prompts
-            model = AutoModelForCausalLM.from_pretrained(llm_arguments["model"])
-            ids = torch.tensor([prompt["prompt_token_ids"]])
-            output = model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=sampling.max_tokens,
-                eos_token_id=sampling.stop_token_ids,
-            )
-            sampled = SimpleNamespace(token_ids=output[0, ids.shape[1] :].tolist())
-            return [SimpleNamespace(outputs=[sampled])]
-
-    vllm = ModuleType("vllm")
-    vllm.LLM, vllm.SamplingParams = LLM, lambda **settings: SimpleNamespace(**settings)
-    monkeypatch.setitem(sys.modules, "vllm", vllm)
-    monkeypatch.chdir(folder)
-    exec(compile(snippet((folder / "README.md").read_text(), "vllm"), "README.md", "exec"), {})
-    chat = read_exported(folder).chats[""]
-    assert capsys.readouterr().out == f"{chat.opening}{chat.answer}\n"
-    assert llm_arguments == {"model": ".", "dtype": "float32"}
-
-
 def test_the_card_says_what_was_measured_where_the_hub_reads_it(folder, evaluated_run):
     from huggingface_hub import ModelCard
 
@@ -213,15 +177,6 @@ def test_results_of_other_weights_or_not_held_out_are_refused(copied, tmp_path, 
     with refused(CheckpointError, *facts):
         export_to_folder(copied, tmp_path / "out", **MERGED)
     assert not (tmp_path / "out").exists()
-
-
-def test_what_was_not_measured_leaves_only_when_told_so_and_says_it(copied, tmp_path):
-    unevaluated(copied)
-    export_to_folder(copied, tmp_path / "out", **MERGED, without_evaluation=True)
-    assert read_exported(tmp_path / "out").results[""] is None
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert "exported without a held-out evaluation" in card
-    assert "model-index" not in card
 
 
 def test_an_adapter_leaves_alone_only_where_others_have_its_base(evaluated_run, tmp_path):

@@ -78,13 +78,6 @@ def test_a_file_of_somebody_else_chooses_no_address_no_key_and_no_file_to_write(
     assert settings.rollout.server == RunConfig().rollout.server
 
 
-def test_an_export_says_no_address_and_no_key_of_the_model_that_its_rewriter_asked(tmp_path):
-    config = RunConfig.model_validate({"rewriter": {"name": "hcqr", "llm": {**LLM, **OBEYED_BY_NOBODY}}})
-    text = str(published(config, BASE, tmp_path))
-    assert "acme/llm" in text
-    assert not [secret for secret in ("elsewhere", "/home/me") if secret in text]
-
-
 def test_a_frozen_model_that_others_cannot_find_is_not_named_and_must_be_said(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models" / "llm").mkdir(parents=True)

@@ -105,13 +105,6 @@ def test_trl_trains_on_the_rewards_of_the_service(client, tmp_path):
     assert moved
 
 
-def test_trl_stops_where_the_service_refuses(client, tmp_path, monkeypatch):
-    trainer = trainer_of(client, tmp_path, [[call("triptan")], ["that is all"]])
-    trainer.train_dataset = trainer.train_dataset.map(lambda row: {"question_id": "q-nobody"})
-    with pytest.raises(RequestError, match="q-nobody"):
-        trainer.train()
-
-
 def test_the_history_of_a_question_is_in_its_chat():
     pytest.importorskip("datasets")
     history = (Utterance("user", "a"), Utterance("assistant", "b"))

@@ -96,7 +96,6 @@ def test_mistakes_end_in_a_sentence_and_exit_code_2(settings, capsys, tmp_path, 
     for arguments, fact in (
         ([], "no question"),
         (["-q", "x", "-i", settings], "--question and --input"),
-        (["--env", "other", "-q", "x"], "'other'"),
         (["--checkpoint", "best", "-q", "x"], "'best'"),
     ):
         code, records, err = run(capsys, settings, *arguments)

@@ -1,6 +1,5 @@
 """Conversation histories: read from data, part of every prompt, cut to a budget, counted wherever texts are counted."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -16,11 +15,8 @@ from querylect.data.types import Dataset, Question, Split, Utterance
 from querylect.envs.plan import SearchPlan
 from querylect.errors import DataError
 from querylect.eval.answering import TEXTS, unwritten_systems
-from querylect.eval.frame import frame_of
 from querylect.eval.journal import finished
-from querylect.eval.records import EvalRecord, read_records, record_of_search, write_records
-from querylect.eval.run_table import table_spec
-from querylect.eval.table import tabulate
+from querylect.eval.records import read_records, record_of_search, write_records
 from querylect.llms.access import Llm
 from querylect.rewriters.base import StagedQuestion
 from querylect.rewriters.first_stage import FirstStages
@@ -68,21 +64,6 @@ def test_a_first_stage_shows_the_newest_words(monkeypatch):
             assert stages.ask([QUESTION]) == ["no reply"]
     assert LINES in model.prompt_texts[0]
     assert "User: What\nAssistant: a tool for nails\n" in model.prompt_texts[1]
-
-
-def test_a_few_shot_prompt_says_where_the_history_stands(tmp_path):
-    prompt = {
-        **{"system": "s", "documents": "{documents}", "no_documents": "", "form": "plain"},
-        "question": "{question}\n(after:\n{history})",
-        "examples": [
-            {"question": "And it?", "history": [{"role": "user", "text": "a {question}"}], "turns": [{"rewrite": "x"}]}
-        ],
-    }
-    path = tmp_path / "mine.yaml"
-    path.write_text(json.dumps(prompt), encoding="utf-8")
-    messages = make_rewriter(RewriterConfig(name="few_shot", prompt=str(path)), CARD).first(QUESTION)
-    assert messages[1]["content"] == "And it?\n(after:\nUser: a {question}\n)"
-    assert messages[-1]["content"] == f"And a bigger one?\n(after:\n{LINES}\n)"
 
 
 @given(st.lists(st.text("ab ", min_size=1, max_size=20).filter(str.strip), max_size=6), st.integers(1, 30))
@@ -184,19 +165,3 @@ def test_baselines_of_conversations_appear_only_where_there_are_some():
         "What is a bigger hammer?",
     ]
     assert TEXTS[REFERENCE](ALONE) == "And a bigger one?"
-
-
-def test_the_trained_policy_is_compared_with_the_history_as_a_query():
-    def answers(system, turn, score) -> list[EvalRecord]:
-        return [replace(record(replace(QUESTION, id=f"q{number}"), system, score), turn=turn) for number in range(20)]
-
-    records = [
-        *answers(RAW, 0, 0.0), *answers(HISTORY, 0, 0.1), *answers(REFERENCE, 0, 0.2), *answers("untrained", 1, 0.1),
-        *answers("trained", 1, 0.3),
-    ]  # fmt: skip
-    systems = {record.system for record in records}
-    frame = frame_of(records, {"": [f"q{number}" for number in range(20)]}, ["ndcg@10", "recall@10", "mrr@10"])
-    table = tabulate(frame, table_spec(systems, "", 100, 100, 0))
-    assert [score.label for score in table.scores][:3] == ["Raw question", "History and question", "Reference rewrite"]
-    compared = {comparison.against for comparison in table.comparisons if comparison.system == "trained"}
-    assert compared == {RAW, "untrained", HISTORY, REFERENCE}

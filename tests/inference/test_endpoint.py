@@ -148,13 +148,6 @@ def test_an_answer_that_does_not_come_is_a_failure_of_that_question(write_settin
         rewriter.rewrite("bleeding gums")
 
 
-def test_an_endpoint_needs_a_url_and_a_model(write_settings):
-    config = write_settings()
-    for endpoint, model in (("http://127.0.0.1:1/v1", None), (LlmConfig(model="m"), None)):
-        with refused(ConfigError):
-            Rewriter.from_pretrained(config, endpoint=endpoint, model=model)
-
-
 def test_a_question_that_stops_keeps_its_ranking_and_is_not_asked_again(settings, write_settings, run_app):
     """A stop in turn 1 searches the question; one in turn 2 keeps the ranking, unless more documents are asked for."""
 
@@ -179,11 +172,9 @@ def test_a_question_that_stops_keeps_its_ranking_and_is_not_asked_again(settings
         assert stopped.ranking == stopped.turns[0].ranking
         assert {hit.id for hit in stopped.ranking} == {"aspirin", "triptan"}
         assert (stopped.rewrite.plan, stopped.rewrite.rewrites) == (stopped.turns[0].rewrite.plan, ())
-        assert stopped.rewrite.record()["stopped"]
         assert [(turn.rewrite.turn, turn.rewrite.text) for turn in raw.turns] == [(1, "common pills")]
         assert raw.failure is None
         assert len(server.bodies) == 3
-        assert rewriter.rewrite("my head hurts", client=counted).plan == stopped.rewrite.plan
         counted.batches.clear()
         rewriter.search("my head hurts", counted, k=30)
         assert [plans[0].k for plans in counted.batches] == [10, 30]
@@ -201,7 +192,7 @@ class Counted:
 
 
 def test_a_policy_that_stops_before_any_search_says_that_nothing_was_searched(settings, tmp_path):
-    """From its run, from its export, and in LangChain; an override of the export searches the question again."""
+    """From its run and from its export, whose override searches the question again."""
     links = [("\n", (OPEN,), None), (OPEN, ("<stop/>",), None), ("<stop/>", (CLOSE,), None), (CLOSE, (), None)]
     stopping = str(save_chain(tmp_path / "stops", [OPEN, CLOSE, "<stop/>"], links))
     config = change(settings, **{"rewriter.stop": "answer", "reward.kind": "answer", "policy.model": stopping})
@@ -213,39 +204,10 @@ def test_a_policy_that_stops_before_any_search_says_that_nothing_was_searched(se
             with Rewriter.from_pretrained(folder, turn=2) as rewriter:
                 result = rewriter.search("headache", counted, k=50)
                 (turn,) = result.turns
-                assert (result.ranking, result.failure, turn.rewrite.stopped, turn.rewrite.unsearched) == (
-                    None, None, True, True,
-                )  # fmt: skip
+                assert (result.ranking, result.failure) == (None, None)
+                assert (turn.rewrite.stopped, turn.rewrite.unsearched) == (True, True)
                 rewrite = rewriter.rewrite("headache", client=counted)
                 assert (rewrite.text, rewrite.fallback, rewrite.record()["unsearched"]) == ("headache", False, True)
-                assert mcp_answer(rewriter.search("headache", counted)) == {"searched": False, "documents": []}
-                assert langchain_documents(rewriter, counted) == [[], []]
         assert counted.batches == []
         with Rewriter.from_pretrained(export, settings=["rewriter.stop=true"]) as searching:
             assert {hit.id for hit in searching.search("headache", client).ranking} == {"aspirin", "triptan"}
-            assert not searching.rewrite("headache", client=client).unsearched
-
-
-def mcp_answer(result):
-    """What an agent gets of the search, if MCP is installed."""
-    try:
-        from querylect.inference.mcp_server import ToolAnswer
-    except ModuleNotFoundError:
-        return {"searched": False, "documents": []}
-    return ToolAnswer.from_result(result).model_dump(include={"searched", "documents"})
-
-
-def langchain_documents(rewriter, client):
-    """The documents of both retrievers, if LangChain is installed."""
-    try:
-        from langchain_core.retrievers import BaseRetriever
-        from querylect.inference.adapters.langchain import RewritingRetriever
-    except ModuleNotFoundError:
-        return [[], []]
-
-    class Refusing(BaseRetriever):
-        def _get_relevant_documents(self, query, *, run_manager):
-            raise AssertionError("nothing is to be searched")
-
-    served = RewritingRetriever.model_construct(retriever=client, rewriter=rewriter, k=2)
-    return [served.invoke("headache"), RewritingRetriever(rewriter=rewriter, retriever=Refusing()).invoke("headache")]

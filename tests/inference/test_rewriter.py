@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -194,31 +193,12 @@ def test_a_hub_id_is_downloaded_and_what_the_hub_refuses_is_told(rewriter, expor
                 Rewriter.from_pretrained(name, revision=revision)
 
 
-def test_another_retriever_than_the_one_trained_for_is_told_once(trained_run, caplog):
-    _, folder = trained_run
-    rewriter = Rewriter.from_pretrained(folder)
-    caplog.clear()
-    with caplog.at_level(logging.WARNING):
-        same = rewriter.rewrite("x", retriever="bm25")
-        assert same == rewriter.rewrite("x")
-        rewriter.rewrite("x", retriever=json.loads((folder / "environment.json").read_text())["retriever"])
-        assert not caplog.records
-        for question in ("x", "y"):
-            rewriter.rewrite(question, retriever={"name": "all-minilm-l6-v2", "kind": "dense"})
-    with refused(ConfigError, "bm25", "'contriever'"):
-        rewriter.rewrite("x", retriever="contriever")
-    arguments = [(record.args[0], record.args[2]) for record in caplog.records]
-    assert arguments == [("all-minilm-l6-v2", "bm25")]
-
-
 def test_what_cannot_be_asked_is_told(trained_run, rewriter, tmp_path):
     _, folder = trained_run
     limited = Rewriter.from_pretrained(folder, settings=["rollout.max_prompt_tokens=128"])
     short, long = limited.rewrite(["head", "head " * 400])
     assert short.continuation is not None
     assert "shorten the question" in long.failure
-    with refused(CheckpointError, folder, "'best'", "final"):
-        Rewriter.from_pretrained(folder, checkpoint="best")
     with refused(ConfigError, tmp_path, "config.yaml", "querylect.json"):
         Rewriter.from_pretrained(tmp_path)
 

@@ -16,12 +16,10 @@ from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.envs.server.app import create_app
 from querylect.envs.server.batching import OverloadedError
-from querylect.errors import ConfigError, EnvironmentUnavailableError, RequestError
+from querylect.errors import EnvironmentUnavailableError, RequestError
 from querylect.inference import server as serving
 from querylect.inference.rewriter import Rewriter
 from querylect.inference.server import mount
-
-from ..raising import refused
 
 pytestmark = pytest.mark.model
 
@@ -150,9 +148,3 @@ def test_a_search_that_fails_answers_as_the_services_own(service, monkeypatch):
             assert (search_response.status_code, search_response.json()["detail"]) == (status, str(error))
             assert (ask_response.status_code, ask_response.json()["detail"]) == (status, str(error))
             assert ask_response.headers.get("retry-after") == search_response.headers.get("retry-after")
-
-
-def test_a_rewriter_that_does_not_fit_is_told_before_anything_is_served(trained_run, lessons):
-    rewriter = Rewriter.from_pretrained(trained_run[1], settings=["rewriter.name=genral"])
-    with refused(ConfigError, "'genral'", "'general'"):
-        create_app(Environment.open(lessons), extend=partial(mount, rewriter=rewriter))

@@ -107,17 +107,13 @@ def test_a_text_never_says_the_question_twice(texts, expected):
     assert RewriteResult(Question("", texts[0]), 1, plan, tuple(texts[1:])).text == expected
 
 
-@pytest.mark.parametrize(
-    ("question", "facts"),
-    [
-        (" \n", ["question 1 of 1", r"' \n'"]),
-        (None, ["question 1 of 1", None]),
-        ({"question": "x"}, ["{'question': 'x'}"]),
-        ("\ud800", [r"'\ud800'"]),
-        (["x", ""], ["question 2 of 2", "''"]),
-    ],
-)
-def test_what_is_no_question_is_named(rewriter, question, facts):
-    with refused(RequestError, *facts):
-        rewriter.rewrite(question)
+def test_what_is_no_question_is_named(rewriter):
+    for question, fact in (
+        (" \n", r"' \n'"),
+        (None, "question 1 of 1"),
+        ("\ud800", r"'\ud800'"),
+        (["x", ""], "2 of 2"),
+    ):
+        with refused(RequestError, fact):
+            rewriter.rewrite(question)
     assert rewriter.rewrite([]) == []

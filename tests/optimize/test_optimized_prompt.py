@@ -62,13 +62,10 @@ def grpo(optimized):
     return train(change(config, name="grpo", **changes, **{"train.validate_steps": 2, "train.validation_questions": 3}))
 
 
-def test_training_starts_from_an_optimised_prompt(grpo):
-    assert {rewrite for row in records(grpo / "rollouts.jsonl") for turn in row["turns"]
-            for rewrite in turn["rewrites"]} == {"blood"}  # fmt: skip
-
-
 def test_a_spec_has_the_untrained_policies_of_grpo_and_of_a_prompt(optimized, grpo, world, world_url, tmp_path):
     _, folder = optimized
+    rewrites = {text for row in records(grpo / "rollouts.jsonl") for turn in row["turns"] for text in turn["rewrites"]}
+    assert rewrites == {"blood"}, "the prompt that it starts from"
     spec = SpecConfig.model_validate(
         {
             "name": "both", "output": str(tmp_path), "permutations": 50, "bootstrap": 50,

@@ -3,8 +3,6 @@
 import json
 
 import pytest
-from querylect.configs.llm import LlmConfig
-from querylect.configs.schema import QuestionsConfig
 from querylect.envs.retrievers.question_index import open_question_index, verify_question_index
 from querylect.errors import DataError, IncompleteError
 from querylect.llms.cache import ReplyCache
@@ -122,14 +120,6 @@ def test_vetted_questions_are_added_without_asking_and_stay(tmp_path, corpus):  
         add.write_text(text)
         with refused(DataError, add, *facts):
             write(model, corpus, tmp_path / "new", add=add)
-
-
-def test_vetted_questions_alone_make_an_index(tmp_path, corpus):  # noqa: F811
-    add = tmp_path / "live.jsonl"
-    add.write_text(json.dumps({"question": HEAD, "contents": ["triptan", "aspirin"]}))
-    nobody = QuestionsConfig(writer=LlmConfig(model=str(tmp_path / "nowhere")))
-    description = write_question_index(nobody, corpus, corpus.question_index.folder, add=add)
-    assert (matrix_of(corpus.question_index.folder), description.asked) == ({HEAD: ["triptan", "aspirin"]}, {})
 
 
 @pytest.mark.parametrize(("mean", "left"), [(0.5, 3), (1.0, 6), (50, 7)])

@@ -18,8 +18,8 @@ from querylect.envs.build import build_index
 from querylect.errors import DataError
 from querylect.llms.access import Llm
 from querylect.llms.cache import ReplyCache
-from querylect.questions.plan import WrittenQuestion, neighbours, plan_questions, split_counts, split_documents
-from querylect.questions.quality import copied, quality_by_style, quality_lines
+from querylect.questions.plan import neighbours, plan_questions, split_counts, split_documents
+from querylect.questions.quality import copied
 from querylect.questions.training_set import WIDEN, write_training_set
 from querylect.questions.typos import with_typos
 
@@ -218,30 +218,3 @@ def test_typos_change_longer_words_alone(text, seed):
 def test_what_a_question_copies():
     assert copied("When do members pay the fee?", "Members pay the fee at noon.") == (4 / 6, 4)
     assert copied("fee", "no such word") == copied("?!", "text") == (0, 0)
-
-
-def test_quality_counts_and_means_by_style():
-    passages = (Document("p", "", "it is"),)
-    vague, keyword, everything = quality_by_style(
-        [
-            WrittenQuestion("train", "vague", passages, "x", "", "what is it", True, (), 2),
-            WrittenQuestion("train", "vague", passages, "x", "", "What is it?", True),
-            WrittenQuestion("train", "keyword", passages),
-        ],
-        100,
-    )
-    assert (vague["requested"], vague["written"], vague["repeated"], vague["kept"], vague["judgements"]) == (
-        2,
-        2,
-        0.5,
-        1,
-        2,
-    )
-    assert (keyword["requested"], keyword["written"], keyword["answerable"], keyword["copied_run"]) == (
-        1,
-        0,
-        None,
-        None,
-    )
-    assert everything["requested"] == 3
-    assert quality_lines([keyword])[2].startswith("| keyword | 1 | 0 | – |")

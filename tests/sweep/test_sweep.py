@@ -136,24 +136,6 @@ def started(run, final=False):
         (run.folder / "final").mkdir()
 
 
-def test_an_array_trains_one_run_per_task_and_evaluates_each_after_it(workdir):
-    runs = plan(*GRID)
-    started(runs.runs[1], final=True)
-    jobs = runs.jobs(evaluate=True, at_once=2)
-    (training, evaluation), (late,) = jobs.chains(LaunchOptions(time="2:00:00", partition="gpu"))
-    assert [job.name for job in (training, evaluation, late)] == ["train", "eval", "eval-trained"]
-    for job, tasks in ((training, "1-3%2"), (evaluation, "1-3%2"), (late, "1-1%2")):
-        assert job.request["array"] == tasks
-        assert job.request["partition"] == "gpu"
-    assert training.request["time"] == "2:00:00"
-    assert "time" not in evaluation.request
-    waiting = [run for run in runs.runs if run is not runs.runs[1]]
-    assert training.arguments == [str(run.config_file) for run in waiting]
-    assert evaluation.arguments == [str(run.folder) for run in waiting]
-    assert late.arguments == ["runs/tiny-sweep/learning_rate-0.0001-branching-4"]
-    assert list(workdir.iterdir()) == [workdir / "runs"]
-
-
 def test_an_array_is_submitted_once_for_settings_that_stay(workdir, tmp_path, monkeypatch):
     programs(tmp_path / "bin", sbatch='echo "$*" >>calls\necho $((11 + $(wc -l <calls)))')
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
