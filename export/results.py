@@ -6,7 +6,6 @@ settings.
 
 import shlex
 from dataclasses import replace
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +22,12 @@ from ..eval.records import TRAINED
 from ..eval.results import RESULTS, Results, read_results
 from ..eval.table import Arm
 from ..storage import logged_objects
+from ..train.run_folder import changed_keys
 from .source import CheckpointSource
 
 HELD_OUT = ("validation", "test")
-_ANSWER_SETTINGS = (
-    "policy.model",
-    "rewriter",
-    "rollout.max_new_tokens",
-    "rollout.max_prompt_tokens",
-    "rollout.documents",
-    "rollout.document_tokens",
-    "rollout.observation_tokens",
-    "rollout.history_tokens",
-    "reward.metric",
-    "reward.kind",
-    "reward.answer.top",
-)
-"""Settings, besides the weights, that affect answers."""
+_ANSWER_SETTINGS = ("policy.model", "rewriter", "rollout", "reward.metric", "reward.kind", "reward.answer.top")
+"""Sections and settings, besides the weights, that affect answers."""
 
 
 def find_results(source: CheckpointSource, required: bool = True) -> dict[str, Results]:
@@ -80,8 +68,8 @@ def _unusable(path: Path, results: Results, config: RunConfig, source: Checkpoin
     if results.split == "validation" and source.checkpoint.name == "best":
         return "was measured on the split that chose `best` among the checkpoints, so it flatters: eval.split=test"
     measured = validated(RunConfig, parse_yaml(results.config), str(path))
-    if differing := [key for key in _ANSWER_SETTINGS if attrgetter(key)(measured) != attrgetter(key)(config)]:
-        return f"was measured with other settings than those of the run: {', '.join(differing)}"
+    if differing := [change for change in changed_keys(config, measured) if change.startswith(_ANSWER_SETTINGS)]:
+        return f"was measured with other settings than those of the run: {'; '.join(differing)}"
     used = source.used
     score = results.score(Arm(TRAINED, used.turn))
     if score is None or not score.n:

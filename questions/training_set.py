@@ -145,8 +145,7 @@ def write_training_set(
     lines = [*quality_lines(quality), f"{target}: {sizes} questions"]
     if leaks:
         lines.append(
-            f"{len(leaks)} questions are left out, because a later split has them or nearly so: {target / LEAKS} (for "
-            f"instance {leaks[0].question.text!r} and {leaks[0].other.text!r})"
+            f"{len(leaks)} questions are left out, because a later split has them or nearly so: {target / LEAKS}"
         )
     return lines
 
