@@ -13,6 +13,7 @@ from ..configs.yaml12 import parse_yaml
 from ..data.leakage import words
 from ..data.types import Document
 from ..llms.structured import FormPrompt, WorkedExample
+from ..storage import data_sha256
 
 _ONE_QUESTION = 'Answer with one JSON object and nothing else: {"question": "your question"}.'
 STYLE_PROMPTS: tuple[Style, ...] = ("question", "keyword", "vague", "multi_hop")
@@ -62,8 +63,8 @@ def prompt(name: str, form: type[BaseModel], **values: object) -> FormPrompt:
 
 
 def versions(names: Sequence[str]) -> dict[str, str]:
-    """The versions of these prompts, which results record."""
-    return {name: _templates()[name]["version"] for name in names}
+    """12 hex digits for the wording of each of these prompts, which results record."""
+    return {name: data_sha256(_templates()[name])[:12] for name in names}
 
 
 def example_questions() -> frozenset[str]:
