@@ -8,12 +8,10 @@ averaged, have weights that sum to 1; a question weighs as its set divided by th
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-Alternative = Literal["two-sided", "greater", "less"]
 
 _QUANTILES = (0.025, 0.975)
 _BLOCK_ELEMENTS = 1 << 21
@@ -152,32 +150,15 @@ def compare_strata(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ExactComparison:
-    """System `a` against system `b` on the questions that both have a value for."""
-
-    test: Literal["binomial", "wilcoxon"]
-    alternative: Alternative
-    """`greater` tests whether the values of `a` are larger, `less` whether they are smaller."""
-    n: int
-    """Pairs compared."""
-    left_out: int
-    mean_a: float
-    mean_b: float
-    higher: int
-    """Pairs in which `a` has the larger value; `lower` counts those in which it has the smaller one."""
-    lower: int
-    p: float
-    """1 where no pair differs."""
-
-
 def compare_exactly(
-    a: Sequence[float | None], b: Sequence[float | None], alternative: Alternative = "greater"
-) -> ExactComparison | None:
-    """Test `a` against `b` over paired questions, without pairs of equal values; None where no question has both.
+    a: Sequence[float | None], b: Sequence[float | None], alternative: Literal["greater", "less"]
+) -> dict[str, Any] | None:
+    """One-sided test of `a` against `b` over paired questions, without pairs of equal values.
 
-    For values of 0 and 1 it is the exact binomial test on discordant pairs (McNemar's, exact), otherwise Wilcoxon's
-    signed-rank test. Raises ValueError for unequal lengths.
+    `greater` tests whether the values of `a` are larger, `less` whether they are smaller. For values of 0 and 1 it is
+    the exact binomial test on discordant pairs (McNemar's), otherwise Wilcoxon's signed-rank test. Returns `test` (its
+    name), `n` (pairs), `mean_a`, `mean_b`, `higher` and `lower` (pairs in which `a` is), and `p`, 1 where no pair
+    differs; None where no question has both values.
     """
     from scipy.stats import binomtest, wilcoxon
 
@@ -186,24 +167,14 @@ def compare_exactly(
         return None
     moving = pairs[pairs[:, 0] != pairs[:, 1]]
     higher = int((moving[:, 0] > moving[:, 1]).sum())
-    binary = bool(np.isin(pairs, (0.0, 1.0)).all())
-    p = 1.0
-    if len(moving):
-        tested = (
-            binomtest(higher, len(moving), 0.5, alternative) if binary else wilcoxon(*moving.T, alternative=alternative)
-        )
-        p = float(tested.pvalue)
-    return ExactComparison(
-        test="binomial" if binary else "wilcoxon",
-        alternative=alternative,
-        n=len(pairs),
-        left_out=len(a) - len(pairs),
-        mean_a=math.fsum(pairs[:, 0]) / len(pairs),
-        mean_b=math.fsum(pairs[:, 1]) / len(pairs),
-        higher=higher,
-        lower=len(moving) - higher,
-        p=p,
-    )
+    test, p = ("binomial" if np.isin(pairs, (0.0, 1.0)).all() else "wilcoxon"), 1.0
+    if len(moving) and test == "binomial":
+        p = float(binomtest(higher, len(moving), 0.5, alternative).pvalue)
+    elif len(moving):
+        p = float(wilcoxon(*moving.T, alternative=alternative).pvalue)
+    mean_a, mean_b = (math.fsum(pairs[:, side]) / len(pairs) for side in (0, 1))
+    counts = {"higher": higher, "lower": len(moving) - higher}
+    return {"test": test, "n": len(pairs), "mean_a": mean_a, "mean_b": mean_b, **counts, "p": p}
 
 
 def _effect_size(differences: NDArray[np.float64], weights: NDArray[np.float64]) -> float | None:

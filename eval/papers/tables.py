@@ -8,7 +8,6 @@ import io
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,7 @@ CHECK = (
 TESTS = (
     "One-sided in the direction that is better: the exact binomial test on discordant pairs for yes and no, Wilcoxon's "
     "signed-rank test for other values. Of the metrics of an answer the first is tested, since the others depend on "
-    f"it, and each judge. Holm's correction runs over all lines. † p (Holm) < {ALPHA}."
+    f"it, and each judge. Holm's correction runs over all lines. § p (Holm) < {ALPHA}."
 )
 NAMES = {
     **TITLES,
@@ -174,7 +173,7 @@ def comparisons_of(paper: PaperConfig, values: pd.DataFrame) -> list[dict[str, A
                 pair = ours[metric].tolist(), theirs[metric].reindex(ours.index).tolist()
                 if test := compare_exactly(*pair, "less" if metric in LOWER_IS_BETTER else "greater"):
                     row = {"task": task, "metric": metric, "system": system, "baseline": baseline}
-                    tests.append(row | asdict(test))
+                    tests.append(row | test)
     adjusted = holm([test["p"] for test in tests])
     return [test | {"p_holm": p, "significant": p < ALPHA} for test, p in zip(tests, adjusted, strict=True)]
 
@@ -285,7 +284,7 @@ def _test_row(test: Mapping[str, Any]) -> dict[str, str]:
         "higher / lower": f"{test['higher']} / {test['lower']}",
         "test": test["test"],
         "p": p_cell(test["p"]),
-        "p (Holm)": p_cell(test["p_holm"]) + "†" * test["significant"],
+        "p (Holm)": p_cell(test["p_holm"]) + "§" * test["significant"],
     }
 
 

@@ -146,15 +146,17 @@ def test_metrics_that_share_their_draws_have_the_intervals_that_each_has_alone()
 def test_discordant_pairs_by_hand():
     """Five pairs differ, four for a: P(X ≥ 4) of 5 fair coins is (5 + 1) / 32; pairs that agree do not count."""
     a, b = [1, 1, 1, 1, 0, 1, 0, 0, None], [0, 0, 0, 0, 1, 1, 0, 0, 1]
-    result = compare_exactly(a, b)
-    assert (result.test, result.n, result.left_out, result.higher, result.lower) == ("binomial", 8, 1, 4, 1)
-    assert (result.mean_a, result.mean_b, result.p) == (5 / 8, 2 / 8, pytest.approx(6 / 32))
-    assert compare_exactly(a, b, "less").p == pytest.approx(31 / 32)
-    assert compare_exactly([None, 1], [1, None]) is None
+    result = compare_exactly(a, b, "greater")
+    assert result == {
+        "test": "binomial", "n": 8, "mean_a": 5 / 8, "mean_b": 2 / 8, "higher": 4, "lower": 1,
+        "p": pytest.approx(6 / 32),
+    }  # fmt: skip
+    assert compare_exactly(a, b, "less")["p"] == pytest.approx(31 / 32)
+    assert compare_exactly([None, 1], [1, None], "less") is None
 
 
 def test_signed_ranks_by_hand():
     """Differences 1, 2, 3, −4 of distinct size: W+ = 6 of 10; of 16 signs, 7 reach at least 6."""
     reached = sum(sum(rank for rank, sign in enumerate(signs, 1) if sign) >= 6 for signs in np.ndindex(2, 2, 2, 2))
-    result = compare_exactly([0.1, 0.2, 0.3, 0.0], [0.0, 0.0, 0.0, 0.4])
-    assert (result.test, result.p) == ("wilcoxon", pytest.approx(reached / 16))
+    result = compare_exactly([0.1, 0.2, 0.3, 0.0], [0.0, 0.0, 0.0, 0.4], "greater")
+    assert (result["test"], result["p"]) == ("wilcoxon", pytest.approx(reached / 16))
