@@ -98,11 +98,6 @@ class Results:
         """The environments in order."""
         return list(dict.fromkeys(score.environment for score in self.scores))
 
-    def parts(self, dataset: str) -> list[str]:
-        """The parts of a dataset in order, then "" for all of it."""
-        names = dict.fromkeys(score.part for score in self.scores if score.dataset == dataset)
-        return sorted(names, key=lambda name: not name)
-
     def score(self, arm: Arm, dataset: str = "", environment: str = "", part: str = "") -> Score | None:
         """The score of an arm; "" as dataset or environment: the last one, so that of a run its only one."""
         matches = (

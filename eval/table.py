@@ -44,18 +44,6 @@ class Arm(NamedTuple):
     turn: int
 
 
-class Adjusted:
-    """Base class of results with a Holm-adjusted p-value."""
-
-    __slots__ = ()
-    p_holm: float
-
-    @property
-    def significant(self) -> bool:
-        """Whether the adjusted p is below ALPHA."""
-        return self.p_holm < ALPHA
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """One arm on one dataset, or a part of it, in one environment."""
@@ -118,7 +106,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison(PairedComparison, Adjusted):
+class Comparison(PairedComparison):
     """One arm against another on one dataset, or a part of it, in one environment, on the first metric."""
 
     dataset: str
@@ -139,6 +127,11 @@ class Comparison(PairedComparison, Adjusted):
     def baseline(self) -> Arm:
         """What it is compared with."""
         return Arm(self.against, self.against_turn)
+
+    @property
+    def significant(self) -> bool:
+        """Whether the adjusted p is below ALPHA."""
+        return self.p_holm < ALPHA
 
     @property
     def outcome(self) -> Literal["better", "worse", "same"]:
@@ -327,48 +320,31 @@ def _notes(
     where = f"{questions.title} in {environment}" if environment else questions.title
     average = len(questions.weights) > 1
     asked = max((score.of for score in scores), default=0)
-    notes = []
+    notes: list[tuple[str, float | None, str]] = []
     if asked < FEW and not average:
         text = "the intervals are wide, and a difference that is not significant may be there all the same."
-        notes.append(Note("few", asked, f"{questions.title}: only {asked} question{'s' * (asked != 1)}: {text}"))
+        notes.append(("few", asked, f"{questions.title}: only {asked} question{'s' * (asked != 1)}: {text}"))
     for score in scores if not average else ():
-        subject = f"{score.label} on {where}"
-        if score.n < score.of:
-            text = f"{subject} has a score for {score.n} of {score.of} questions; its mean is over these alone."
-            notes.append(Note("unscored", score.of - score.n, text))
-        if score.system in spec.warn_if_cut and score.cut and score.cut >= CUT_OFTEN:
-            text = f"{subject}: {cut_warning(score.cut)} Give it more rollout.max_new_tokens."
-            notes.append(Note("cut", score.cut, text))
-        if score.truncated:
-            text = f"{subject}: {percent(score.truncated)} of its queries were longer than the retriever reads "
-            text += "(query_max_length); only their beginning was searched."
-            notes.append(Note("truncated", score.truncated, text))
-        if score.unsearched:
-            text = (
-                f"{subject}: {percent(score.unsearched)} of its answers searched nothing (rewriter.stop: answer) and "
-            )
-            text += "score 0; compare such systems by their answers (`querylect answers`)."
-            notes.append(Note("unsearched", score.unsearched, text))
+        failed = score.of - score.n
+        cut = score.cut if score.system in spec.warn_if_cut and (score.cut or 0) >= CUT_OFTEN else None
+        remarks = (
+            ("unscored", failed, f"has a score for {score.n} of {score.of} questions; its mean is over these alone."),
+            ("cut", cut, "{} of its answers were cut at their token limit. Give it more rollout.max_new_tokens."),
+            ("truncated", score.truncated, "{} of its queries are longer than query_max_length; the rest is not read."),
+            ("unsearched", score.unsearched, "{} of its answers searched nothing (rewriter.stop: answer) and score 0."),
+        )
+        for kind, count, text in remarks:
+            notes.append((kind, count, f"{score.label} on {where}: {text.format(percent(count))}"))
     for arm in incomplete:
         text = f"{spec.label(arm)} was not evaluated on every part of {where}, so it has no average."
-        notes.append(Note("incomplete", 1, text))
-    return notes
-
-
-def cut_warning(share: float | None) -> str:
-    """The sentence about answers that were cut at their token limit."""
-    return f"{percent(share)} of its answers were cut at their token limit, so it is judged by unfinished text."
+        notes.append(("incomplete", 1, text))
+    return [Note(kind, count, text) for kind, count, text in notes if count]
 
 
 def signed(value: float, digits: int = 3) -> str:
     """So many decimals with + or a true minus sign; a value that rounds to zero has neither."""
     text = f"{value:+.{digits}f}".replace("-", "−")
     return text[1:] if float(text[1:]) == 0 else text
-
-
-def points(value: float | None) -> str:
-    """A difference of shares in percentage points, signed, or a dash."""
-    return "–" if value is None else signed(100 * value, 1)
 
 
 def p_cell(p: float) -> str:

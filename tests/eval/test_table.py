@@ -119,7 +119,7 @@ def test_parts_of_a_dataset_are_another_family_and_average_to_it():
         for row in records({(RAW, "bm25"): [raw] * count, (TRAINED, "bm25"): [raw + 0.25] * count}, "rag", f"{part}/")
     ]
     results = evaluated(rows, settings)
-    assert results.parts("rag") == ["covid", "tech", ""]
+    assert [score.part for score in results.scores if score.arm == RAW] == ["covid", "tech", ""]
     assert [results.score(RAW, "rag", "bm25", part).mean for part in ("covid", "tech", "")] == [0.5, 0.25, 0.375]
     whole = results.score(RAW, "rag", "bm25")
     assert (whole.n, whole.of) == (44, 44)
