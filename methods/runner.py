@@ -8,7 +8,7 @@ batch, and with it a local model's floats, depends on the questions alone and ne
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -123,8 +123,6 @@ class Runner:
     cross_encoder: CrossEncoder | None = None
     reader: Llm | None = None
     """Writes answers and drafts of them, for methods that answer themselves; `llm` if None."""
-    max_tokens: int | None = None
-    """Upper bound on the tokens of every answer, whatever the method asks for; None: no such bound."""
 
     def run(self, method: MethodFunction, questions: Sequence[Question]) -> list[MethodRun]:
         """The result of `method` for each question, in their order.
@@ -156,7 +154,7 @@ class _QuestionAsk:
     cost: QuestionCost
 
     async def __call__(self, prompt: Prompt | str, draw: SamplingParams, role: Role = "writer") -> LlmResponse:
-        model, draw = self._model(role), self._limited(draw)
+        model = self._model(role)
         prompt = Prompt.of(prompt) if isinstance(prompt, str) else prompt
         reply: LlmResponse | None = await self.call((id(model), draw), lambda prompts: model.ask(prompts, draw), prompt)
         if reply is None:
@@ -167,7 +165,7 @@ class _QuestionAsk:
     async def structured(
         self, prompt: FormPrompt, form: type[Form], draw: SamplingParams, role: Role = "writer"
     ) -> Structured[Form]:
-        model, draw = self._model(role), self._limited(draw)
+        model = self._model(role)
 
         def serve(prompts: list[FormPrompt]) -> list[Structured[Form]]:
             return ask_structured(model, prompts, form, draw)
@@ -190,9 +188,6 @@ class _QuestionAsk:
         if model is None:
             raise ConfigError("the method asks a language model, and none is given")
         return model
-
-    def _limited(self, draw: SamplingParams) -> SamplingParams:
-        return replace(draw, max_tokens=min(self.runner.max_tokens or draw.max_tokens, draw.max_tokens))
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,7 @@ class PaperRun:
         bases = {source: self.bases[base] for source, base in _sources(self.paper, task, system).items()}
         method = make_method(system.method, system.settings, next((b.retriever for b in bases.values()), None))
         searchers = {source: base.client for source, base in bases.items()}
-        runner = Runner(self.writer, searchers, self.cross_encoder, self.reader, self.paper.method_max_tokens)
+        runner = Runner(self.writer, searchers, self.cross_encoder, self.reader)
         keys = {item.question.id: self._key(task, system, bases, item) for item in items}
         pending = [item for item in items if not any(map(_finished, self.store.get(keys[item.question.id])))]
         with progress_bar(f"{task}: {name}") as advance:
@@ -266,8 +266,7 @@ class PaperRun:
             "cross-encoder": paper.reranker.model_dump(mode="json") if paper.reranker else None,
             "environments": [[source, base.facts] for source, base in bases.items()],
             "asked": [config.kind, config.answer_style, config.field, GENERATOR_VERSION, paper.document_words],
-            "limits": [paper.max_tokens, paper.method_max_tokens],
-            "seed": paper.seed,
+            "decoding": [paper.max_tokens, paper.seed],
         }
         if config.judges:
             right = [item.right, item.answers, [document.id for document in item.contents]]

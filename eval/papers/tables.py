@@ -193,7 +193,7 @@ def notes_of(records: Sequence[EvalRecord], values: pd.DataFrame) -> list[str]:
     cut = values["cut"].groupby(level=["task", "system"], sort=False).mean()
     return notes + [
         f"{system} in {task}: {percentage(share)} % of questions have a text that was cut at its token limit. Raise "
-        "the limits of tokens in its settings, method_max_tokens if set, or max_tokens of the reader."
+        "the limits of tokens in its settings, or max_tokens of the reader."
         for (task, system), share in cut.items()
         if share >= CUT_OFTEN
     ]

@@ -161,21 +161,6 @@ def test_a_second_run_asks_nothing_and_a_change_only_what_is_different(values, s
     assert figures["open", "alone", "em"] == (1, 1)
 
 
-def test_no_answer_to_a_method_is_longer_than_the_paper_allows(values, server, tmp_path):
-    systems = {
-        "short": {"method": "hyde", "settings": {"passages": 1, "max_tokens": 5}},
-        "long": {"method": "query2doc", "settings": {"max_tokens": 99}},
-    }
-    values["tasks"]["mcq"]["judges"] = []
-    options = {**BARE, "limit": 1}
-    run(values, tmp_path / "out", systems=systems, method_max_tokens=9, max_tokens=50, **options)
-    lengths = {("passage" in last_user(body), body["max_tokens"]) for body in server.bodies}
-    assert lengths == {(True, 5), (True, 9), (False, 50)}
-    request_count = len(server.bodies)
-    run(values, tmp_path / "out", systems=systems, max_tokens=50, **options)
-    assert {body["max_tokens"] for body in server.bodies[request_count:]} >= {99}, "other lengths are other records"
-
-
 def test_texts_that_were_cut_are_a_share_of_every_system_that_writes(values, server, tmp_path):
     server.always = lambda body: "cut" if "glucose" in last_user(body) and "passage" in last_user(body) else None
     options = {"sweeps": [], "tasks": {"mcq": {**values["tasks"]["mcq"], "judges": []}}}
