@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from typing import Self
 
-from .base import Backend, Costs, LlmResponse, MissingResponse, Prompt, SamplingParams
+from .base import Backend, Costs, LlmResponse, Prompt, SamplingParams
 from .cache import ReplyCache
 
 
@@ -54,10 +54,10 @@ class Llm:
         reasons: dict[str, str] = {}
         self.costs.cached += len(prompts) - len(pending)
 
-        def deliver(index: int, outcome: LlmResponse | MissingResponse) -> None:
-            if isinstance(outcome, MissingResponse):
-                reasons[pending[index]] = outcome.reason
-                self.costs.missing[outcome.reason] += 1
+        def deliver(index: int, outcome: LlmResponse | str) -> None:
+            if isinstance(outcome, str):
+                reasons[pending[index]] = outcome
+                self.costs.missing[outcome] += 1
                 return
             replies[pending[index]] = outcome
             if self.cache is not None:

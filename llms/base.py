@@ -5,7 +5,6 @@ text. An empty text is a real answer.
 """
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -82,25 +81,9 @@ class LlmResponse:
     tokens: int | None
     """Tokens of all texts together."""
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False)
 
-    @classmethod
-    def from_json(cls, line: str) -> Self:
-        """Raises ValueError, KeyError or TypeError for what `to_json` did not write."""
-        row = json.loads(line)
-        return cls(**{**row, "texts": tuple(Text(**text) for text in row["texts"])})
-
-
-@dataclass(frozen=True, slots=True)
-class MissingResponse:
-    """Why a prompt has no reply."""
-
-    reason: str
-
-
-Deliver = Callable[[int, LlmResponse | MissingResponse], None]
-"""Takes the outcome of the prompt at an index, as soon as it is available."""
+Deliver = Callable[[int, LlmResponse | str], None]
+"""Takes the reply to the prompt at an index, or why there is none, as soon as it is available."""
 
 
 class Backend(Protocol):

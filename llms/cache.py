@@ -12,12 +12,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from ..errors import StorageError
 from .base import LlmResponse
 
 log = logging.getLogger(__name__)
 
 _KEYS_PER_QUERY = 500
+_REPLY = TypeAdapter(LlmResponse)
 
 
 def cache_file(setting: str | None) -> Path | None:
@@ -48,15 +51,17 @@ class ReplyCache:
                 rows = self._connection.execute(select, chunk).fetchall()
             for key, line in rows:
                 try:
-                    replies[key] = LlmResponse.from_json(line)
-                except (ValueError, KeyError, TypeError) as error:
+                    replies[key] = _REPLY.validate_json(line)
+                except ValueError as error:
                     log.warning("%s: the reply %s cannot be read (%s); it is asked for again", self.path, key, error)
         return replies
 
     def put(self, key: str, reply: LlmResponse) -> None:
         """Store a reply, unless there is one."""
         with self._storage_errors():
-            self._connection.execute("INSERT OR IGNORE INTO replies VALUES (?, ?)", (key, reply.to_json()))
+            self._connection.execute(
+                "INSERT OR IGNORE INTO replies VALUES (?, ?)", (key, _REPLY.dump_json(reply).decode())
+            )
 
     def close(self) -> None:
         self._connection.close()

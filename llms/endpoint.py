@@ -27,7 +27,6 @@ from .base import (
     Costs,
     Deliver,
     LlmResponse,
-    MissingResponse,
     Prompt,
     SamplingParams,
     Text,
@@ -160,7 +159,7 @@ class Endpoint:
             for index, prompt in queue:
                 outcome = await self._ask_prompt(client, prompt, draw, costs)
                 deliver(index, outcome)
-                self._failures = self._failures + 1 if isinstance(outcome, MissingResponse) else 0
+                self._failures = self._failures + 1 if isinstance(outcome, str) else 0
                 if self._failures >= max(config.concurrency, 8):
                     raise self._unavailable_error(f"{self._failures} prompts in a row had no reply")
 
@@ -183,7 +182,7 @@ class Endpoint:
 
     async def _ask_prompt(
         self, client: openai.AsyncOpenAI, prompt: Prompt, draw: SamplingParams, costs: Costs
-    ) -> LlmResponse | MissingResponse:
+    ) -> LlmResponse | str:
         """Ask until there are n texts: some endpoints return one per request, whatever n is."""
         texts, usages, refused_schema = list[Text](), list[_Usage](), False
         try:
@@ -213,22 +212,22 @@ class Endpoint:
             return self._failed(error)
         except (TimeoutError, openai.APITimeoutError):
             self._last_error = self._last_error or "timeout"
-            return MissingResponse(self._last_error)
+            return self._last_error
         except openai.APIConnectionError as error:
             self._last_error = str(error.__cause__ or error)
             if not self._reached:
                 raise self._unavailable_error("it cannot be reached") from error
-            return MissingResponse("no connection")
+            return "no connection"
         except ValueError as error:
             self._last_error = f"no completion: {_problem(error)}"
-            return MissingResponse(self._last_error)
+            return self._last_error
         return LlmResponse(
             tuple(texts[: draw.n]),
             complete_sum([usage.prompt_tokens for usage in usages]),
             complete_sum([usage.completion_tokens for usage in usages]),
         )
 
-    def _failed(self, error: openai.APIStatusError) -> MissingResponse:
+    def _failed(self, error: openai.APIStatusError) -> str:
         """A prompt that was refused; raises ConfigError if every prompt would be."""
         if error.status_code in WRONG:
             raise ConfigError(
@@ -239,7 +238,7 @@ class Endpoint:
         level = logging.DEBUG if self._refused else logging.WARNING
         log.log(level, "%s refused a prompt: %s", self._url, error.message)
         self._refused = True
-        return MissingResponse(f"HTTP {error.status_code}")
+        return f"HTTP {error.status_code}"
 
     def _request(self, prompt: Prompt, draw: SamplingParams, received: int) -> dict[str, Any]:
         """Arguments of a request; `extra` adds fields, replaces them, and removes those that it sets to null."""

@@ -8,7 +8,7 @@ was cut off, is sent back once with what is wrong with it; if the second text do
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 import json_repair
 from pydantic import BaseModel, ValidationError
@@ -148,17 +148,3 @@ def _repair(prompt: Prompt, outcome: Structured[BaseModel], form: type[BaseModel
     message = Message(role="user", content=f"Your answer does not fit: {outcome.failure}.\n{request}")
     schema = strict_schema(form) if as_json else ""
     return replace(prompt, messages=(*prompt.messages, answer, message), schema=schema)
-
-
-Role = Literal["writer", "reader"]
-"""Which of two models is asked: the reader writes answers and drafts of them, the writer everything else."""
-
-
-@dataclass(frozen=True, slots=True)
-class AskForm:
-    """One prompt for an answer of a fixed form; the answer is a `llms.structured.Structured`."""
-
-    prompt: FormPrompt
-    form: type[BaseModel]
-    draw: SamplingParams
-    role: Role = "writer"

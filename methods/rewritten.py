@@ -17,7 +17,7 @@ async def rewritten(
     """Ask the first stage where there is one, ask the rewriter, search its plan."""
     notes: dict[str, object] = {}
     if (stage := rewriter.first_stage(question)) is not None:
-        answer = await ask.json(stage.ask.prompt, stage.ask.form, stage.ask.draw)
+        answer = await ask.json(stage.prompt, stage.form, stage.draw)
         question = StagedQuestion.of(question, answer)
         notes["first_stage"] = answer.model_dump(mode="json")
     prompt = Prompt(tuple(rewriter.first(question)), rewriter.opening)

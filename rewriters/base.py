@@ -14,9 +14,9 @@ from pydantic import BaseModel
 from ..configs.llm import LlmConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
-from ..llms.base import LlmResponse
+from ..llms.base import LlmResponse, SamplingParams
 from ..llms.base import Message as Message
-from ..llms.structured import AskForm
+from ..llms.structured import FormPrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,9 @@ class Rewrite:
 class FirstStage:
     """What a frozen model is asked about a question before the policy."""
 
-    ask: AskForm
+    prompt: FormPrompt
+    form: type[BaseModel]
+    draw: SamplingParams
     llm: LlmConfig | None
     """The model; None is the policy's own base model."""
     placeholder: BaseModel

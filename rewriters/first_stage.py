@@ -42,12 +42,12 @@ class FirstStages(ExitStack):
             stage = self._rewriter.first_stage(cut_history(question, self._history_words))
             if stage is not None and not isinstance(question, StagedQuestion):
                 model = (stage.llm or self._base).model_dump_json()
-                groups.setdefault((model, stage.ask.form.__name__), {})[index] = stage
+                groups.setdefault((model, stage.form.__name__), {})[index] = stage
         for (model, _), stages in groups.items():
             if model not in self._models:
                 self._models[model] = self.enter_context(open_llm(LlmConfig.model_validate_json(model)))
-            first, prompts = next(iter(stages.values())), [stage.ask.prompt for stage in stages.values()]
-            answers = ask_structured(self._models[model], prompts, first.ask.form, first.ask.draw)
+            first, prompts = next(iter(stages.values())), [stage.prompt for stage in stages.values()]
+            answers = ask_structured(self._models[model], prompts, first.form, first.draw)
             for index, answer in zip(stages, answers, strict=True):
                 if answer.value is not None:
                     outcomes[index] = StagedQuestion.of(questions[index], answer.value, answer.replies)

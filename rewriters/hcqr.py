@@ -28,7 +28,7 @@ from ..data.types import Question
 from ..envs.plan import SearchPlan
 from ..errors import ConfigError
 from ..llms.base import SamplingParams
-from ..llms.structured import AskForm, FormPrompt, WorkedExample
+from ..llms.structured import FormPrompt, WorkedExample
 from .base import FirstStage, StagedQuestion
 from .case import case_text
 from .forms import LineForm
@@ -85,8 +85,8 @@ class HcqrRewriter(TemplateRewriter):
     def first_stage(self, question: Question) -> FirstStage:
         choice = bool(self.config.hcqr.options and question.options)
         form = ChosenHypothesis if choice else Hypothesis
-        ask = AskForm(formulator_prompt(question, choice), form, SamplingParams(max_tokens=HYPOTHESIS_TOKENS))
-        return FirstStage(ask, self.config.llm, _PLACEHOLDER)
+        prompt, draw = formulator_prompt(question, choice), SamplingParams(max_tokens=HYPOTHESIS_TOKENS)
+        return FirstStage(prompt, form, draw, self.config.llm, _PLACEHOLDER)
 
 
 def hcqr(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> HcqrRewriter:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..configs.llm import LlmConfig
 from ..configs.schema import PolicyConfig
 from ..llms.access import Llm
-from ..llms.base import Costs, Deliver, LlmResponse, Message, MissingResponse, Prompt, SamplingParams, Text
+from ..llms.base import Costs, Deliver, LlmResponse, Message, Prompt, SamplingParams, Text
 from ..llms.cache import ReplyCache, cache_file
 from ..sources import resolve_model
 
@@ -101,7 +101,7 @@ class LocalModel:
         ids = [prompt_ids for prompt_ids, _ in starts]
         fitting = [index for index, prompt_ids in enumerate(ids) if len(prompt_ids) <= MAX_PROMPT_TOKENS]
         for index in sorted(set(range(len(prompts))) - set(fitting)):
-            deliver(index, MissingResponse("prompt too long"))
+            deliver(index, "prompt too long")
         if fitting:
             refuse_special_attention(engine.model, max(len(ids[index]) for index in fitting) + draw.max_tokens)
         for batch in self._batches(fitting, ids, draw):

@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 
-from querylect.llms.base import LlmResponse, MissingResponse, Text
+from querylect.llms.base import LlmResponse, Text
 
 from .lessons import PROMPT
 
@@ -63,7 +63,7 @@ class Author:
     def generate(self, prompts, draw, deliver, costs):
         for index, prompt in enumerate(prompts):
             text = self.reply(prompt.messages[-1]["content"])
-            deliver(index, MissingResponse("silent") if text is None else LlmResponse((Text(text, True, {}),), 7, 3))
+            deliver(index, "silent" if text is None else LlmResponse((Text(text, True, {}),), 7, 3))
 
     def reply(self, prompt):
         """The reply to the last message of a prompt; None if there is none."""

@@ -7,7 +7,7 @@ from querylect.data.types import Document, Question
 from querylect.envs.schemas import HitBody, PlanResult
 from querylect.errors import EnvironmentUnavailableError
 from querylect.llms.access import Llm
-from querylect.llms.base import LlmResponse, MissingResponse, Text
+from querylect.llms.base import LlmResponse, Text
 from querylect.methods.methods import make_method
 from querylect.methods.runner import Runner
 
@@ -29,7 +29,7 @@ class Scripted:
             self.draws.append(draw)
             answer = self.answer(message)
             if answer is None:
-                deliver(index, MissingResponse("silent"))
+                deliver(index, "silent")
             else:
                 text = answer if isinstance(answer, Text) else Text(answer, True)
                 deliver(index, LlmResponse((text,), 1, 1))

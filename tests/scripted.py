@@ -3,7 +3,7 @@ index."""
 
 from querylect.envs.schemas import HitBody, PlanResult
 from querylect.llms.access import Llm
-from querylect.llms.base import LlmResponse, MissingResponse, Text
+from querylect.llms.base import LlmResponse, Text
 from querylect.methods.methods import make_method
 from querylect.methods.runner import Runner
 from querylect.rewriters.retriever_info import RetrieverInfo
@@ -27,9 +27,7 @@ class Script:
             samples = [reply] if isinstance(reply, str) else reply
             deliver(
                 index,
-                MissingResponse("gone")
-                if samples is None
-                else LlmResponse(tuple(Text(sample, True) for sample in samples), 1, 1),
+                "gone" if samples is None else LlmResponse(tuple(Text(sample, True) for sample in samples), 1, 1),
             )
 
 

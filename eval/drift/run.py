@@ -4,17 +4,18 @@ For each pair of retrievers: the semantic and the structural drift with interval
 all figures unscaled, with what affects them (model, σ, definition of success, seed); drift.md has the tables.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
+from ...configs.environment import EnvironmentConfig
 from ...errors import ConfigError, DataError
-from ...llms.embedding import Encode, open_encoder
 from ...logs import progress_bar
 from ...provenance import versions
 from ...storage import write_text
@@ -27,6 +28,8 @@ from .queries import RetrieverQueries, described_success, read_system
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
+Encode = Callable[[Sequence[str]], npt.NDArray[np.float32]]
+"""Texts to vectors (texts, d)."""
 KINDS = {"semantic": "what is asked for", "structural": "how it is worded"}
 SIGMA_SAMPLE = 2000
 """Number of vectors for the median distance."""
@@ -88,6 +91,14 @@ def write_drift(sources: Mapping[str, str], settings: DriftSettings, output: Pat
     write_json(output / "drift.json", content)
     write_text(output / "drift.md", as_markdown(list(sources), pairs, [*notes, *about]))
     return output / "drift.md"
+
+
+def open_encoder(name: str) -> tuple[Encode, str]:
+    """A sentence encoder (as `env.retriever`) and its identifier. Raises DataError for another kind of retriever."""
+    from ...envs.retrievers import encoder
+
+    opened = encoder.open_encoder(EnvironmentConfig(retriever=name))
+    return opened.queries, f"{name} ({opened.fingerprint})"
 
 
 def measure(systems: Sequence[RetrieverQueries], settings: DriftSettings, encode: Encode) -> pd.DataFrame:

@@ -40,7 +40,7 @@ def prompts_of(name, question):
     rewriter = make_rewriter(RewriterConfig(name=name, prompt="hpo"), CARD)
     texts = []
     if (stage := rewriter.first_stage(question)) is not None:
-        texts.append(stage.ask.prompt.case)
+        texts.append(stage.prompt.case)
         question = StagedQuestion.of(question, stage.placeholder)
     texts.append(rewriter.first(question)[-1]["content"])
     return texts

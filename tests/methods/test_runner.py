@@ -9,7 +9,7 @@ from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import HitBody, PlanResult
 from querylect.errors import ConfigError, EnvironmentUnavailableError
 from querylect.llms.access import Llm
-from querylect.llms.base import LlmResponse, MissingResponse, SamplingParams, Text
+from querylect.llms.base import LlmResponse, SamplingParams, Text
 from querylect.llms.structured import FormPrompt
 from querylect.methods.method import GARBLED, MISSING, NO_RANKING, Result
 from querylect.methods.runner import Runner, run_batched
@@ -33,7 +33,7 @@ class Echo:
         self.batches.append((draw.max_tokens, texts))
         for index, text in enumerate(texts):
             if "silence" in text:
-                deliver(index, MissingResponse("silent"))
+                deliver(index, "silent")
             else:
                 deliver(index, LlmResponse((Text(self.answer(text), True),) * draw.n, len(text), 3))
 

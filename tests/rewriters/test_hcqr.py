@@ -50,8 +50,8 @@ def staged(question, hypothesis):
 )
 def test_the_formulator_sees_the_options_unless_they_are_off(settings, question, form, has_options):
     stage = hcqr(**settings).first_stage(question)
-    text = stage.ask.prompt.worded(stage.ask.form, as_json=True).messages[-1]["content"]
-    assert (stage.ask.form, stage.llm) == (form, None)
+    text = stage.prompt.worded(stage.form, as_json=True).messages[-1]["content"]
+    assert (stage.form, stage.llm) == (form, None)
     assert ("A. blue light\nB. red light" in text) == has_options == ("best_guess_text" in text)
     assert ('"A/B"' in text) == has_options
     assert question.text in text

@@ -18,7 +18,7 @@ from querylect.errors import (
 )
 from querylect.eval.tasks.gold import read_gold
 from querylect.llms.access import Llm
-from querylect.llms.base import LlmResponse, MissingResponse, Text
+from querylect.llms.base import LlmResponse, Text
 from querylect.train.answers import AnswerClient
 from querylect.train.questions import worth_training
 from querylect.train.run import train
@@ -189,7 +189,7 @@ class Parrot:
             self.prompts.append(content)
             title = content.partition("[1] About ")[2].partition(":")[0] or self.closed_book
             missing = self.unanswered in content
-            deliver(index, MissingResponse("gone") if missing else LlmResponse((Text(title, True),), 1, 1))
+            deliver(index, "gone" if missing else LlmResponse((Text(title, True),), 1, 1))
 
 
 def scored(environment, tmp_path, parrot, right="citrus", reward=None, **answer):
