@@ -11,7 +11,6 @@ from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import Step
 from querylect.envs.server.app import create_app
 from querylect.errors import (
-    ConfigError,
     DataError,
     EngineUnavailableError,
     EnvironmentUnavailableError,
@@ -161,12 +160,6 @@ def test_a_local_model_reads_too(run, tiny_policy):
     assert line["seconds/read"] > 0
     assert 0 <= line["answer/turn2"] <= 1
     assert "fingerprint" in json.loads((folder / "environment.json").read_text())["answers"]["reader"]
-
-
-@pytest.mark.parametrize("setting", [{"reward.kind": "metric"}, {"reward.answer.weight": 0.5}])
-def test_a_ranking_without_judgements_is_no_reward(run, setting):
-    with refused(ConfigError, next(iter(setting)), "reward.kind=answer"):
-        train(change(run, **setting))
 
 
 @dataclass

@@ -60,15 +60,6 @@ def test_every_turn_has_to_show_it(name, bad, good):
     assert signs(log(**both | {f"{name}/turn2": [good] * 6})) == []
 
 
-def test_weights_that_do_not_move_count_where_a_step_should_have_moved_them():
-    moving = {"learning_rate": 1e-6, "grad_norm": 1.0, "changed_weights": [0.005, 0.009] * 4}
-    ((_, finding),) = signs(log(**healthy(8), **moving))
-    assert "0.70% of the trained weights" in finding
-    assert "policy.dtype=auto" in finding
-    for still in ({"grad_norm": 0.0}, {"learning_rate": 1e-9}):
-        assert signs(log(**healthy(8), **moving | still)) == []
-
-
 def test_a_sampler_that_is_not_the_policy_is_noticed():
     differences = {"sampling/sampling_logp_difference/mean": [0.1, 0.3] * 4}
     ((_, finding),) = signs(log(**healthy(8), **differences), logp=0.15)

@@ -8,7 +8,6 @@ from querylect.train.packing import head as packed_head
 from querylect.train.packing.head import ForwardPass, score
 
 from ..rectangular import packed_logps
-from ..tensor_bytes import LiveBytes
 from ..tiny import tiny_model
 from .test_packing import TEMPERATURE, batch, gradient, relative, tree_rows
 
@@ -65,33 +64,3 @@ def test_the_backward_pass_of_a_split_tree_reads_the_parameters_of_the_head(monk
     packed_logps(model, *batch(*tree_rows()), TEMPERATURE, budget=40)[0].sum().backward()
     assert len(gathered) >= 4
     assert all(weight is model.lm_head.weight for weight in gathered)
-
-
-def small(words):
-    sizes = {"vocab_size": words, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "head_dim": 4}
-    return tiny_model(**sizes, num_attention_heads=2, num_key_value_heads=1)
-
-
-def peak_of(model, rows, attention):
-    """The most bytes that tensors hold in an update on rows of a hundred tokens, beyond those of the weights."""
-    ids = torch.randint(3, 300, (rows, 101), generator=torch.Generator().manual_seed(0))
-    ids[:, 0] = 3
-    target_mask = torch.ones(rows, 100, dtype=torch.bool)
-    model.zero_grad()
-    with LiveBytes(model.parameters()) as live:
-        initial = live.now
-        logps, entropies, _ = packed_logps(
-            model, ids, torch.ones_like(ids), target_mask, 1.0, True, entropy_gradient=True, attention=attention
-        )
-        (logps - 0.3 * entropies).sum().backward()
-    return live.peak - initial
-
-
-@pytest.mark.parametrize("attention", ["sdpa", None], ids=["packed", "flat"])
-def test_the_memory_of_the_head_does_not_grow_with_the_tree(attention, monkeypatch):
-    """Twenty tokens more cost what their activations take, not what their logits would."""
-    monkeypatch.setattr(packed_head, "HEAD_CHUNK", 1 << 16)
-    words = 3000
-    fewer, more = (peak_of(small(words), rows, attention) for rows in (5, 25))
-    logits = 4 * words * 100
-    assert more - fewer < 0.5 * 20 * logits, "of the logits alone"

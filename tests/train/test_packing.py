@@ -12,7 +12,6 @@ from querylect.train.packing.attention import blocks
 from querylect.train.packing.packing import pack
 
 from ..rectangular import packed_logps
-from ..tensor_bytes import LiveBytes
 from ..tiny import tiny_model
 
 pytestmark = pytest.mark.model
@@ -183,20 +182,6 @@ def test_forward_passes_that_only_other_processes_need_change_nothing(budget):
     assert got[2] == expected[2], "repeated tokens are not counted"
     for actual, reference in zip((got[0], got[1], got[3]), (expected[0], expected[1], expected[3]), strict=True):
         assert relative(actual, reference) < 1e-12
-
-
-def test_the_pieces_of_a_split_tree_are_held_one_after_the_other():
-    """Four pieces need little more than the largest of them."""
-    model = tiny_model(hidden_size=128, intermediate_size=384, num_hidden_layers=4)
-    ids, mask, target_mask = batch(*tree_rows(prompts=(60,), branching=(8, 4), lengths=(30, 30)))
-    peaks = []
-    for budget in (None, 400):
-        with LiveBytes([*model.parameters()]) as live:
-            start = live.now
-            packed_logps(model, ids, mask, target_mask, 1.0, budget=budget)[0].sum().backward()
-        model.zero_grad()
-        peaks.append(live.peak - start - sum(4 * weight.numel() for weight in model.parameters()))
-    assert peaks[1] < 0.5 * peaks[0]
 
 
 @settings(max_examples=15, deadline=None)

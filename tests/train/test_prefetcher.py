@@ -7,18 +7,16 @@ from itertools import groupby
 
 import pytest
 import torch
-from pydantic import ValidationError
 from querylect.data.types import Question
 from querylect.envs.client.connect import open_environment
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
-from querylect.errors import ConfigError, ModelError, StoppedError
+from querylect.errors import ModelError, StoppedError
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.engines.base import Completion
 from querylect.rollouts.policy import add_lora, load_policy
 from querylect.rollouts.tree import Node, Tree
 from querylect.rollouts.tree_sampler import TreeSampler
-from querylect.train.arguments import check_combinations
 from querylect.train.batch import turn_batch
 from querylect.train.packing.packing import token_logps
 from querylect.train.prefetcher import RolloutPrefetcher
@@ -145,14 +143,6 @@ def test_a_resumed_run_samples_the_first_step_again_and_says_so(ahead, tmp_path,
     assert logged(caplog, "train.prefetcher") == [(3,)]
     assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1, 2, 3, 4, 5]
     assert [line["sampling/staleness"] for line in records(folder / "metrics.jsonl")] == [0, 1, 0, 1, 1]
-
-
-def test_what_knows_later_questions_or_weights_is_refused(settings):
-    for name, value in (("num_iterations", 2), ("resample_rounds", 1)):
-        with pytest.raises(ValidationError, match=f"train.{name} {value}"):
-            change(settings, **{"train.staleness": 1, f"train.{name}": value})
-    with refused(ConfigError, "vllm_server", "train.staleness"):
-        check_combinations(change(settings, **{"train.staleness": 1, "rollout.engine": "vllm"}), 1)
 
 
 class Scripted:

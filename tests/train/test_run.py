@@ -131,21 +131,6 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(straight, tmp_path):
     assert all(torch.equal(resumed_weights[name], straight_weights[name]) for name in resumed_weights)
 
 
-def test_full_training_and_kl_run_and_resume(settings):
-    """With adapters: test_train_losses.py."""
-    changes = {"policy.lora": None, "train.beta": 0.01, "train.entropy_coef": 0.01, "train.learning_rate": 1e-3}
-    config = change(settings, **changes, **{"train.steps": 2, "train.save_steps": 1})
-    folder = train(config)
-    metrics = without_seconds(folder / "metrics.jsonl")
-    assert metrics[0]["kl"] == pytest.approx(0, abs=1e-6)
-    assert metrics[1]["kl"] > 1e-6
-    for name in ("checkpoints/checkpoint-2", "final"):
-        shutil.rmtree(folder / name)
-    train(config, resume=True)
-    assert without_seconds(folder / "metrics.jsonl") == metrics
-    assert find_checkpoint(folder).name == "final"
-
-
 def test_an_unpackable_policy_is_refused_before_a_folder_or_trained_flat(settings, tmp_path):
     """Experts that are balanced by a loss over rows: sampled with shared prefixes, trained in rows of their own. A
     small learning rate is not logged as 0."""
@@ -161,14 +146,6 @@ def test_an_unpackable_policy_is_refused_before_a_folder_or_trained_flat(setting
     (line,) = records(run / "metrics.jsonl")
     assert line.get("tokens/packed", 0) == 0
     assert line["learning_rate"] == 2.5e-7
-
-
-def test_an_existing_run_is_refused_and_left_alone(straight):
-    config, folder = straight
-    times = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    with refused(ConfigError, folder, "--resume"):
-        train(config)
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == times
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,8 @@ import signal
 from types import SimpleNamespace
 
 import pytest
-from querylect.errors import StoppedError
 from querylect.train.distributed.processes import Processes
 from querylect.train.distributed.stopping import StopOnSignal
-
-from ..raising import refused
 
 pytestmark = pytest.mark.model
 
@@ -37,16 +34,6 @@ def test_a_signal_ends_the_run_with_a_checkpoint_after_the_step(number):
     assert after.should_save
     assert after.should_training_stop
     assert stopper.stopped_by == number
-
-
-def test_before_the_first_step_a_signal_ends_the_run_at_once():
-    stopper = StopOnSignal(Processes())
-    with stopper.listening():
-        with refused(StoppedError, "SIGTERM"):
-            os.kill(os.getpid(), TERM)
-        os.kill(os.getpid(), TERM)  # such as a launcher's, while the first one is answered
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), INT)
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_step():

@@ -14,7 +14,7 @@ from querylect.errors import ConfigError
 from querylect.rewriters.base import Rewrite
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
-from querylect.rewriters.stop import STOP, keep, read_stop
+from querylect.rewriters.stop import keep, read_stop
 from querylect.rollouts.tree import Node, Tree
 from querylect.train import turns
 
@@ -90,19 +90,6 @@ def test_anything_else_is_read_by_the_rewriter(text):
     with_stop, without = rewriter("general"), make_rewriter(RewriterConfig(name="general"), CARD, 20)
     assert with_stop.parse(QUESTION, text, 2) == without.parse(QUESTION, text, 2)
     assert with_stop.read(QUESTION, text, 2) == without.read(QUESTION, text, 2)
-
-
-def test_an_opening_and_a_passage_can_be_continued_by_a_stop():
-    assert rewriter("few_shot", prompt="hpo").opening.endswith("<rewrite>")
-    for name, settings in (
-        ("few_shot", {"prompt": "wordnet"}),
-        ("few_shot", {"prompt": "hpo"}),
-        ("hyde", {}),
-        ("misknow", {}),
-    ):
-        policy = rewriter(name, **settings)
-        closing = "</rewrite>" if policy.opening.endswith("<rewrite>") else ""
-        assert policy.parse(QUESTION, STOP + closing, 2).stop, name
 
 
 # A policy of two turns whose third answer is a stop: every tree of the branching is enumerated.

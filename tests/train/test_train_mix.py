@@ -136,20 +136,6 @@ def by_environment(folder, step):
     return trees
 
 
-def test_weights_decide_whose_questions_a_step_asks(straight):
-    _, folder, _ = straight
-    for line in records(folder / "metrics.jsonl"):
-        assert {name: line[name] for name in ("questions/bm25", "questions/dense")} == {
-            "questions/bm25": 3,
-            "questions/dense": 1,
-        }
-        assert {name: len(trees) for name, trees in by_environment(folder, line["step"]).items()} == {
-            "bm25": 3,
-            "dense": 1,
-        }
-    assert sum(line["grad_norm"] > 0 for line in records(folder / "metrics.jsonl")) >= 2
-
-
 def test_every_question_is_searched_in_its_own_environment(straight):
     """The ids are those of both; the documents found, and the text asked, are those of one."""
     _, folder, _ = straight

@@ -2,7 +2,6 @@
 
 import inspect
 import re
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from querylect.rollouts.tree import Node, Tree
 from querylect.train.distributed.processes import Processes
 from querylect.train.questions import shuffled_order
 from querylect.train.run import train
-from querylect.train.step_trees import StepTrees, question_streams
+from querylect.train.step_trees import StepTrees
 from querylect.train.trainer import TreeTrainer
 
 from ..lessons import change
@@ -156,18 +155,6 @@ def test_retrieved_text_is_attended_and_never_trained_on(settings, monkeypatch):
     for before, after in results:
         for number, (one, other) in enumerate(zip(before, after, strict=True)):
             assert ((one - other).abs().max() > 1e-4) == (number in second)
-
-
-def test_a_question_repeated_within_a_step_gets_a_stream_of_its_own_each_time():
-    """Else its trees would be copies of each other. A question asked once keeps its stream beside any others."""
-
-    def streams_of(names, step):
-        return question_streams(0, step, [Question(name, name) for name in names], Counter())
-
-    repeated = streams_of(["a", "b", "a", "a"], step=3)
-    assert len(set(repeated)) == 4
-    assert streams_of(["b", "a"], step=3) == [repeated[1], repeated[0]]
-    assert not {*streams_of(["a", "b"], step=4)} & {*repeated}
 
 
 def test_the_questions_of_a_step_depend_on_the_seed_and_the_step_alone():
