@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeVar
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..logs import progress_bar
-from ..rollouts.checkpoints import ValidationRecord
 from ..rollouts.memory import peak_memory_gib
 from ..storage import logged_objects
 from .guard import CollapseGuard
@@ -43,58 +42,51 @@ class MetricsCallback(TrainerCallback):
         self._advance(state.global_step, state.max_steps)
         self._started = time.perf_counter()
 
-    def record(self, figures: Mapping[str, float]) -> dict[str, float]:
-        """The record of the step that has just ended, from the trainer's figures of it."""
-        trainer, now = self.trainer, time.perf_counter()
-        spent, self._started = now - self._started, now
-        seconds = {**trainer.step_trees.seconds, **trainer.tree_sampler.clock.read()}
-        record: dict[str, float] = {
-            **figures,
-            **self.changes.read(),
-            **{f"seconds/{activity}": seconds.get(activity, 0.0) for activity in ("generate", "retrieve", "score")},
-            **({"seconds/wait": seconds["wait"]} if "wait" in seconds else {}),
-            **{f"seconds/{name}": value for name, value in seconds.items() if name.startswith("retrieve/")},
-            "seconds/step": spent,
-            "throughput/tokens": figures["tokens/sampled"] / spent,
-            "throughput/rollouts": figures["paths"] / spent,
-            "memory/peak_gib": peak_memory_gib(),
-        }
-        sampling = ("wait",) if "wait" in seconds else ("generate", "retrieve", "score")
-        record["seconds/update"] = spent - sum(record[f"seconds/{name}"] for name in sampling)
-        del record["paths"]
-        return rounded(record)
-
     def on_log(
         self,
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        logs: Mapping[str, float] | None = None,
+        logs: dict[str, float] | None = None,
         **_: object,
     ) -> None:
-        """Show the rewards of a step or a validation. Write the record of a step and some of its trees."""
-        logs = logs or {}
+        """Complete and write the record of a step, and some of its trees; show the rewards of a step or a validation.
+        The time of a validation does not count toward the next step."""
+        logs = {} if logs is None else logs
+        is_step = "loss" in logs
+        if is_step:
+            self._complete(logs)
+        else:
+            self._started = time.perf_counter()
         for name, label in (("reward", "step"), ("eval_reward", "validation at step")):
             if rewards := [f"turn {turn} reward {logs[key]:.3f}" for turn, key in turns_of(logs, name)]:
                 seconds = f"  {logs['seconds/step']:.1f} s" if "seconds/step" in logs else ""
                 log.info("%s %d/%d  %s%s", label, state.global_step, state.max_steps, "  ".join(rewards), seconds)
         self._advance(state.global_step, state.max_steps)
-        if "loss" not in logs:
+        if not is_step:
             return
-        step = state.global_step
-        record: dict[str, float] = {"step": step, **logs}
+        record: dict[str, float] = {"step": state.global_step, **logs}
         self.folder.append(self.folder.metrics, record)
         if (rollout := self.trainer.rollout) is not None and rollout.logged:
-            self.folder.append(self.folder.rollouts, *({"step": step, **tree} for tree in rollout.logged))
+            trees = ({"step": state.global_step, **tree} for tree in rollout.logged)
+            self.folder.append(self.folder.rollouts, *trees)
         for finding in self.guard.look(record):
-            log.warning("step %d: %s", step, finding)
+            log.warning("step %d: %s", state.global_step, finding)
 
-    def validated(self, record: ValidationRecord) -> None:
-        """Show a validation to the other callbacks; its time does not count toward the next step."""
-        logs = {f"eval_{name}": value for name, value in record.items() if name != "step" and value is not None}
-        trainer = self.trainer
-        trainer.callback_handler.on_log(trainer.args, trainer.state, trainer.control, logs)
-        self._started = time.perf_counter()
+    def _complete(self, record: dict[str, float]) -> None:
+        """Add times, throughput, memory and changed weights to the trainer's figures of a step."""
+        now = time.perf_counter()
+        spent, self._started = now - self._started, now
+        seconds = {**self.trainer.step_trees.seconds, **self.trainer.tree_sampler.clock.read()}
+        sampling = ("wait",) if "wait" in seconds else ("generate", "retrieve", "score")
+        record |= self.changes.read()
+        record |= {f"seconds/{name}": seconds.get(name, 0.0) for name in {*seconds, "generate", "retrieve", "score"}}
+        record["seconds/step"] = spent
+        record["seconds/update"] = spent - sum(record[f"seconds/{name}"] for name in sampling)
+        record["throughput/tokens"] = record["tokens/sampled"] / spent
+        record["throughput/rollouts"] = record.pop("paths") / spent
+        record["memory/peak_gib"] = peak_memory_gib()
+        record |= rounded(record)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """The time of saving does not count toward the next step."""

@@ -240,19 +240,17 @@ def _callbacks(run: _Run, trainer: "TreeTrainer", cleanup: ExitStack) -> Iterato
     from .validation import Validator
     from .weight_changes import WeightChanges
 
-    config, processes, questions, save = run.config, run.processes, run.data.validation, trainer.save_policy
+    config, processes, questions = run.config, run.processes, run.data.validation
     changes = WeightChanges(trainer, config.seed, processes.all_gather)
     yield changes
-    metrics = None
     if processes.is_main_process:
         bound = logp_bound(config.rollout, torch_dtype(config.policy), config.train.staleness)
         metrics = MetricsCallback(trainer, run.folder, CollapseGuard(bound, config.train.learning_rate), changes)
-        trainer.make_record = metrics.record
         cleanup.callback(metrics.close)
         yield metrics
     if questions:
-        sync, validated = trainer.step_trees.prefetcher or run.weight_sync, metrics.validated if metrics else None
-        yield Validator(config.train, run.folder, questions, run.tree_sampler, sync, save, validated, processes)
+        sync = trainer.step_trees.prefetcher or run.weight_sync
+        yield Validator(config.train, run.folder, questions, run.tree_sampler, sync, trainer, processes)
     if processes.is_main_process:
         yield from tracker_callbacks(config, run.folder, run.provenance, cleanup)
 

@@ -28,7 +28,7 @@ Differences from textbook GRPO (docs/training.md has the settings):
 
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -100,8 +100,6 @@ class TreeTrainer(GRPOTrainer):
         self.processes = processes or Processes()
         self.tree_sampler = step_trees.tree_sampler
         self.rollout: Rollout | None = None
-        self.make_record: Callable[[Mapping[str, float]], dict[str, float]] | None = None
-        """In the main process: the record of the step that has ended, from its figures."""
         self.packed_tokens = self.flat_tokens = 0
         self.figures = StepFigures()
         self._before_step: tuple[int, Callable[[], None]] | None = None
@@ -294,9 +292,8 @@ class TreeTrainer(GRPOTrainer):
             **self.figures.read(self.processes.all_gather),
             **{name: logs[name] for name in ("loss", "grad_norm", "learning_rate") if name in logs},
         }
-        record = record if self.make_record is None else self.make_record(record)
+        self.callback_handler.on_log(self.args, self.state, self.control, record)  # MetricsCallback completes it
         self.state.log_history.append({**record, "step": self.state.global_step})
-        self.callback_handler.on_log(self.args, self.state, self.control, record)
 
     def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
         """TRL's checkpoint, written to `output_dir` and moved from there, so it is complete or absent."""

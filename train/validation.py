@@ -9,10 +9,10 @@ checkpoint rotation does not remove. The random states of training are restored 
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,21 +32,22 @@ from .run_folder import RunFolder
 from .step_trees import random_states
 from .turns import Turns, gather, turns_of
 
+if TYPE_CHECKING:
+    from .trainer import TreeTrainer
+
 log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
 class Validator(TrainerCallback):
-    """Validates the last finished step when the next one begins, and the final step at the end; `save` writes the
-    policy into a folder, `on_record` receives every record."""
+    """Validates the last finished step when the next one begins, and the final step at the end."""
 
     settings: TrainConfig
     folder: RunFolder
     questions: Sequence[Question]
     tree_sampler: TreeSampler
     weight_sync: WeightSync
-    save: Callable[[Path], None]
-    on_record: Callable[[ValidationRecord], None] | None
+    trainer: "TreeTrainer"
     processes: Processes
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
@@ -67,8 +68,9 @@ class Validator(TrainerCallback):
         self._keep_best(step, record)
         if self.processes.is_main_process:
             self.folder.append(log_file, record)
-            if self.on_record is not None:
-                self.on_record(record)
+            logs = {f"eval_{name}": value for name, value in record.items() if name != "step" and value is not None}
+            trainer = self.trainer
+            trainer.callback_handler.on_log(trainer.args, trainer.state, trainer.control, logs)
 
     def _measure(self, step: int) -> dict[str, float | None]:
         started = time.perf_counter()
@@ -106,7 +108,7 @@ class Validator(TrainerCallback):
         metric, turns = self.tree_sampler.reward.objective, len(self.tree_sampler.conversation.rollout.branching)
         if best is None or best_value(record, metric, turns) > best_value(best, metric, turns):
             with self.processes.atomic_folder(self.folder.best) as path:
-                self.save(path)
+                self.trainer.save_policy(path)
                 if self.processes.is_main_process:
                     measured = {name: value for name, value in record.items() if name != "seconds"}
                     (path / "best.json").write_text(json.dumps(measured, indent=2) + "\n", encoding="utf-8")

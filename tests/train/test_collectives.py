@@ -74,7 +74,7 @@ def test_processes_that_share_an_engine_call_it_equally_often(monkeypatch):
         tree_sampler.answer = lambda *args, **how: TreeSampler.answer(tree_sampler, *args, **how)
         weight_sync = SimpleNamespace(refresh=lambda: events.append("refresh"), sleep=lambda: events.append("sleep"))
         questions = [Question(name, name) for name in "abcde"]
-        validator = Validator(TrainConfig(), None, questions, tree_sampler, weight_sync, None, None, processes)
+        validator = Validator(TrainConfig(), None, questions, tree_sampler, weight_sync, None, processes)
         assert validator._measure(4)["questions"] == 5
         return calls, events
 

@@ -119,7 +119,8 @@ def test_the_best_policy_is_replaced_by_a_better_one_only_and_never_by_a_guess(t
     folder = RunFolder(tmp_path)
     saved = []
     tree_sampler = SimpleNamespace(rollout=RolloutConfig(), reward=RewardConfig())
-    validator = SimpleNamespace(tree_sampler=tree_sampler, folder=folder, save=saved.append, processes=Processes())
+    trainer = SimpleNamespace(save_policy=saved.append)
+    validator = SimpleNamespace(tree_sampler=tree_sampler, folder=folder, trainer=trainer, processes=Processes())
     for step, value, failed_searches in ((0, 0.3, 0), (5, 0.5, 0), (10, 0.5, 0), (15, 0.9, 1), (20, 0.4, 0)):
         turns = {"ndcg/turn1": value, "ndcg/turn2": 0.45}  # what the second turn reaches decides only at first
         Validator._keep_best(validator, step, {"step": step, **turns, "failed_searches": failed_searches})
@@ -175,20 +176,6 @@ def test_validation_questions_are_a_sample_of_the_split(settings, served):
             )
             with refused(DataError, "train and validation"):
                 draw_validation(config.train.validation_questions, client, [Question("other", "A sore head?")])
-
-
-def validator(tmp_path, report, **values):
-    """A validator with the same metric at every step, which measures nothing."""
-    from types import SimpleNamespace
-
-    from querylect.configs.schema import RunConfig
-    from querylect.train.validation import Validator
-
-    config = change(RunConfig(), **{"train.validate_steps": 3, **values})
-    tree_sampler = SimpleNamespace(rollout=config.rollout, reward=config.reward)
-    callback = Validator(config.train, RunFolder(tmp_path), [], tree_sampler, None, lambda _: None, report)
-    callback._measure = lambda step: {"step": step, "ndcg/turn2": 0.5, "failed_searches": 0}
-    return callback
 
 
 def test_figures_are_means_over_the_answers_that_were_scored():
