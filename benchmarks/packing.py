@@ -17,7 +17,7 @@ from statistics import median
 import torch
 from machine import describe, seconds
 from querylect.logs import set_up_logging
-from querylect.train.batch import Rollout
+from querylect.train.loss import Rollout
 from stock import ROWS, settings, trainers, tree_batch, update
 
 SHAPES = {"tree": ([300, 300], [4, 4]), "single": ([300], [16])}

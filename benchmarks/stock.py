@@ -11,7 +11,7 @@ from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
 from querylect.rollouts.policy import load_policy
 from querylect.train.arguments import grpo_config
-from querylect.train.batch import TurnBatch
+from querylect.train.loss import TurnBatch
 from querylect.train.step_trees import StepTrees
 from querylect.train.trainer import TreeTrainer
 from torch import Tensor

@@ -7,6 +7,7 @@ from statistics import fmean, pstdev
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data.mixed_ids import split_id
 from .credit import Credit
 from .turns import Floats, Turns
 
@@ -55,6 +56,21 @@ def step_metrics(turns: Turns, credit: Credit, trees: NDArray[np.bool_] | None =
         record[f"states/turn{turn}"] = len(np.unique(turns.state[here])) / chosen.sum()
         record[f"advantage_spread/turn{turn}"] = pstdev(np.nan_to_num(credit.advantages[here]).tolist())
     return record | _path_metrics(turns, rows)
+
+
+def mix_metrics(turns: Turns, credit: Credit) -> dict[str, float]:
+    """Metrics of a step for each environment of a mix, as `reward/turn2/NAME`, and its number of questions."""
+    record: dict[str, float] = {}
+    for name, trees in by_environment(turns).items():
+        record |= {f"{key}/{name}": value for key, value in step_metrics(turns, credit, trees).items()}
+        record[f"questions/{name}"] = int(trees.sum())
+    return record
+
+
+def by_environment(turns: Turns) -> dict[str, NDArray[np.bool_]]:
+    """Which trees are of each environment of a mix, whose name is in the ids of their questions."""
+    names = [split_id(question)[0] for question in turns.questions]
+    return {name: np.array([its == name for its in names]) for name in dict.fromkeys(names)}
 
 
 def metric_values(turns: Turns, rows: NDArray[np.bool_]) -> dict[str, Floats]:

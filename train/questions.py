@@ -1,12 +1,16 @@
 """The questions of a run: which are trained on, in which order of a mix, and which validate."""
 
 import logging
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, count
+from random import Random
 
-from ..configs.schema import RunConfig
+from ..configs.schema import MixConfig, RunConfig
 from ..configs.section import RewardMetric, cutoff
 from ..data.leakage import overlap_with_train
+from ..data.mixed_ids import split_id
 from ..data.sampling import draw, in_batches
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi, ReadingClient, StepClient
@@ -16,7 +20,6 @@ from ..errors import ConfigError, DataError, EnvironmentUnavailableError
 from ..rewriters.base import RewritingStrategy
 from .answers import without_reader
 from .distributed.processes import Processes
-from .mix import mixed_order
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +88,48 @@ def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi
                 order = ordered()
                 needed = set(order)
     return TrainingData(rewriter, train_split, questions, order, validation)
+
+
+def mixed_order(mix: MixConfig, question_ids: Sequence[str], steps: int, size: int, seed: int) -> list[str]:
+    """The ids of the questions of all steps, `size` to each: a pure function of its arguments, of which a run with more
+    steps has the same beginning.
+
+    An environment's share of a step is weight / sum of weights, rounded up or down so that the mean over steps equals
+    it (systematic sampling). Its questions come in shuffled passes, none twice in a step unless it has fewer than its
+    share.
+
+    Raises ConfigError if an environment has no question.
+    """
+    weights = {name: member.weight for name, member in mix.environments.items()}
+    ids: dict[str, list[str]] = {name: [] for name in weights}
+    for question_id in question_ids:
+        ids[split_id(question_id)[0]].append(question_id)
+    if empty := [name for name, members in ids.items() if not members]:
+        raise ConfigError(
+            f"no training question of {', '.join(empty)} is left after train.raw_reward. Widen it, add questions to "
+            "the train split, or take the environment out of mix.environments."
+        )
+    names, edges = list(weights), [edge / sum(weights.values()) for edge in accumulate(weights.values())]
+    passes = {name: _passes(ids[name], f"{seed}/{name}") for name in names}
+    order: list[str] = []
+    for step in range(1, steps + 1):
+        random = Random(f"{seed}/{step}")
+        start = random.random()
+        picked = [names[min(bisect_right(edges, (start + slot) / size), len(names) - 1)] for slot in range(size)]
+        random.shuffle(picked)
+        taken: dict[str, set[str]] = {name: set() for name in names}
+        for name in picked:
+            if len(taken[name]) == len(ids[name]):
+                taken[name].clear()
+            question_id = next(question_id for question_id in passes[name] if question_id not in taken[name])
+            taken[name].add(question_id)
+            order.append(question_id)
+    return order
+
+
+def _passes(ids: Sequence[str], seed: str) -> Iterator[str]:
+    for number in count():
+        yield from Random(f"{seed}/{number}").sample(ids, len(ids))
 
 
 def shuffled_order(ids: Sequence[str], steps: int, size: int, seed: int) -> list[str]:

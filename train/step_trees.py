@@ -15,16 +15,19 @@ import numpy as np
 import torch
 
 from ..configs.schema import RunConfig
+from ..data.mixed_ids import split_id
 from ..data.types import Question
+from ..envs.client.base import StepClient
+from ..errors import EnvironmentUnavailableError
 from ..rollouts.engines.base import WeightSync
 from ..rollouts.random_streams import stream
 from ..rollouts.tree import Tree
 from ..rollouts.tree_sampler import TreeSampler
 from .credit import assign_credit
 from .distributed.processes import Processes
-from .mix import replacements
+from .metrics import by_environment
 from .prefetcher import RolloutPrefetcher
-from .turns import turns_of
+from .turns import Turns, turns_of
 
 Grow = Callable[[Sequence[Question]], list[Tree]]
 
@@ -158,11 +161,51 @@ def resample(
     return current, dropped, {f"resample/{name}": value for name, value in metrics.items()}
 
 
+def replacements(
+    mixed: bool, to_replace: Sequence[str], candidates: Sequence[str], draw: Random
+) -> Sequence[str | None]:
+    """A new question for each of `to_replace`, in a mix from the same environment; None where none is left."""
+
+    def environment(question_id: str) -> str:
+        return split_id(question_id)[0] if mixed else ""
+
+    by_environment: dict[str, list[int]] = {}
+    for slot, question_id in enumerate(to_replace):
+        by_environment.setdefault(environment(question_id), []).append(slot)
+    replacements: list[str | None] = [None] * len(to_replace)
+    for name, slots in by_environment.items():
+        remaining = [candidate for candidate in candidates if environment(candidate) == name]
+        for slot, candidate in zip(slots, draw.sample(remaining, min(len(remaining), len(slots))), strict=False):
+            replacements[slot] = candidate
+    return replacements
+
+
 def _is_silent(tree: Tree, config: RunConfig) -> bool:
     """Whether a tree was fully scored and has no signal: in each of its groups all values are equal."""
     turns = turns_of([tree], config.reward.turn_weights)
     groups = assign_credit(turns, config.train.credit, "none").groups
     return bool(turns.scored.all()) and not any(group.has_signal for group in groups)
+
+
+def refuse_outage(turns: Turns, client: StepClient, config: RunConfig, subject: str) -> None:
+    """Raise EnvironmentUnavailableError if an environment answered no search of `turns`; `subject` begins the message.
+
+    An outage must not become a reward, and an outage of one environment would silently change the mix. Malformed turns
+    are scored without a search, so they are ignored here. Turns that stopped before any search, which only the reader
+    answers, count where nothing was searched.
+    """
+    environments = {"": np.ones(len(turns.questions), bool)} if config.mix is None else by_environment(turns)
+    planned, stopped = turns.figure("planned") == 1, turns.figure("stopped") == 1
+    for name, trees in environments.items():
+        rows = trees[turns.tree]
+        scorable = rows & (planned if planned[rows].any() else stopped)
+        if scorable.any() and not turns.scored[scorable].any():
+            answering = f"the environment {name}".rstrip() + (" or the reader" * (config.reward.kind == "answer"))
+            raise EnvironmentUnavailableError(
+                f"{subject} could be scored: {answering} did not answer before its deadline. Last failure: "
+                f"{getattr(client, 'last_failure', None)}. Bring the service back and continue with: querylect train "
+                "… --resume"
+            )
 
 
 def random_states() -> Callable[[], None]:

@@ -15,8 +15,8 @@ from querylect.rollouts.streaming import StreamingTreeSampler
 from querylect.rollouts.tree_sampler import TreeSampler
 from querylect.train.credit import assign_credit
 from querylect.train.metrics import step_metrics
-from querylect.train.mix import refuse_outage
 from querylect.train.run import train
+from querylect.train.step_trees import refuse_outage
 from querylect.train.turns import turns_of
 from querylect.train.validation import net_values, validation_metrics
 

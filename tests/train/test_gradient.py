@@ -1,6 +1,6 @@
 """The gradient of a step of trees, against brute force: one plain forward pass per path, and credit of its own.
 
-Every path is a row of its own, every turn of it counts, and nothing of credit.py, batch.py, loss.py or packing/ is
+Every path is a row of its own, every turn of it counts, and nothing of credit.py, loss.py or packing/ is
 used.
 """
 

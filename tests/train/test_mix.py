@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from querylect.configs.schema import MixConfig
 from querylect.errors import ConfigError
-from querylect.train.mix import mixed_order
+from querylect.train.questions import mixed_order
 
 from ..raising import refused
 

@@ -15,9 +15,9 @@ from querylect.envs.plan import SearchPlan
 from querylect.errors import EnvironmentUnavailableError, StoppedError, StorageError
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.tree import Node, Tree
-from querylect.train.mix import refuse_outage
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
+from querylect.train.step_trees import refuse_outage
 from querylect.train.turns import turns_of
 
 from ..forked import Forked

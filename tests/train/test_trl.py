@@ -199,7 +199,7 @@ def test_a_batch_has_each_turn_once_with_its_advantage_and_its_leaves(small_tree
     """Without signal it has none, unless a term of the loss looks at it."""
     import numpy as np
     import torch
-    from querylect.train.batch import turn_batch
+    from querylect.train.loss import turn_batch
 
     leaves, advantages = np.array([2, 1, 1, 1, 1]), np.array([0.5, np.nan, -1.0, -0.5, np.nan])
     cpu = torch.device("cpu")
