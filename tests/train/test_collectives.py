@@ -66,8 +66,8 @@ def test_processes_that_share_an_engine_call_it_equally_often(monkeypatch):
 
     def act(processes):
         calls, events = [], []
-        settings = {"rollout": RolloutConfig(), "reward": RewardConfig()}
-        tree_sampler = SimpleNamespace(clock=None, searched=None, client=None, **settings)
+        conversation = SimpleNamespace(rollout=RolloutConfig())
+        tree_sampler = SimpleNamespace(clock=None, client=None, conversation=conversation, reward=RewardConfig())
         tree_sampler.grow = lambda questions, branching, greedy: (
             calls.append(len(questions)) or [grown(question.id, True) for question in questions]
         )

@@ -118,7 +118,8 @@ def test_the_best_policy_is_replaced_by_a_better_one_only_and_never_by_a_guess(t
 
     folder = RunFolder(tmp_path)
     saved = []
-    tree_sampler = SimpleNamespace(rollout=RolloutConfig(), reward=RewardConfig())
+    conversation = SimpleNamespace(rollout=RolloutConfig())
+    tree_sampler = SimpleNamespace(conversation=conversation, reward=RewardConfig())
     trainer = SimpleNamespace(save_policy=saved.append)
     validator = SimpleNamespace(tree_sampler=tree_sampler, folder=folder, trainer=trainer, processes=Processes())
     for step, value, failed_searches in ((0, 0.3, 0), (5, 0.5, 0), (10, 0.5, 0), (15, 0.9, 1), (20, 0.4, 0)):
@@ -175,7 +176,7 @@ def test_validation_questions_are_a_sample_of_the_split(settings, served):
                 config.train.validation_questions, client, []
             )
             with refused(DataError, "train and validation"):
-                draw_validation(config.train.validation_questions, client, [Question("other", "A sore head?")])
+                draw_validation(config.train.validation_questions, client, [Question("other", "A sore  head")])
 
 
 def test_figures_are_means_over_the_answers_that_were_scored():
