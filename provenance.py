@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, TypedDict
+from typing import Any
 
 from .version import __version__
 
@@ -32,16 +32,9 @@ def installed_versions(packages: Iterable[str]) -> dict[str, str]:
     return installed
 
 
-class Start(TypedDict):
-    """The context of one start of a run that its settings do not record."""
-
-    step: int
-    """The last step kept from before."""
-    time: str
-    versions: dict[str, str]
-    git: dict[str, Any] | None
-    machine: dict[str, object]
-    environment: dict[str, object]
+Start = dict[str, Any]
+"""What the settings of a run do not record of one start of it, as plain data; `step` is the last one kept from before.
+"""
 
 
 def this_start(step: int, environment: Mapping[str, object]) -> Start:

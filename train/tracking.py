@@ -42,7 +42,7 @@ def tracker_callbacks(
                 resume="allow" if joined else None,
                 dir=str(folder.path),
                 mode="online" if mode == "online" else "offline",
-                config={**config.model_dump(mode="json"), "provenance": dict(provenance)},
+                config={**config.model_dump(mode="json"), "provenance": provenance},
                 settings=wandb.Settings(silent=True, console="off", finish_timeout=30),
             )
         except wandb.Error as error:
