@@ -80,8 +80,8 @@ def known_extras() -> dict[str, list["Requirement"]]:
             if marker is None or "extra" not in str(marker) or not marker.evaluate({"extra": extra}):
                 continue
             if requirement.name == "querylect":
-                for other in sorted(requirement.extras):
-                    yield from needed_by(other)
+                for included in sorted(requirement.extras):
+                    yield from needed_by(included)
             else:
                 yield requirement
 

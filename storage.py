@@ -5,14 +5,12 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import Field, asdict
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any
 
 from filelock import FileLock, Timeout
-from pydantic import TypeAdapter, ValidationError
 
 from .errors import QuerylectError, StorageError
 
@@ -195,76 +193,3 @@ def cut_off_half_a_line(path: Path) -> None:
     text = path.read_bytes() if path.exists() else b""
     if (end := text.rfind(b"\n") + 1) < len(text):
         os.truncate(path, end)
-
-
-class Keyed(Protocol):
-    """A dataclass whose `key` hashes everything that the record depends on."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-    @property
-    def key(self) -> str:
-        """The hash."""
-        ...
-
-
-Record = TypeVar("Record", bound=Keyed)
-
-
-class KeyedJournal(Generic[Record]):
-    """An append-only file of records, one JSON object a line, that are looked up by their keys when work is resumed.
-
-    An incomplete last line of a killed process is removed. Lines of another form and records that are not `complete`
-    count as missing, so their work is done again.
-    """
-
-    def __init__(
-        self, path: Path, kind: type[Record], complete: Callable[[Record], bool] = lambda record: True
-    ) -> None:
-        """Read the file, if there is one. Raises StorageError if it cannot be read."""
-        self.path, self._complete = path, complete
-        self._by_key: dict[str, Record] = {}
-        adapter, unreadable = TypeAdapter(kind), 0
-        with writing(path):
-            cut_off_half_a_line(path)
-            lines = path.read_bytes().splitlines() if path.exists() else []
-        for line in lines:
-            try:
-                record = adapter.validate_json(line, extra="forbid")
-            except ValidationError:
-                unreadable += 1
-                continue
-            if complete(record):
-                self._by_key[record.key] = record
-        if unreadable:
-            log.warning("%s: %d lines are no records of this version; their work is done again", path, unreadable)
-
-    def get(self, key: str) -> Record | None:
-        """The complete record with this key, or None."""
-        return self._by_key.get(key)
-
-    @property
-    def by_key(self) -> Mapping[str, Record]:
-        """The complete records, in the order in which they were first written."""
-        return self._by_key
-
-    def append(self, records: Iterable[Record]) -> None:
-        """Add records. Raises StorageError if they cannot be written."""
-        if not (records := list(records)):
-            return
-        with writing(self.path):
-            append(self.path, "".join(map(json_line, records)))
-        self._by_key |= {record.key: record for record in records if self._complete(record)}
-
-    def rewrite(self, records: Iterable[Record]) -> None:
-        """Replace the file by these records, in this order, and the complete records of other keys after them."""
-        records = list(records)
-        new = {record.key: record for record in records if self._complete(record)}
-        retained = {key: record for key, record in self._by_key.items() if key not in new}
-        write_text(self.path, "".join(map(json_line, [*records, *retained.values()])))
-        self._by_key = new | retained
-
-
-def json_line(record: Keyed) -> str:
-    """A record as one line of JSON, including the newline."""
-    return json.dumps(asdict(record), ensure_ascii=False, default=str) + "\n"

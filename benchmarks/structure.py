@@ -24,7 +24,7 @@ ORDER = [
 ORDER_WITHIN = {
     "data": ["documents"],
     "envs": ["index", "retrievers", "server", "client", "adapters"],
-    "eval": ["drift", "tasks", "answers", "papers"],
+    "eval": ["drift", "tasks", "papers"],
     "inference": ["adapters"],
     "rollouts": ["engines"],
     "train": ["packing", "distributed"],

@@ -61,7 +61,7 @@ class Finding:
     observed: str
     expected: str = ""
     remedy: str = ""
-    """What to do, as a command if there is one."""
+    """What to do, as a command if there is requirement."""
 
 
 def as_text(findings: list[Finding]) -> str:
@@ -197,11 +197,14 @@ def extras() -> list[Finding]:
         if name == "dev":
             continue
         installed = installed_versions(requirement.name for requirement in needed)
-        observed = ", ".join(f"{one.name} {installed.get(one.name, 'missing')}" for one in needed)
+        observed = ", ".join(
+            f"{requirement.name} {installed.get(requirement.name, 'missing')}" for requirement in needed
+        )
         unmet = [
-            f"{one.name}{one.specifier}"
-            for one in needed
-            if one.name not in installed or not one.specifier.contains(installed[one.name], prereleases=True)
+            f"{requirement.name}{requirement.specifier}"
+            for requirement in needed
+            if requirement.name not in installed
+            or not requirement.specifier.contains(installed[requirement.name], prereleases=True)
         ]
         if unmet:
             findings.append(Finding(f"extra {name}", "missing", observed, ", ".join(unmet), install_command(name)))

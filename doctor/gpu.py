@@ -87,7 +87,7 @@ def vllm(device: torch.device, work: Workload) -> Finding:
         for moment in ("as loaded", "after a change of weights"):
             weights.refresh()
             pairs = zip(engine.generate(prompts, 1, greedy), reference.generate(prompts, 1, greedy), strict=True)
-            firsts = [abs(one.logprobs[0] - other.logprobs[0]) for (one,), (other,) in pairs]
+            firsts = [abs(sampled.logprobs[0] - expected.logprobs[0]) for (sampled,), (expected,) in pairs]
             error = sum(firsts) / len(firsts)
             parts.append(f"{error:.3f} nats {moment}")
             if not error <= LOGP_ERROR:

@@ -131,15 +131,15 @@ class AnswerClient:
     def take_figures(self) -> tuple[dict[str, int], float, list[float]]:
         """(counts as in `Costs`, seconds, scores of raw questions) of the reader in this process since the last call;
         it does not wait for a step that another thread samples ahead."""
-        before, self._costs = self._costs, deepcopy(self._reader.costs)
+        earlier, self._costs = self._costs, deepcopy(self._reader.costs)
         seconds, self._seconds = self._seconds, 0.0
         raw_scores, self._read_raw = self._read_raw, []
         now = self._costs
         counts = {
-            "calls": now.calls - before.calls,
-            "cached": now.cached - before.cached,
-            "missing": now.missing.total() - before.missing.total(),
-            "tokens": now.prompt_tokens + now.tokens - before.prompt_tokens - before.tokens,
+            "calls": now.calls - earlier.calls,
+            "cached": now.cached - earlier.cached,
+            "missing": now.missing.total() - earlier.missing.total(),
+            "tokens": now.prompt_tokens + now.tokens - earlier.prompt_tokens - earlier.tokens,
         }
         return counts, seconds, raw_scores
 

@@ -186,12 +186,11 @@ def kl_term(batch: TurnBatch, logps: Tensor, ratio: Tensor, settings: TrainConfi
 
 
 def importance_weights(trainer: Tensor, sampler: Tensor) -> tuple[Tensor, Tensor]:
-    """(p/q (n,) up to LARGEST_WEIGHT, log p − log q (n,)); 1 and NaN where the sampler's log-probability is not known
-    (NaN)."""
-    known = ~sampler.isnan()
+    """(p/q (n,) up to LARGEST_WEIGHT, log p − log q (n,)); 1 and NaN where the sampler recorded none (NaN)."""
+    recorded = ~sampler.isnan()
     trainer = trainer.detach()
-    differences = (trainer.float() - torch.where(known, sampler, trainer)).clamp(-_LARGEST, _LARGEST)
-    return differences.exp().clamp(max=LARGEST_WEIGHT), torch.where(known, differences, torch.nan)
+    differences = (trainer.float() - torch.where(recorded, sampler, trainer)).clamp(-_LARGEST, _LARGEST)
+    return differences.exp().clamp(max=LARGEST_WEIGHT), torch.where(recorded, differences, torch.nan)
 
 
 class StepFigures:
@@ -208,7 +207,7 @@ class StepFigures:
         self.sums[name] = total + float((leaves * values).sum()), count + float(leaves.sum())
 
     def add_sampling(self, differences: Tensor, weights: Tensor, leaves: Tensor) -> None:
-        """Add what `importance_weights` gave, where the sampler's log-probability is known."""
+        """Add what `importance_weights` gave, where the sampler's log-probability is recorded."""
         counted = ~differences.isnan() & (leaves > 0)
         if not counted.any():
             return

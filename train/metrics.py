@@ -30,7 +30,7 @@ def step_metrics(turns: Turns, credit: Credit, trees: NDArray[np.bool_] | None =
     rows, signal = chosen[turns.tree], credit.has_signal
     record: dict[str, float] = {}
     for turn in range(1, int(turns.turn[rows].max(initial=0)) + 1):
-        here = rows & (turns.turn == turn)
+        in_turn = rows & (turns.turn == turn)
 
         def put(name: str, values: Floats, turn: int = turn) -> None:
             values = values[~np.isnan(values)]
@@ -38,23 +38,23 @@ def step_metrics(turns: Turns, credit: Credit, trees: NDArray[np.bool_] | None =
                 record[f"{name}/turn{turn}"] = fmean(values)
 
         for name in _MEANS:
-            put(name, turns.figure(name)[here])
-        rewards = turns.figure("reward")[here & turns.scored]
+            put(name, turns.figure(name)[in_turn])
+        rewards = turns.figure("reward")[in_turn & turns.scored]
         put("reward_min", rewards[rewards == rewards.min(initial=1.0)][:1])
         put("reward_max", rewards[rewards == rewards.max(initial=0.0)][:1])
-        for name, values in metric_values(turns, here).items():
+        for name, values in metric_values(turns, in_turn).items():
             put(name, values)
-        if turns.figure("stopped")[here].any():
-            put("stopped", turns.figure("stopped")[here])
-        surprise = turns.figure("surprise")[here]
-        if sampled := turns.tokens[here][~np.isnan(surprise)].sum():
+        if turns.figure("stopped")[in_turn].any():
+            put("stopped", turns.figure("stopped")[in_turn])
+        surprise = turns.figure("surprise")[in_turn]
+        if sampled := turns.tokens[in_turn][~np.isnan(surprise)].sum():
             record[f"entropy/turn{turn}"] = float(np.nansum(surprise) / sampled)
         groups = [group for group in credit.groups if group.turn == turn and rows[group.members].all()]
         put("zero_variance", np.array([not group.has_signal for group in groups], float))
         put("best_of_group", np.array([max(group.scored) for group in groups if group.scored]))
-        put("signal", signal[here].astype(float))
-        record[f"states/turn{turn}"] = len(np.unique(turns.state[here])) / chosen.sum()
-        record[f"advantage_spread/turn{turn}"] = pstdev(np.nan_to_num(credit.advantages[here]).tolist())
+        put("signal", signal[in_turn].astype(float))
+        record[f"states/turn{turn}"] = len(np.unique(turns.state[in_turn])) / chosen.sum()
+        record[f"advantage_spread/turn{turn}"] = pstdev(np.nan_to_num(credit.advantages[in_turn]).tolist())
     return record | _path_metrics(turns, rows)
 
 
@@ -70,7 +70,7 @@ def mix_metrics(turns: Turns, credit: Credit) -> dict[str, float]:
 def by_environment(turns: Turns) -> dict[str, NDArray[np.bool_]]:
     """Which trees are of each environment of a mix, whose name is in the ids of their questions."""
     names = [split_id(question)[0] for question in turns.questions]
-    return {name: np.array([its == name for its in names]) for name in dict.fromkeys(names)}
+    return {name: np.array([environment == name for environment in names]) for name in dict.fromkeys(names)}
 
 
 def metric_values(turns: Turns, rows: NDArray[np.bool_]) -> dict[str, Floats]:

@@ -138,9 +138,9 @@ def shuffled_order(ids: Sequence[str], steps: int, size: int, seed: int) -> list
     import torch
 
     generator, order = torch.Generator().manual_seed(seed), list[str]()
-    whole = len(ids) // size * size
-    for _ in range(steps * size // max(1, whole) + 1):
-        order += [ids[index] for index in torch.randperm(len(ids), generator=generator).tolist()[:whole]]
+    usable = len(ids) // size * size
+    for _ in range(steps * size // max(1, usable) + 1):
+        order += [ids[index] for index in torch.randperm(len(ids), generator=generator).tolist()[:usable]]
     return order
 
 

@@ -69,12 +69,12 @@ def prepare_deepspeed() -> None:
 
 def check_fsdp() -> None:
     """Raise ConfigError if the launcher asked for FSDP in a way that is not supported."""
-    asked = [name for name in _UNSUPPORTED if os.environ.get(name, "false").lower() == "true"]
+    unsupported = [name for name in _UNSUPPORTED if os.environ.get(name, "false").lower() == "true"]
     if (version := os.environ.get("FSDP_VERSION", "1")) != "2":
-        asked.append(f"FSDP, version {version}")
-    if uses_fsdp() and asked:
+        unsupported.append(f"FSDP, version {version}")
+    if uses_fsdp() and unsupported:
         raise ConfigError(
-            f"accelerate was asked for {', '.join(asked)}, which is not done here. Launch with --config_file "
+            f"accelerate was asked for {', '.join(unsupported)}, which is not done here. Launch with --config_file "
             "configs/fsdp/fsdp2.yaml, or with --use_deepspeed."
         )
 

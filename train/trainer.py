@@ -173,7 +173,7 @@ class TreeTrainer(GRPOTrainer):
             "paths": sum(1 for tree in grown for _ in tree.paths()),
         }
         rest = max(0, LOGGED_TREES - processes.rank * len(trees))
-        logged = [record for its in processes.all_gather([*map(describe, trees[:rest])]) for record in its]
+        logged = [record for part in processes.all_gather([*map(describe, trees[:rest])]) for record in part]
         tokens = float(turns.leaves @ turns.tokens) / processes.count
         self.tree_sampler.clock.add("score", started)
         return Rollout(self._micro_batches(trees, turns, rows, credit), tokens, metrics, counts, logged)
@@ -198,7 +198,7 @@ class TreeTrainer(GRPOTrainer):
             batches = [replace(batch, old_logps=self._logps_of(self.model, batch)) for batch in batches]
         if settings.beta:
             logps = self._reference_logps(batches)
-            batches = [replace(batch, reference_logps=its) for batch, its in zip(batches, logps, strict=True)]
+            batches = [replace(batch, reference_logps=logp) for batch, logp in zip(batches, logps, strict=True)]
         return batches
 
     def _reference_logps(self, batches: Sequence[TurnBatch]) -> list[Tensor]:

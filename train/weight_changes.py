@@ -58,9 +58,9 @@ class WeightChanges(TrainerCallback):
         """Compare the weights. Collective."""
         if self._sample is None:
             return
-        before, self._values = self._values, self._read()
-        changed = sum(int((new != old).sum()) for new, old in zip(self._values, before, strict=True))
-        totals = self.gather((changed, sum(map(len, before))))
+        previous, self._values = self._values, self._read()
+        changed = sum(int((new != old).sum()) for new, old in zip(self._values, previous, strict=True))
+        totals = self.gather((changed, sum(map(len, previous))))
         self._share = sum(count for count, _ in totals) / max(1, sum(compared for _, compared in totals))
 
     def read(self) -> dict[str, float]:

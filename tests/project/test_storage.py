@@ -1,77 +1,16 @@
-"""Journals of keyed records and atomic writes."""
+"""Atomic writes of files and folders."""
 
 import errno
-import json
-from dataclasses import dataclass
 
 import pytest
 from querylect.errors import StorageError
 from querylect.storage import (
-    KeyedJournal,
     atomic_folder,
-    parse_json,
     restore_folder,
     write_text,
 )
 
-from ..raising import logged, refused
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    calls: int
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    key: str
-    text: str | None
-    parts: tuple[str, ...] = ()
-    spent: Cost | None = None
-
-
-def open_journal(folder):
-    return KeyedJournal(folder / "notes.jsonl", Note, complete=lambda note: note.text is not None)
-
-
-def test_a_journal_gives_back_what_was_appended_under_its_key(tmp_path):
-    first, second = Note("a", "é", ("x", "y"), Cost(2)), Note("b", "two")
-    journal = open_journal(tmp_path)
-    journal.append([first])
-    journal.append([second])
-    assert journal.get("a") == open_journal(tmp_path).get("a") == first
-    assert open_journal(tmp_path).by_key == {"a": first, "b": second}
-    assert journal.get("c") is None
-
-
-def test_half_a_line_and_lines_of_another_form_are_left_out(tmp_path, caplog):
-    journal = open_journal(tmp_path)
-    journal.append([Note("a", "one")])
-    with journal.path.open("a") as file:
-        file.write('{"key": "b"}\nno json\n{"key": "c", "text": "x", "parts": [], "spent": null, "more": 1}\n{"key"')
-    assert list(open_journal(tmp_path).by_key) == ["a"]
-    assert [args[:2] for args in logged(caplog, "storage")] == [(journal.path, 3)]
-    open_journal(tmp_path).append([Note("e", "after")])
-    assert list(open_journal(tmp_path).by_key) == ["a", "e"]
-
-
-def test_a_rewrite_keeps_complete_records_of_other_keys(tmp_path):
-    journal = open_journal(tmp_path)
-    journal.append([Note("a", "one"), Note("b", "two"), Note("c", None)])
-    journal.rewrite([Note("b", "changed"), Note("d", "four"), Note("e", None)])
-    expected = {"b": Note("b", "changed"), "d": Note("d", "four"), "a": Note("a", "one")}
-    assert journal.by_key == open_journal(tmp_path).by_key == expected
-    assert [json.loads(line)["key"] for line in journal.path.read_text().splitlines()] == ["b", "d", "e", "a"]
-
-
-DEEP = '{"key": "k", "text": ' + "[" * 100_000
-
-
-def test_brackets_nested_too_deeply_are_invalid_json_and_no_record(tmp_path):
-    with pytest.raises(json.JSONDecodeError, match="nested too deeply"):
-        parse_json(DEEP)
-    (tmp_path / "notes.jsonl").write_text(DEEP + "\n")
-    assert open_journal(tmp_path).get("k") is None
+from ..raising import refused
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):

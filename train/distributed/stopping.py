@@ -83,7 +83,7 @@ class StopOnSignal(TrainerCallback):
         self.stopped_by = received  # one that comes during this call is reported at the next one
         self._stop |= received is not None or any(stop for _, stop, _ in reports)
         self._save |= received is not None or any(save for _, _, save in reports)
-        whole = state.global_step % getattr(args, "num_iterations", 1) == 0 or state.global_step == state.max_steps
-        control.should_training_stop, control.should_save = self._stop and whole, self._save and whole
-        if whole:
+        last_step = state.global_step % getattr(args, "num_iterations", 1) == 0 or state.global_step == state.max_steps
+        control.should_training_stop, control.should_save = self._stop and last_step, self._save and last_step
+        if last_step:
             self._stop = self._save = False

@@ -65,10 +65,10 @@ def compare(model: "PreTrainedModel | PeftModel", kind: Kind = "sdpa") -> tuple[
     model.eval()
     try:  # flat first, while every layer still has its own attention
         pairs = zip(rows, targets, strict=True)
-        single = torch.cat([token_logps(model, [row], [its], 1.0, attention=None)[0] for row, its in pairs])
+        single = torch.cat([token_logps(model, [row], [target], 1.0, attention=None)[0] for row, target in pairs])
         batched, _, _ = token_logps(model, rows, targets, 1.0, attention=None)
         packed, _, _ = token_logps(model, rows, targets, 1.0, attention=kind)
     finally:
         model.train(was_training)
-    gap, noise = (float((other - single).square().mean().sqrt()) for other in (packed, batched))
+    gap, noise = (float((logps - single).square().mean().sqrt()) for logps in (packed, batched))
     return gap, max(NOISE.get(next(model.parameters()).dtype, NOISE[torch.float32]), 3 * noise)

@@ -67,13 +67,13 @@ def score(
         for piece in computed:
             hidden = checkpoint(decode, piece, use_reentrant=False) if recompute else decode(piece)
             parts.append(_read(policy, hidden, piece.targets, temperature, entropies))
-        kept, repeated = parts[: len(pieces)], parts[len(pieces) :]
-        values = torch.cat([values for values, _ in kept])
+        scored, repeated = parts[: len(pieces)], parts[len(pieces) :]
+        values = torch.cat([values for values, _ in scored])
         for ignored, _ in repeated:  # by a gradient of 0, so that their backward passes gather weights too
             values = values + 0.0 * ignored.sum()
         if not entropies:
             return values, None
-        entropy = torch.cat([entropy for _, entropy in kept if entropy is not None])
+        entropy = torch.cat([entropy for _, entropy in scored if entropy is not None])
         return values, entropy if entropy_gradient else entropy.detach()
 
     previous = policy.__dict__.get("forward")

@@ -128,8 +128,8 @@ def _pieces(
         if len(nodes):
             slots[nodes] = np.arange(scored, scored + len(nodes))
             scored += len(nodes)
-            where = torch.from_numpy(np.stack([predictors, ids])).to(device)
-            pieces.append(ForwardPass(inputs, *where))
+            indices = torch.from_numpy(np.stack([predictors, ids])).to(device)
+            pieces.append(ForwardPass(inputs, *indices))
     return pieces, slots, tokens
 
 
