@@ -14,8 +14,7 @@ from pydantic import BaseModel
 from ..configs.llm import LlmConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
-from ..llms.base import LlmResponse, SamplingParams
-from ..llms.base import Message as Message
+from ..llms.base import LlmResponse, Message, SamplingParams
 from ..llms.structured import FormPrompt
 
 

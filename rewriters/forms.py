@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ..envs.plan import is_unicode
 from ..llms.base import THINK_CLOSE, THINK_OPEN
-from ..llms.prose import unquoted, without_end_of_turn
+from ..llms.prose import answer_of, passage_of, without_end_of_turn
 
 REWRITE_OPEN, REWRITE_CLOSE = "<rewrite>", "</rewrite>"
 MAX_REWRITES = 4
@@ -23,9 +23,6 @@ ONE_REWRITE = f"Give exactly one {REWRITE_OPEN} part."
 
 _REWRITE = re.compile(r"<rewrite>(.*?)</rewrite>", re.DOTALL | re.IGNORECASE)
 _BLANK = re.compile(r"\n[ \t]*\n")
-_FENCE = re.compile(r"^```\w*$", re.MULTILINE)
-_ANNOUNCED = re.compile(r"\A[^\n]*[:：]\n\s*\n")
-"""A line such as "Here is a passage:" above the passage."""
 _PLACEHOLDER = re.compile(r"<[^<>]*>|…|\.{3}")
 """A part that was copied from the request."""
 
@@ -60,10 +57,10 @@ class Form(ABC):
 
     def read(self, text: str) -> Parsed:
         """Parse the whole answer of a prompted model."""
-        think, _, answer = text.rpartition(THINK_CLOSE)
-        if THINK_OPEN in answer:
-            return Parsed(failure="unclosed think")
-        return replace(self.parse(self._strip(answer.strip())), think=think.replace(THINK_OPEN, "").strip())
+        split = answer_of(text)
+        if split.failure:
+            return Parsed(split.thinking, failure=split.failure)
+        return replace(self.parse(self._strip(split.answer)), think=split.thinking)
 
     @abstractmethod
     def _parse(self, text: str) -> Parsed: ...
@@ -164,7 +161,7 @@ class LineForm(Form):
         return Parsed(think, failure="empty part") if empty else Parsed(think, texts)
 
     def _strip(self, answer: str) -> str:
-        _, marks = self._split(_FENCE.sub("", answer))
+        _, marks = self._split(answer.replace("```", "\n\n"))
         return "\n".join(f"{label}: {_BLANK.split(body)[0]}" for label, body in marks)
 
     def _split(self, text: str) -> tuple[str, list[tuple[str, str]]]:
@@ -193,7 +190,7 @@ class PassageForm(Form):
         return Parsed(think, (body,)) if body else Parsed(think, failure="empty answer")
 
     def _strip(self, answer: str) -> str:
-        return unquoted(_ANNOUNCED.sub("", _FENCE.sub("", answer).strip()))
+        return passage_of(answer).answer
 
 
 def render(think: str, rewrites: Sequence[str]) -> str:
