@@ -20,7 +20,6 @@ import typer
 
 from .adapt.commands import app as adapt_app
 from .command_options import DryRun, MixMember, Trust, Verbose
-from .configs.evaluation import SpecConfig
 from .configs.load import dump_config, known_configs, load_config
 from .configs.mix import chosen, only
 from .configs.run_settings import load_run_config
@@ -380,8 +379,7 @@ def evaluate(
         bool,
         typer.Option(
             "--overwrite",
-            help="Replace results of other questions, checkpoints or settings. Finished answers are reused; remove "
-            "the folder cells/ to ask again.",
+            help="Replace results of other questions, checkpoints or settings; stored answers are kept.",
         ),
     ] = False,
     env: MixMember = None,
@@ -389,45 +387,36 @@ def evaluate(
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
-    """Evaluate a SPEC of systems × datasets × environments, or one RUN; print the path of the tables or the report.
+    """Evaluate a SPEC of systems × datasets × environments, or one RUN; print the path of the report.
 
-    A RUN is compared with its untrained policy and the raw question; a mix gets a report for each environment.
+    A RUN is compared with its untrained policy, HyDE at equal cost and the raw question, in every environment of a mix.
     """
-    from .configs.spec_files import is_spec, load_spec
+    from .configs.spec_files import dump_spec, is_spec, load_spec
 
-    changes = list(overrides or ())
-    if is_spec(run):
+    changes, of_run = list(overrides or ()), not is_spec(run)
+    if of_run:
+        settings, folder = _resolve_run(run, changes, verbose, dry_run, trust)
+        if folder is None and checkpoint is not None:
+            raise ConfigError(f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config.")
+        from .eval.run import results_folder, spec_of_run
+
+        spec = spec_of_run(settings, folder, checkpoint, env)
+        output = output or results_folder(spec, settings, folder)
+    else:
         if checkpoint is not None or env is not None:
             raise ConfigError("--checkpoint and --env are for a run; in a spec say systems.NAME.checkpoint=…")
         set_up_logging(verbose)
-        _evaluate_spec(load_spec(run, changes), output, overwrite, trust, dry_run)
-        return
-    settings, folder = _resolve_run(run, changes, verbose, dry_run, trust)
-    if folder is not None:
-        from .rollouts.checkpoints import find_checkpoint
+        spec = load_spec(run, changes)
+        if dry_run:
+            from .eval.run import with_run_baselines
 
-        find_checkpoint(folder, checkpoint)
-    elif checkpoint is not None:
-        raise ConfigError(f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config.")
-    from .eval.run import evaluate_each
-
-    for path in evaluate_each(settings, folder, output, env, checkpoint, overwrite):
-        _print_stderr(path.with_name("tables.md").read_text(encoding="utf-8"))
-        typer.echo(path)
-
-
-def _evaluate_spec(spec: SpecConfig, output: Path | None, overwrite: bool, trust: bool, dry_run: bool) -> None:
-    if dry_run:
-        from .configs.spec_files import dump_spec
-        from .eval.run_baselines import with_run_baselines
-
-        typer.echo(dump_spec(with_run_baselines(spec)), nl=False)
-        raise typer.Exit
+            typer.echo(dump_spec(with_run_baselines(spec)), nl=False)
+            raise typer.Exit
     from .eval.spec import evaluate_spec
 
     gc.set_threshold(100_000, 20, 20)  # millions of small objects and no cycles: a tenth of the time went to looking
-    path, failed = evaluate_spec(spec, output, overwrite, trust)
-    _print_stderr(path.read_text(encoding="utf-8"))
+    path, failed = evaluate_spec(spec, output, overwrite, trust, run=settings if of_run else None)
+    _print_stderr(path.with_name("tables.md").read_text(encoding="utf-8"))
     typer.echo(path)
     if failed is not None:
         raise failed

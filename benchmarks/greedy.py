@@ -7,7 +7,7 @@ from pathlib import Path
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
 from querylect.envs.client.base import EnvironmentApi
-from querylect.eval.answering import Asking, answer, batches
+from querylect.eval.answering import DecodeOptions, answer, batches
 from querylect.eval.records import METRICS
 from querylect.rewriters.first_stage import FirstStages, answered
 from querylect.rollouts.build import rewriter_for
@@ -32,10 +32,10 @@ def greedy_trees(
     with FirstStages(rewriter, policy_llm(config.policy), config.rollout.history_tokens) as stages:
         first_stage = answered(stages.ask(questions))
     engine = load_engine(config.policy, config.rollout, config.seed, checkpoint)
-    asking = Asking(config.eval.turns, METRICS)
+    options = DecodeOptions(config.eval.turns, METRICS)
     parts = batches(first_stage, ANSWERED_AT_ONCE)
     conversation = PolicyConversation(engine, rewriter, config.rollout)
-    trees = {tree.question.id: tree for part in parts for tree in answer(conversation, part, asking, client)[0]}
+    trees = {tree.question.id: tree for part in parts for tree in answer(conversation, part, options, client)[0]}
     del engine, conversation
     gc.collect()
     return [trees[question.id] for question in first_stage]

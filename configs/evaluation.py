@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from ..errors import ConfigError
 from ..rewards.metrics import parse_metric
@@ -85,29 +85,11 @@ class SystemConfig(Section):
 
     @model_validator(mode="after")
     def _check_model(self) -> "SystemConfig":
+        given = [name for name in ("run", "policy", "llm", "training_free") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} exclude each other: each says what writes the queries; name one")
         if self.checkpoint is not None and self.run is None:
             raise ValueError(f"checkpoint is {self.checkpoint!r} and run is missing; name the run folder too")
-        if self.run is not None and self.policy is not None:
-            raise ValueError("run and policy exclude each other: a run brings its policy; remove one of the two")
-        if self.llm is not None and (self.run is not None or self.policy is not None):
-            raise ValueError("llm is asked instead of a policy; remove llm, or run and policy")
-        return self
-
-    @model_validator(mode="after")
-    def _check_training_free(self) -> "SystemConfig":
-        if self.training_free is None:
-            return self
-        allowed = {"training_free", "environments", "datasets"}
-        fields = type(self).model_fields
-        excess = sorted(
-            name for name in self.model_fields_set - allowed if getattr(self, name) not in (None, fields[name].default)
-        )
-        if excess:
-            raise ValueError(f"training_free {self.training_free} has no model; remove {', '.join(excess)}")
-        return self
-
-    @model_validator(mode="after")
-    def _check_passages(self) -> "SystemConfig":
         if self.passages > 1 and (self.llm is None or self.turns > 1):
             raise ValueError(
                 f"passages is {self.passages}: that takes an llm, and one turn (a second turn answers one text)"
@@ -119,6 +101,12 @@ class SystemConfig(Section):
         """Whether the temperature is used."""
         return self.samples is not None or self.passages > 1
 
+    def takes_part(self, dataset: str, environment: str) -> bool:
+        """Whether it is evaluated on a dataset in an environment."""
+        return (self.datasets is None or dataset in self.datasets) and (
+            self.environments is None or environment in self.environments
+        )
+
 
 class SpecConfig(Section):
     """An evaluation: environments × datasets × systems."""
@@ -128,11 +116,11 @@ class SpecConfig(Section):
     output: str = "evaluations"
     """Parent folder of the results."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Random seed of sampled answers, of the sample that `limit` draws, and of the tests."""
+    """Random seed of sampled answers, of the choice of baselines' weights, and of the tests."""
     split: Literal["validation", "test"] = "test"
     """Split whose questions are evaluated."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """Sample size per dataset, or per part of a dataset, drawn with `seed`; None: all questions."""
+    """Size of a random sample per dataset, or per part of one, which a smaller sample is a subset of; None: all."""
     depth: Annotated[int, Field(ge=1, le=1000)] = 10
     """Documents per ranking; use 100 or 1000 for TREC runs."""
     metrics: Annotated[list[str], Field(min_length=1, max_length=32)] = ["ndcg@10", "recall@10", "mrr@10"]
@@ -146,8 +134,6 @@ class SpecConfig(Section):
     """Systems that all others are tested against, at their last turn: † marks the first, ‡ the second."""
     training_free: list[TrainingFreeName] = list(TRAINING_FREE)
     """Training-free baselines that are added to `systems`; []: none."""
-    tuning_questions: Annotated[int, Field(ge=0)] = 300
-    """Maximum validation questions for tuning the weights of training-free baselines; 0: use the default weights."""
     run_baselines: list[Literal["untrained", "hyde", "warm_start"]] = ["untrained", "hyde", "warm_start"]
     """Rows that are added to `systems` for every trained run NAME: NAME-untrained, its policy before training;
     NAME-hyde, HyDE by that policy with as many tokens; NAME-warm-start, its policy before GRPO, if it had a warm start.
@@ -167,15 +153,6 @@ class SpecConfig(Section):
     environments: Annotated[dict[Name, SpecEnvironment], Field(min_length=1)]
     systems: dict[Name, SystemConfig] = {}
     """Systems by name; the raw question is always included."""
-
-    @field_validator("datasets", "environments", "systems")
-    @classmethod
-    def _check_names(cls, members: dict[str, object]) -> dict[str, object]:
-        if RAW in members:
-            raise ValueError(f"the name {RAW!r} is that of the raw question, which always takes part; choose another")
-        if BEST_FREE in members:
-            raise ValueError(f"the name {BEST_FREE!r} is that of a row of the tables; choose another")
-        return members
 
     @model_validator(mode="before")
     @classmethod
@@ -198,23 +175,18 @@ class SpecConfig(Section):
                 systems[name] = {**system, "rollout": {**rollout, "max_new_tokens": LONG_TOKENS}}
         return {**values, "systems": systems}
 
-    @field_validator("metrics")
-    @classmethod
-    def _check_metrics(cls, names: list[str]) -> list[str]:
-        for name in names:
-            try:
-                parse_metric(name)
-            except ConfigError as error:
-                raise ValueError(str(error)) from error
-        return names
-
     @model_validator(mode="after")
     def _check_references(self) -> "SpecConfig":
+        if taken := {RAW, BEST_FREE} & {*self.datasets, *self.environments, *self.systems}:
+            raise ValueError(f"the name {taken.pop()!r} is that of a row of every table; choose another")
         for path, names, valid in self._references():
             unknown = [name for name in names if name not in valid]
             if unknown:
                 raise ValueError(f"{path} names {unknown[0]!r}; the spec has {', '.join(valid)}")
-        deepest = max(parse_metric(name)[1] or 1 for name in self.metrics)
+        try:
+            deepest = max(parse_metric(name)[1] or 1 for name in self.metrics)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
         if deepest > self.depth:
             raise ValueError(f"metrics look {deepest} documents deep and depth is {self.depth}; raise depth")
         for name, environment in self.environments.items():

@@ -183,8 +183,6 @@ class EvalConfig(Section):
     """Bootstrap samples of the confidence intervals."""
     training_free: list[TrainingFreeName] = list(TRAINING_FREE)
     """Training-free baselines to compare with; []: none (docs/evaluation.md)."""
-    tuning_questions: Annotated[int, Field(ge=0)] = 300
-    """Maximum validation questions for tuning the weights of `training_free`; 0: use the default weights."""
     hyde: bool = True
     """Compare with HyDE by the untrained policy, with the token budget of all `turns` for its passage."""
 

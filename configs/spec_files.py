@@ -70,41 +70,29 @@ def chosen_cells(
     def among(names: list[str] | None, chosen: Iterable[str]) -> list[str] | None:
         return None if names is None else [name for name in names if name in chosen]
 
-    remaining = {name: source for name, source in spec.datasets.items() if not datasets or name in datasets}
-    searched = {
-        name: environment.model_copy(
-            update={
-                "datasets": None if name in environments else among(environment.datasets, remaining),
-                "urls": {dataset: urls for dataset, urls in environment.urls.items() if dataset in remaining},
-            }
-        )
-        for name, environment in spec.environments.items()
-        if not environments or name in environments
-    }
-    searched = {name: environment for name, environment in searched.items() if environment.datasets != []}
-    rewriting = {
-        name: system.model_copy(
-            update={"datasets": among(system.datasets, remaining), "environments": among(system.environments, searched)}
-        )
-        for name, system in spec.systems.items()
-        if not systems or name in systems
-    }
-    rewriting = {name: system for name, system in rewriting.items() if [] not in (system.datasets, system.environments)}
-    for name in systems:
-        if name not in rewriting:
-            message = (
-                f"the system {name!r} of {spec.name} is evaluated on none of the chosen datasets and environments. "
-                "Choose some of its own, or leave it out."
-            )
-            raise ConfigError(message)
+    sources = {name: source for name, source in spec.datasets.items() if not datasets or name in datasets}
+    searched = {}
+    for name, environment in spec.environments.items():
+        own = None if name in environments else among(environment.datasets, sources)
+        if own != [] and (not environments or name in environments):
+            urls = {dataset: urls for dataset, urls in environment.urls.items() if dataset in sources}
+            searched[name] = environment.model_copy(update={"datasets": own, "urls": urls})
+    kept = {}
+    for name, system in spec.systems.items():
+        where = {"datasets": among(system.datasets, sources), "environments": among(system.environments, searched)}
+        if (not systems or name in systems) and [] not in where.values():
+            kept[name] = system.model_copy(update=where)
+    if nowhere := [name for name in systems if name not in kept]:
+        message = f"the system {nowhere[0]!r} of {spec.name} is evaluated on none of the chosen datasets."
+        raise ConfigError(f"{message} Choose some of its own environments and datasets, or leave it out.")
     return spec.model_copy(
         update={
-            "datasets": remaining,
+            "datasets": sources,
             "environments": searched,
-            "systems": rewriting,
-            "training_free": [name for name in spec.training_free if name in rewriting],
-            "baselines": [name for name in spec.baselines if name == RAW or name in rewriting] or [RAW],
-            "parts": among(spec.parts, remaining),
+            "systems": kept,
+            "training_free": [name for name in spec.training_free if name in kept],
+            "baselines": [name for name in spec.baselines if name == RAW or name in kept] or [RAW],
+            "parts": among(spec.parts, sources),
         }
     )
 

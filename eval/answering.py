@@ -5,7 +5,7 @@ Batches group questions of similar length, because an engine pads to the longest
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..configs.evaluation import HISTORY, RAW, REFERENCE, SystemConfig
 from ..configs.schema import RewardConfig, RolloutConfig
@@ -23,12 +23,11 @@ from ..rollouts.prompted import PromptedConversation
 from ..rollouts.random_streams import stream
 from ..rollouts.tree import Tree
 from ..rollouts.tree_sampler import TreeSampler
-from .journal import AnswerKey
-from .records import METRICS, EvalRecord, record_of_search, records_of_trees
+from .records import METRICS, EvalRecord, record_of_failure, record_of_search, records_of_trees
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class DecodeOptions:
     """How a system is run on every question."""
 
     turns: int
@@ -45,15 +44,10 @@ class Asking:
         """Answers per question."""
         return self.samples or 1
 
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """What a system answered to one batch of questions."""
-
-    questions: int
-    records: list[EvalRecord]
-    missing: dict[AnswerKey, str] = field(default_factory=dict)
-    """The reason for each answer that the model did not give."""
+    @property
+    def turn_numbers(self) -> range:
+        """The turns that every answer has a record of."""
+        return range(1, self.turns + 1) if self.turns else range(1)
 
 
 def batches(questions: Sequence[Question], size: int) -> list[Sequence[Question]]:
@@ -65,44 +59,46 @@ def batches(questions: Sequence[Question], size: int) -> list[Sequence[Question]
 def model_answers(
     parts: Iterable[Sequence[Question]],
     name: str,
-    asking: Asking,
+    options: DecodeOptions,
     system: SystemConfig,
     model: Engine | Llm,
     client: StepClient,
     rewriter: RewritingStrategy,
     rollout: RolloutConfig,
-) -> Iterator[Answered]:
+) -> Iterator[list[EvalRecord]]:
     """Yield the answers of a system to one batch after another: of a policy, or of a prompted model.
 
-    An answer that the model did not give has no record: its reason is reported, it is requested again next time, and
-    the earlier turns stay. Raises as `TreeSampler.grow`, `Llm.ask` and the client.
+    An answer that the model did not give has a record of the reason; the earlier turns stay. Raises as
+    `TreeSampler.grow`, `Llm.ask` and the client.
     """
     conversation: PolicyConversation | PromptedConversation
     if isinstance(model, Llm):
-        conversation = PromptedConversation(model, rewriter, rollout, passages=system.passages, seed=asking.seed)
+        conversation = PromptedConversation(model, rewriter, rollout, passages=system.passages, seed=options.seed)
     else:
         conversation = PolicyConversation(model, rewriter, rollout)
     for part in parts:
-        trees, seconds = answer(conversation, part, asking, client)
-        records = records_of_trees(name, trees, asking.metrics, seconds)
-        missing: dict[AnswerKey, str] = {}
+        trees, seconds = answer(conversation, part, options, client)
+        records = records_of_trees(name, trees, options.metrics, seconds)
         if isinstance(conversation, PromptedConversation):
-            missing, conversation.missing = conversation.missing, {}
-        yield Answered(len(part), records, missing)
+            asked = {question.id: question for question in part}
+            for (question, turn, sample), reason in conversation.missing.items():
+                records.append(record_of_failure(name, asked[question], turn, sample, reason, options.metrics))
+            conversation.missing = {}
+        yield records
 
 
 def answer(
-    conversation: Conversation, questions: Sequence[Question], asking: Asking, client: StepClient
+    conversation: Conversation, questions: Sequence[Question], options: DecodeOptions, client: StepClient
 ) -> tuple[list[Tree], list[float]]:
     """A tree for each question, and the seconds of generation and search of one path by turn: the batch's, divided
     equally. Raises as `TreeSampler.grow`."""
-    metric, *extra_metrics = asking.metrics
+    metric, *extra_metrics = options.metrics
     tree_sampler = TreeSampler(conversation, client, RewardConfig(metric=metric), extra_metrics)
-    branching = [asking.paths, *[1] * (asking.turns - 1)]
-    streams = () if asking.samples is None else [stream("eval", asking.seed, question.id) for question in questions]
-    trees = tree_sampler.grow(questions, branching, asking.samples is None, streams)
+    branching = [options.paths, *[1] * (options.turns - 1)]
+    streams = () if options.samples is None else [stream("eval", options.seed, question.id) for question in questions]
+    trees = tree_sampler.grow(questions, branching, options.samples is None, streams)
     give_back_freed_memory()
-    return trees, [seconds / (len(questions) * asking.paths) for seconds in tree_sampler.turn_seconds]
+    return trees, [seconds / (len(questions) * options.paths) for seconds in tree_sampler.turn_seconds]
 
 
 TEXTS: Mapping[str, Callable[[Question], str]] = {

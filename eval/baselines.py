@@ -1,49 +1,25 @@
 """Measure raw questions (not rewritten) in an environment, to compare the scores with published ones."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from statistics import fmean
 
 from ..configs.evaluation import SpecConfig
-from ..configs.schema import EnvironmentConfig
 from ..data.ragbench import PARTS, part_of
 from ..data.references import METRIC, Measured
 from ..data.sampling import in_batches
-from ..envs.environment import Environment
-from ..envs.plan import SearchPlan
-from ..envs.schemas import Step
-from ..errors import ConfigError, EnvironmentUnavailableError
+from ..errors import EnvironmentUnavailableError
 from ..logs import progress_bar
 from .answering import run_raw
-from .environments import SpecEnvironments, chosen_environments, retriever_name
+from .environments import SpecEnvironments, chosen_environments
 
 _AT_ONCE = 256
 """Questions per search call and per step of the progress bar."""
 
 
-def measure_raw(env: EnvironmentConfig, split: str) -> list[Measured]:
-    """Mean nDCG@10 of a split's raw questions; for RAGBench also per part, and the mean over parts.
-
-    Raises ConfigError for an unknown split, and whatever opening the environment raises.
-    """
-    environment = Environment.open(env)
-    info = environment.info()
-    if split not in info.splits:
-        message = f"--split {split!r} is unknown; {info.name} has {', '.join(info.splits)}."
-        raise ConfigError(message)
-    questions = environment.questions(split)
-    values: dict[str, float] = {}
-    with progress_bar("searching") as progress:
-        for part in in_batches(questions, _AT_ONCE):
-            steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in part]
-            values |= {
-                result.question_id: result.metrics[METRIC] for result in environment.step(steps, metrics=[METRIC])
-            }
-            progress(len(values), len(questions))
-    return figures(info.name, environment.dataset, retriever_name(info.retriever), split, values)
-
-
 def measure_spec(spec: SpecConfig) -> Iterator[Measured]:
-    """The same of every dataset in every environment of a spec, all questions whatever its `limit`.
+    """Mean nDCG@10 of the raw questions of every dataset in every environment, all of a split whatever its `limit`; for
+    RAGBench also per part, and the mean over parts.
 
     Raises EnvironmentUnavailableError where a question has no score, and whatever opening an environment raises.
     """
@@ -51,9 +27,10 @@ def measure_spec(spec: SpecConfig) -> Iterator[Measured]:
     for dataset, name in chosen_environments(spec):
         environment = opened.open(dataset, name)
         values: dict[str, float | None] = {}
-        with environment.connect(served=False) as client:
+        with environment.connect(served=False) as client, progress_bar("searching") as progress:
             for part in in_batches(environment.everything, _AT_ONCE):
                 values |= {record.question_id: record.metrics[METRIC] for record in run_raw(client, part, [METRIC])}
+                progress(len(values), len(environment.everything))
         scored = {question: value for question, value in values.items() if value is not None}
         if len(scored) < len(values):
             raise EnvironmentUnavailableError(
@@ -74,17 +51,13 @@ def figures(label: str, dataset: str, retriever: str, split: str, values: Mappin
         return Measured(environment, name, retriever, split, mean, count)
 
     if dataset.partition("[")[0] != "ragbench":
-        return [figure(dataset, _mean(list(values.values())), len(values))]
+        return [figure(dataset, fmean(values.values()), len(values))]
     parts: dict[str, list[float]] = defaultdict(list)
     for question_id, value in values.items():
         parts[part_of(question_id)].append(value)
-    means = {part: _mean(parts[part]) for part in PARTS if part in parts}
-    part_figures = [figure(f"{dataset}/{part}", mean, len(parts[part])) for part, mean in means.items()]
+    means = {part: fmean(parts[part]) for part in PARTS if part in parts}
     # the published average is over eleven parts, without CUAD
     averaged = [part for part in means if part != "cuad"] or list(means)
-    mean = _mean([means[part] for part in averaged])
-    return [*part_figures, figure(dataset, mean, sum(len(parts[part]) for part in averaged))]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    mean, count = fmean(means[part] for part in averaged), sum(len(parts[part]) for part in averaged)
+    part_figures = [figure(f"{dataset}/{part}", mean, len(parts[part])) for part, mean in means.items()]
+    return [*part_figures, figure(dataset, mean, count)]

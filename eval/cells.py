@@ -1,18 +1,21 @@
 """Cells: one system in one environment on one dataset, answered without asking any question twice.
 
-A cell's answers are stored in its journal, whose name is a fingerprint of everything that the answers depend on. So a
-stopped evaluation resumes, and a changed one asks only what has changed. Every model is loaded once, and a local
-environment runs only while questions are sent to it.
+Answers are in the evaluation's store by key, so a stopped evaluation resumes and a changed one asks only what has
+changed. Every model is loaded once, and a local environment runs only while questions are sent to it. A cell that
+fails is noted, and the others continue.
 """
 
 import gc
 import logging
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
+from ..configs.evaluation import SpecConfig
+from ..configs.schema import RunConfig
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi
 from ..errors import EnvironmentUnavailableError, QuerylectError
@@ -20,17 +23,18 @@ from ..llms.access import Llm
 from ..logs import progress_bar
 from ..rollouts.engines.base import Engine
 from ..rollouts.tree_sampler import ANSWERED_AT_ONCE
+from ..storage import data_sha256
+from .answering import unwritten_systems
 from .environments import EvalEnvironment
 from .identity import answering_versions
-from .journal import RERUN, Journal, finished
 from .records import EvalRecord
-from .systems import Pending, System, TrainingFreeSystem
+from .store import RERUN, RecordStore, answer_key, question_set
+from .systems import Pending, RawSystem, System
 from .training_free import Tuned
 
 log = logging.getLogger(__name__)
 
-CELLS = "cells"
-"""The folder of all cells of an evaluation."""
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,10 @@ class FailedCell:
     """Name of the exception class."""
     message: str
 
+    def sentence(self, verb: str = "") -> str:
+        """The failure for the notes."""
+        return f"{self.system} on {self.dataset} in {self.environment}{verb}: {self.error}: {self.message}"
+
 
 @dataclass(slots=True, eq=False)
 class Cell:
@@ -51,41 +59,69 @@ class Cell:
 
     environment: EvalEnvironment
     system: System
-    journal: Journal
+    store: RecordStore
+    split: str
     failure: FailedCell | None = None
+    identity: Mapping[str, object] = field(init=False)
+    """What the system's answers depend on. Raises ConfigError where the system does not fit the environment."""
+    keys: dict[str, str] = field(init=False)
+    """The key of every question's answer by its id."""
+
+    def __post_init__(self) -> None:
+        self.identity = self.system.identity(self.environment)
+        settings = data_sha256(
+            {
+                "environment": self.environment.identity,
+                "depth": self.system.depth,
+                "metrics": sorted(self.system.metrics),
+                "split": self.split,
+                "system": self.identity,
+                "versions": answering_versions(),
+            }
+        )
+        qrels = self.environment.split.qrels if self.environment.split is not None else {}
+        self.keys = {
+            question.id: answer_key(settings, question, qrels.get(question.id))
+            for question in self.environment.questions
+        }
 
     @property
     def label(self) -> str:
         """The cell in a sentence."""
         return f"{self.system.name} {self.environment.label}"
 
+    def records(self) -> list[EvalRecord]:
+        """The records of answers, scored or not, in the order of questions, turns and samples."""
+        return [record for record in self._stored() if not record.failure]
+
+    def _stored(self) -> list[EvalRecord]:
+        return [
+            replace(record, **self._names)
+            for question in self.environment.questions
+            for record in sorted(self.store.get(self.keys[question.id]), key=lambda r: (r.turn, r.sample))
+        ]
+
     @property
-    def turns(self) -> list[int]:
-        """The turns that every question has records of."""
-        return list(range(1, self.system.asking.turns + 1)) or [0]
+    def _names(self) -> dict[str, str]:
+        return {
+            "system": self.system.name,
+            "dataset": self.environment.dataset,
+            "environment": self.environment.name,
+        }
+
+    def add(self, records: Iterable[EvalRecord]) -> None:
+        """Store records of its questions."""
+        names = self._names
+        self.store.add([replace(record, key=self.keys[record.question_id], **names) for record in records])
 
     def tuned(self) -> Tuned | None:
-        """The stored weights of a training-free baseline; None without any. Raises DataError if they cannot be read."""
-        return self.system.chosen(self.journal.folder) if isinstance(self.system, TrainingFreeSystem) else None
-
-    def records(self) -> list[EvalRecord]:
-        """The valid records, scored or not, under the system's current name and in the order of the questions.
-
-        Raises DataError as Journal.read.
-        """
-        order = {question.id: number for number, question in enumerate(self.environment.questions)}
-        questions = {question.id: question for question in self.environment.questions}
-        valid = [
-            record if record.system == self.system.name else replace(record, system=self.system.name)
-            for record in self.journal.read()
-            if record.answers(questions.get(record.question_id)) and record.turn in self.turns
-        ]
-        return sorted(valid, key=lambda record: (order[record.question_id], record.turn, record.sample))
+        """The weights of a training-free baseline; None without any."""
+        notes = (record.notes for question in self.keys.values() for record in self.store.get(question))
+        return next((Tuned(**note["tuned"]) for note in notes if "tuned" in note), None)
 
     def missing(self) -> dict[str, int]:
         """How many answers the model failed to give to the cell's questions, by reason."""
-        question_ids = {question.id for question in self.environment.questions}
-        return dict(Counter(reason for key, reason in self.journal.missing().items() if key[0] in question_ids))
+        return dict(Counter(record.failure for record in self._stored() if record.failure))
 
     def missing_notes(self) -> list[str]:
         """A sentence about the answers that the model failed to give, for the notes of the results; none without."""
@@ -95,43 +131,23 @@ class Cell:
         summary = ", ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items()))
         return [
             f"{self.label}: {sum(reasons.values())} answers never came and are counted nowhere: {summary}. The same "
-            f"command asks for them again; cells/{self.journal.fingerprint}/missing.jsonl names the questions."
+            "command asks for them again."
         ]
+
+    def pending(self) -> list[Question]:
+        """The questions without a score for some turn or sample."""
+        options = self.system.options
+        expected = {(turn, sample) for turn in options.turn_numbers for sample in range(options.paths)}
+
+        def finished(question: Question) -> bool:
+            stored = self.store.get(self.keys[question.id])
+            return expected <= {(r.turn, r.sample) for r in stored if None not in r.metrics.values()}
+
+        return [question for question in self.environment.questions if not finished(question)]
 
     def searched_and_scored(self, record: EvalRecord) -> bool:
         """Whether the environment scored a search of this record; an answer in the wrong format is not searched."""
-        return record.searches > 0 and record.metrics[self.system.asking.metrics[0]] is not None
-
-    def pending(self, records: Sequence[EvalRecord] | None = None) -> list[Question]:
-        """The questions without a score for some turn or sample, among `records`; None: those of the journal."""
-        questions = self.environment.questions
-        records = self.journal.read() if records is None else records
-        done = finished(records, questions, self.turns, self.system.asking.paths)
-        return [question for question in questions if question.id not in done]
-
-
-def make_cell(folder: Path, environment: EvalEnvironment, system: System, split: str) -> Cell:
-    """The cell of a system in an environment; its journal is in the folder CELLS of `folder`.
-
-    Raises ConfigError where the system does not fit the environment.
-    """
-    identity: dict[str, object] = {
-        "place": environment.identity,
-        "depth": system.depth,
-        "metrics": sorted(system.asking.metrics),
-        "split": split,
-        "system": system.identity(environment),
-        "versions": answering_versions(),
-    }
-    return Cell(environment, system, Journal(folder / CELLS, identity))
-
-
-def fail(cells: Sequence[Cell], error: Exception, continues: bool) -> None:
-    """Log the failure and keep it with the cells, so that the others continue; raise it unless the evaluation does."""
-    if not continues:
-        raise error
-    for cell in cells:
-        cell.failure = failed(cell.system.name, cell.environment.dataset, cell.environment.name, error)
+        return record.searches > 0 and record.metrics[self.system.metrics[0]] is not None
 
 
 def failed(system: str, dataset: str, environment: str, error: Exception) -> FailedCell:
@@ -141,25 +157,70 @@ def failed(system: str, dataset: str, environment: str, error: Exception) -> Fai
     return FailedCell(system, dataset, environment, type(error).__name__, str(error))
 
 
-def answer_cells(cells: Sequence[Cell], continues: bool) -> None:
-    """Ask all pending questions: without a model, then by model; by environment. `continues` as in `fail`."""
-    pending = [cell for cell in cells if _has_work(cell, continues)]
-    for of_environment in _by_environment([cell for cell in pending if cell.system.engine_key is None]):
-        answer_in_environment(of_environment, None, continues)
-    by_engine: dict[str, list[Cell]] = {}
-    for cell in pending:
-        if cell.system.engine_key is not None:
-            by_engine.setdefault(cell.system.engine_key, []).append(cell)
-    for engine_cells in by_engine.values():
-        system = engine_cells[0].system
+@dataclass(slots=True)
+class Evaluation:
+    """Systems in environments: what is asked, and what became of it."""
+
+    spec: SpecConfig
+    folder: Path
+    store: RecordStore
+    run: RunConfig | None = None
+    """The settings of the run that the spec evaluates, instead of those in run folders; None for other specs."""
+    environments: list[EvalEnvironment] = field(default_factory=list)
+    systems: dict[str, System] = field(default_factory=dict)
+    cells: list[Cell] = field(default_factory=list)
+    refused: list[FailedCell] = field(default_factory=list)
+    """Cells that could not be created."""
+    notes: list[str] = field(default_factory=list)
+    leaks: list[dict[str, object]] = field(default_factory=list)
+    """The lines of leaks.jsonl."""
+    licences: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def failures(self) -> list[FailedCell]:
+        """Cells that could not be created, or not be answered."""
+        return [*self.refused, *(cell.failure for cell in self.cells if cell.failure is not None)]
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """What the results are of; others in the folder are not replaced without --overwrite."""
+        questions = {environment.dataset: question_set(environment.questions) for environment in self.environments}
+        return {
+            "split": self.spec.split,
+            "questions": {name: questions.get(name) for name in self.spec.datasets},
+            "environments": {environment.title: environment.identity for environment in self.environments},
+            "systems": {cell.label: cell.identity for cell in self.cells},
+        }
+
+    def add(self, environment: EvalEnvironment, systems: Sequence[System]) -> None:
+        """Create the cells of the raw question, also in its history, and of `systems` in an environment."""
+        self.environments.append(environment)
+        spec = self.spec
+        raw = [RawSystem(spec.metrics, spec.depth, name) for name in unwritten_systems(environment.questions)]
+        for system in (*raw, *systems):
+            try:
+                self.cells.append(Cell(environment, system, self.store, spec.split))
+            except QuerylectError as error:
+                self.refuse(environment.dataset, environment.name, [system.name], error)
+
+    def refuse(self, dataset: str, environment: str, systems: Sequence[str], error: QuerylectError) -> None:
+        """Record that the cells of these systems could not be created."""
+        self.refused += [failed(system, dataset, environment, error) for system in systems]
+
+
+def answer_cells(cells: Sequence[Cell]) -> None:
+    """Ask all pending questions: without a model, then by model; by environment."""
+    pending = [cell for cell in cells if cell.pending()]
+    by_engine = _grouped(sorted(pending, key=lambda c: c.system.engine_key is not None), lambda c: c.system.engine_key)
+    for of_engine in by_engine:
         try:
-            engine = system.load()
-        except Exception as error:  # noqa: BLE001 (`fail` decides)
-            fail(engine_cells, error, continues)
+            engine = of_engine[0].system.load()
+        except Exception as error:  # noqa: BLE001 (the other cells continue)
+            _fail(of_engine, error)
             continue
         try:
-            for of_environment in _by_environment(engine_cells):
-                answer_in_environment(of_environment, engine, continues)
+            for of_environment in _grouped(of_engine, lambda cell: id(cell.environment)):
+                _answer_in_environment(of_environment, engine)
         finally:
             if isinstance(engine, Llm):
                 engine.close()
@@ -167,7 +228,7 @@ def answer_cells(cells: Sequence[Cell], continues: bool) -> None:
             _free_memory()
 
 
-def answer_in_environment(cells: Sequence[Cell], engine: Engine | Llm | None, continues: bool) -> None:
+def _answer_in_environment(cells: Sequence[Cell], engine: Engine | Llm | None) -> None:
     """Run the cells of one environment, one after another, while it is open: served beside a model, else in this
     process, where starting a service would take longer than the search."""
     try:
@@ -175,10 +236,10 @@ def answer_in_environment(cells: Sequence[Cell], engine: Engine | Llm | None, co
             for cell in cells:
                 try:
                     _answer(cell, client, engine)
-                except Exception as error:  # noqa: BLE001 (`fail` decides)
-                    fail([cell], error, continues)
-    except Exception as error:  # noqa: BLE001 (`fail` decides)
-        fail([cell for cell in cells if cell.failure is None and cell.pending()], error, continues)
+                except Exception as error:  # noqa: BLE001 (the other cells continue)
+                    _fail([cell], error)
+    except Exception as error:  # noqa: BLE001 (the other environments continue)
+        _fail([cell for cell in cells if cell.failure is None and cell.pending()], error)
 
 
 def _answer(cell: Cell, client: EnvironmentApi, engine: Engine | Llm | None) -> None:
@@ -193,37 +254,32 @@ def _answer(cell: Cell, client: EnvironmentApi, engine: Engine | Llm | None) -> 
     done, unscored_batches, scored = 0, 0, any(map(cell.searched_and_scored, cell.records()))
     with progress_bar(cell.label) as advance:
         advance(0, len(questions))
-        pending = Pending(questions, cell.environment, client, ANSWERED_AT_ONCE, cell.journal.folder)
-        for part in cell.system.answer(pending, engine):
-            cell.journal.miss(part.missing)
-            if part.records:
-                cell.journal.append(part.records)
-            if any(map(cell.searched_and_scored, part.records)):
+        pending = Pending(questions, cell.environment, client, ANSWERED_AT_ONCE, cell.tuned())
+        for records in cell.system.answer(pending, engine):
+            cell.add(records)
+            batch = len({record.question_id for record in records})
+            if any(map(cell.searched_and_scored, records)):
                 scored, unscored_batches = True, 0
-            elif any(record.searches for record in part.records):
+            elif any(record.searches for record in records):
                 unscored_batches += 1
             if unscored_batches > (1 if scored else 0):
                 raise EnvironmentUnavailableError(
-                    f"the environment scored none of {part.questions} questions before the deadline; the last error "
+                    f"the environment scored none of {batch} questions before the deadline; the last error "
                     f"was {client.last_failure}. Fix the cause, or raise client.deadline, and {RERUN}"
                 )
-            done += part.questions
+            done += batch
             advance(done, len(questions))
 
 
-def _has_work(cell: Cell, continues: bool) -> bool:
-    try:
-        cell.missing()  # an unreadable file of missing answers fails the cell, too
-        return cell.failure is None and bool(cell.pending())
-    except QuerylectError as error:
-        fail([cell], error, continues)
-        return False
-
-
-def _by_environment(cells: Sequence[Cell]) -> list[list[Cell]]:
-    groups: dict[int, list[Cell]] = {}
+def _fail(cells: Sequence[Cell], error: Exception) -> None:
     for cell in cells:
-        groups.setdefault(id(cell.environment), []).append(cell)
+        cell.failure = failed(cell.system.name, cell.environment.dataset, cell.environment.name, error)
+
+
+def _grouped(cells: Sequence[Cell], key: Callable[[Cell], Key]) -> list[list[Cell]]:
+    groups: dict[Key, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(key(cell), []).append(cell)
     return list(groups.values())
 
 

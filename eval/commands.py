@@ -171,7 +171,7 @@ def paper(
         spec = chosen_cells(load_spec(name, changes), task or (), environment or (), system or ())
         spec = prompted_by(spec, reader, endpoint)
         if dry_run:
-            from .run_baselines import with_run_baselines
+            from .run import with_run_baselines
 
             typer.echo(dump_spec(with_run_baselines(spec)), nl=False)
             return
@@ -210,17 +210,15 @@ def baselines(
 ) -> None:
     """Measure un-rewritten questions and compare them with published figures; exit 1 where one is wrong."""
     set_up_logging(verbose)
-    from ..configs.mix import chosen
     from ..configs.spec_files import is_spec, load_spec
     from ..data.references import check_baselines
-    from .baselines import measure_raw, measure_spec
+    from .baselines import measure_spec
+    from .run import spec_of_run
 
-    if is_spec(config):
-        measured = list(measure_spec(load_spec(config, [*(overrides or ()), *([f"split={split}"] if split else [])])))
-    else:
-        members = chosen(load_config(config, overrides or []), env).values()
-        measured = [figure for member in members for figure in measure_raw(member.env, split or member.eval.split)]
-    verdicts = check_baselines(measured, tolerance)
+    changes = overrides or []
+    spec = load_spec(config, changes) if is_spec(config) else spec_of_run(load_config(config, changes), None, None, env)
+    spec = spec.model_copy(update={"split": split or spec.split})
+    verdicts = check_baselines(list(measure_spec(spec)), tolerance)
     for verdict in verdicts:
         typer.echo(verdict.sentence)
     if any(verdict.status == "wrong" for verdict in verdicts):

@@ -4,7 +4,7 @@ A local environment is read from its index, which is built if it is missing, and
 behind a service is asked for its facts over HTTP.
 """
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,33 +21,35 @@ from ..envs.index.meta import open_index
 from ..envs.index_names import index_name, member_settings
 from ..envs.retrievers.open import check_corpus, retriever_info
 from ..envs.retrievers.rerank import reranked
-from ..envs.schemas import EnvironmentInfo
 from ..errors import ConfigError
 from ..logs import progress_bar
 from ..rewards.metrics import RELEVANT
 from ..rewriters.retriever_info import RetrieverInfo
-from .identity import contexts_identity, judgements_identity, model_identity
+from .identity import model_identity
 
 INDEXES = Path("indexes")
 """The folder of indexes without a path of their own."""
+SAMPLE_SEED = 0
+"""Seed of the samples that `limit` draws: evaluations of every seed ask the same questions."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvalEnvironment:
-    """One environment on one dataset."""
+    """One environment on one dataset; a local one runs only while `connect` is open."""
 
     dataset: str
     """The dataset's name in the evaluation."""
     name: str
     """The environment's name in the evaluation."""
     env: EnvironmentConfig
-    """What `connect` opens, with `client_config`."""
     client_config: ClientConfig
     retriever: RetrieverInfo
     questions: list[Question]
     """The questions that are evaluated."""
     everything: list[Question]
     """All questions of the split, also those beyond `limit`."""
+    train: list[Question]
+    """Its training questions, which a policy that was trained there has seen."""
     published_as: tuple[str, str]
     """Names of dataset and retriever under which its figures are published."""
     split: Split | None
@@ -56,35 +58,29 @@ class EvalEnvironment:
     """Number of documents in the corpus."""
     corpus_hash: str
     identity: dict[str, object] = field(repr=False)
-    """Everything about the environment that an answer depends on."""
+    """What answers depend on beside the question and its judgements."""
     sample: QuestionSample | None = None
     """How questions were sampled, if `limit` left some out."""
+    judged: bool = True
+    """Whether questions have relevant documents."""
     relevance_level: int = RELEVANT
     """The least grade that binary metrics count as relevant."""
-    client: EnvironmentApi | None = field(default=None, repr=False)
-    """An open client; None: `connect` opens one."""
     loaded: LoadedQuestions | None = field(default=None, repr=False)
     """What `connect` need not read again, if the environment is opened in this process."""
 
     @property
     def title(self) -> str:
         """The environment in a heading, or at the beginning of a sentence."""
-        return f"{self.name} on {self.dataset}" if self.dataset else self.name
+        return f"{self.name} on {self.dataset}"
 
     @property
     def label(self) -> str:
         """The dataset and the environment in a sentence."""
-        return f"on {self.dataset} in {self.name}" if self.dataset else f"in {self.name}"
+        return f"on {self.dataset} in {self.name}"
 
     @contextmanager
     def connect(self, served: bool = True) -> Iterator[EnvironmentApi]:
-        """A client for a `with` block; a local environment that is not open runs only inside it.
-
-        Without `served` no service is started for an index that this process can search itself (`open_unserved`).
-        """
-        if self.client is not None:
-            yield self.client
-            return
+        """A client for a `with` block. Without `served`, this process searches its own index (`open_unserved`)."""
         with (
             open_environment(self.env, self.client_config)
             if served
@@ -93,49 +89,13 @@ class EvalEnvironment:
             yield client
 
 
-def described_by_service(
-    dataset: str,
-    name: str,
-    env: EnvironmentConfig,
-    client_config: ClientConfig,
-    info: EnvironmentInfo,
-    questions: Sequence[Question],
-    everything: Sequence[Question],
-    published_dataset: str = "",
-    split: Split | None = None,
-    sample: QuestionSample | None = None,
-) -> EvalEnvironment:
-    """An environment with the facts that its service gives (`info`)."""
-    return EvalEnvironment(
-        dataset=dataset,
-        name=name,
-        env=env,
-        client_config=client_config,
-        retriever=RetrieverInfo.from_service(info.retriever),
-        questions=list(questions),
-        everything=list(everything),
-        published_as=(published_dataset, retriever_name(info.retriever)),
-        split=split,
-        documents=info.corpus_size,
-        corpus_hash=info.corpus_hash,
-        identity={
-            "index": info.index_hash,
-            "judgements": judgements_identity(split.qrels if split is not None else None),
-            "settings": info.settings_hash,
-            "contexts": contexts_identity(everything),
-        },
-        sample=sample,
-        relevance_level=split.relevance_level(info.relevance_level) if split is not None else info.relevance_level,
-    )
-
-
 def retriever_name(retriever: Mapping[str, object]) -> str:
     """The name under which a retriever's figures are published. With a reranker it is another system."""
     return f"{retriever['name']} with a reranker" if retriever.get("rerank") else str(retriever["name"])
 
 
 class SpecEnvironments:
-    """Opens the environments of a spec; a dataset is loaded once for all of them."""
+    """Opens the environments of a spec; the questions of a dataset are read once for all of them."""
 
     def __init__(self, spec: SpecConfig) -> None:
         self.spec = spec
@@ -143,63 +103,75 @@ class SpecEnvironments:
 
     def open(self, dataset: str, environment: str) -> EvalEnvironment:
         """Open one environment. Raises the errors of opening its index, dataset or service."""
-        spec, settings = self.spec, self.spec.environments[environment]
-        source = spec.datasets[dataset]
+        settings, source = self.spec.environments[environment], self.spec.datasets[dataset]
         urls = settings.urls.get(dataset) or settings.client.urls
-        if urls == "local":
-            if source is None:
-                raise ConfigError(
-                    f"datasets.{dataset} is null, and environments.{environment} has no service for it. Describe the "
-                    f"dataset, or give environments.{environment}.urls.{dataset}."
-                )
-            return self._local(dataset, environment, settings, source)
-        client_config = settings.client.model_copy(update={"urls": urls})
-        with open_environment(settings.env, client_config) as client:
+        if urls != "local":
+            client = settings.client.model_copy(update={"urls": urls})
+            return self._served(dataset, environment, settings.env, client, source)
+        if source is None:
+            raise ConfigError(
+                f"datasets.{dataset} is null, and environments.{environment} has no service for it. Describe the "
+                f"dataset, or give environments.{environment}.urls.{dataset}."
+            )
+        return self._local(dataset, environment, settings, source)
+
+    def _served(
+        self, dataset: str, name: str, env: EnvironmentConfig, settings: ClientConfig, source: DatasetConfig | None
+    ) -> EvalEnvironment:
+        spec = self.spec
+        with open_environment(env, settings) as client:
             info = client.info()
             if not info.splits.get(spec.split):
-                raise _no_split(spec.split, f"the service of {environment} on {dataset}", dict(info.splits))
-            questions = client.questions(spec.split)
-        split = self._split(dataset, source, AllDocuments()) if source is not None else None
+                raise _no_split(spec.split, f"the service of {name} on {dataset}", dict(info.splits))
+            questions = list(client.questions(spec.split))
+            train = list(client.questions("train")) if info.splits.get("train") else []
+        loaded = self.load(source) if source is not None else None
+        split = self._split(dataset, loaded) if loaded is not None else None
         selected = self._limited(dataset, questions)
-        return described_by_service(
-            dataset,
-            environment,
-            settings.env,
-            client_config,
-            info,
-            selected,
-            questions,
-            published_dataset=self._loaded[dataset].dataset.name if split is not None else dataset,
+        return EvalEnvironment(
+            dataset=dataset,
+            name=name,
+            env=env,
+            client_config=settings,
+            retriever=RetrieverInfo.from_service(info.retriever),
+            questions=selected,
+            everything=questions,
+            train=train,
+            published_as=(loaded.dataset.name if loaded else dataset, retriever_name(info.retriever)),
             split=split,
-            sample=sampled(len(selected), len(questions), spec.limit, spec.seed),
+            documents=info.corpus_size,
+            corpus_hash=info.corpus_hash,
+            identity={"index": info.index_hash, "settings": info.settings_hash},
+            sample=sampled(len(selected), len(questions), spec.limit, SAMPLE_SEED),
+            judged=info.judged,
+            relevance_level=split.relevance_level(info.relevance_level) if split is not None else info.relevance_level,
         )
 
-    def _local(
-        self, dataset: str, environment: str, settings: SpecEnvironment, source: DatasetConfig
-    ) -> EvalEnvironment:
+    def _local(self, dataset: str, name: str, settings: SpecEnvironment, source: DatasetConfig) -> EvalEnvironment:
         env = searched_here(self.spec, settings, dataset, source)
         if not env.index_folder.is_dir():
-            with progress_bar(f"indexing {dataset} for {environment}") as progress:
+            with progress_bar(f"indexing {dataset} for {name}") as progress:
                 build_index(env, progress=progress)
         index = open_index(env.index)
         check_corpus(index, open_corpus(source))
-        split = self._split(dataset, source, index.documents)
-        loaded = self._loaded[dataset]
+        loaded = self.load(source, index.documents)
+        split = self._split(dataset, loaded)
         level = split.relevance_level(loaded.dataset.relevance_level)
-        rerank = None
-        retriever = retriever_info(env, index)
+        retriever, rerank = retriever_info(env, index), None
         if env.rerank is not None:
             rerank = {**env.rerank.model_dump(mode="json"), "model": model_identity(env.rerank.model)}
             retriever |= {"trained": reranked(str(retriever["trained"]), env.rerank.depth), "rerank": rerank}
-        selected = self._limited(dataset, split.questions)
+        dense = retriever["kind"] in ("dense", "hybrid") or env.hybrid is not None
+        selected, train = self._limited(dataset, list(split.questions)), loaded.dataset.splits.get("train")
         return EvalEnvironment(
             dataset=dataset,
-            name=environment,
+            name=name,
             env=env,
             client_config=settings.client,
             retriever=RetrieverInfo.from_service(retriever),
             questions=selected,
             everything=list(split.questions),
+            train=list(train.questions) if train is not None else [],
             published_as=(loaded.dataset.name, retriever_name(retriever)),
             split=split,
             documents=index.meta.documents,
@@ -207,39 +179,42 @@ class SpecEnvironments:
             identity={
                 "index": index.meta.index_hash,
                 "rerank": rerank,
-                "search": env.vectors.model_dump(mode="json")
-                if retriever["kind"] in ("dense", "hybrid") or env.hybrid is not None
-                else None,
-                "judgements": judgements_identity(split.qrels),
-                "dataset": [loaded.dataset.name, source.leave_out],
+                "search": env.vectors.model_dump(mode="json") if dense else None,
                 "identical_ids_ignored": loaded.dataset.ignore_identical_ids,
                 "relevance_level": level,
-                "contexts": contexts_identity(split.questions),
             },
-            sample=sampled(len(selected), len(split.questions), self.spec.limit, self.spec.seed),
+            sample=sampled(len(selected), len(split.questions), self.spec.limit, SAMPLE_SEED),
+            judged=split.relevant > 0,
             relevance_level=level,
             loaded=loaded,
         )
 
-    def _split(self, dataset: str, source: DatasetConfig, documents: Container[str]) -> Split:
-        if dataset not in self._loaded:
-            self._loaded[dataset] = load_questions(source, documents)
-        splits = self._loaded[dataset].dataset.splits
-        if not splits.get(self.spec.split) or not splits[self.spec.split].questions:
-            sizes = {name: len(split.questions) for name, split in splits.items()}
-            raise _no_split(self.spec.split, f"the dataset {dataset}", sizes)
-        return splits[self.spec.split]
+    def load(self, source: DatasetConfig, documents: Container[str] | None = None) -> LoadedQuestions:
+        """The questions and judgements of a dataset, of an index with these `documents`. Raises DataError."""
+        key = source.model_dump_json()
+        known = self._loaded.get(key)
+        if known is None or (known.complete and documents is not None):
+            known = self._loaded[key] = load_questions(source, AllDocuments() if documents is None else documents)
+        return known
 
-    def _limited(self, dataset: str, questions: Sequence[Question]) -> list[Question]:
+    def _split(self, dataset: str, loaded: LoadedQuestions) -> Split:
+        split = loaded.dataset.splits.get(self.spec.split)
+        if split is None or not split.questions:
+            sizes = {name: len(split.questions) for name, split in loaded.dataset.splits.items()}
+            raise _no_split(self.spec.split, f"the dataset {dataset}", sizes)
+        return split
+
+    def _limited(self, dataset: str, questions: list[Question]) -> list[Question]:
         """A sample of `limit` questions; if the dataset has parts, `limit` of each part."""
-        spec = self.spec
-        if not spec.has_parts(dataset):
-            return draw(questions, spec.limit, spec.seed)
-        return draw_of_parts(questions, spec.limit, spec.seed, lambda question: question.id.partition("/")[0])
+        if not self.spec.has_parts(dataset):
+            return draw(questions, self.spec.limit, SAMPLE_SEED)
+        return draw_of_parts(questions, self.spec.limit, SAMPLE_SEED, lambda question: question.id.partition("/")[0])
 
     def licence(self, dataset: str) -> str:
-        """Licence and citation of a local dataset; "" if the dataset was not loaded."""
-        return self._loaded[dataset].dataset.licence if dataset in self._loaded else ""
+        """Licence and citation of a local dataset; "" if the dataset was not read."""
+        source = self.spec.datasets[dataset]
+        loaded = self._loaded.get(source.model_dump_json()) if source is not None else None
+        return loaded.dataset.licence if loaded is not None else ""
 
 
 def searched_here(

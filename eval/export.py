@@ -27,7 +27,7 @@ def write_trec_files(
         for cell in of_dataset:
             for record in records[cell]:
                 if None not in record.metrics.values():
-                    sample = f"-sample{record.sample}" if cell.system.asking.samples is not None else ""
+                    sample = f"-sample{record.sample}" if cell.system.options.samples is not None else ""
                     turn = f"-turn{record.turn}" if record.turn else ""
                     run = runs.setdefault(f"{cell.environment.name}.{cell.system.name}{turn}{sample}", {})
                     run[record.question_id] = list(map(RankedHit, record.ranking, record.scores))

@@ -33,7 +33,7 @@ NO_RAG = "no-rag"
 UNTRAINED = "untrained"
 """Also as a checkpoint name: the policy of a run before training."""
 TRAINED = "trained"
-WARM_START = "warm start"
+WARM_START = "warm-start"
 """The policy after the warm start and before GRPO."""
 HYDE = "hyde"
 """HyDE by the untrained policy, at the cost of the run's own rewriter."""
@@ -204,6 +204,7 @@ def record_of_search(
     searches: int = 1,
     format_ok: bool = True,
     seconds: float = 0.0,
+    notes: Mapping[str, Any] | None = None,
 ) -> EvalRecord:
     """The record of one search, as where no model writes: turn 0, no tokens.
 
@@ -231,7 +232,17 @@ def record_of_search(
         seconds=seconds,
         truncated=result.truncated if result is not None else None,
         history=question.history,
+        notes=notes or {},
     )
+
+
+def record_of_failure(
+    system: str, question: Question, turn: int, sample: int, reason: str, metrics: Sequence[str]
+) -> EvalRecord:
+    """The record of an answer that the model did not give."""
+    record = record_of_search(system, question, (), None, None, metrics, format_ok=False)
+    unknown = dict.fromkeys(metrics)
+    return replace(record, turn=turn, sample=sample, metrics=unknown, searches=0, failure=reason)
 
 
 def now() -> str:

@@ -5,11 +5,10 @@ warm start at the same turn, with HyDE, with the best training-free baseline, an
 one query where questions have a history.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
-from ..configs.evaluation import BEST_FREE
-from ..configs.methods import TRAINING_FREE
-from .records import HISTORY, HYDE, METRICS, NO_RAG, RAW, REFERENCE, TRAINED, UNTRAINED, WARM_START
+from ..configs.evaluation import BEST_FREE, UNWRITTEN, SpecConfig
+from .records import HISTORY, HYDE, NO_RAG, RAW, REFERENCE, TRAINED, UNTRAINED, WARM_START
 from .results import Results, headline
 from .table import ALPHA, Arm, TableSpec, decimal
 
@@ -45,21 +44,20 @@ _NAMES = {
 
 def label(arm: Arm) -> str:
     """The display name of a row."""
-    return _LABELS.get(arm.system) or f"{arm.system.capitalize()}, turn {arm.turn}"
+    return _LABELS.get(arm.system) or f"{arm.system.capitalize().replace('-', ' ')}, turn {arm.turn}"
 
 
-def table_spec(systems: Collection[str], environment: str, bootstrap: int, permutations: int, seed: int) -> TableSpec:
-    """The table of the systems of a run: raw, baselines, untrained, others by name, warm start, trained."""
-    first, last = [RAW, HISTORY, REFERENCE, *TRAINING_FREE, BEST_FREE, HYDE, UNTRAINED], [WARM_START, TRAINED]
+def table_of_run(spec: SpecConfig) -> TableSpec:
+    """The table of the systems of a run: raw, baselines, untrained, warm start, trained."""
     return TableSpec(
-        metrics=METRICS,
-        environments=[environment],
-        systems=[*first, *sorted({*systems} - {*first, *last}), *last],
+        metrics=spec.metrics,
+        environments=list(spec.environments),
+        systems=list(dict.fromkeys([*UNWRITTEN, *spec.free_systems, BEST_FREE, *spec.systems])),
         label=label,
         pairs=_pairs,
-        bootstrap=bootstrap,
-        permutations=permutations,
-        seed=seed,
+        bootstrap=spec.bootstrap,
+        permutations=spec.permutations,
+        seed=spec.seed,
         warn_if_cut=(HYDE, UNTRAINED),
         marks={RAW: ("†", "↓"), UNTRAINED: ("‡", "⇓")},
     )

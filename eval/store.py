@@ -6,12 +6,16 @@ drops later turns, which followed an earlier attempt. `publish` leaves in the fi
 the others move to UNUSED, where they are found again when the settings come back.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
+from ..configs.differences import flat
 from ..data.types import Question
-from ..storage import append, cut_off_half_a_line, data_sha256, only_command, writing
+from ..errors import ConfigError
+from ..storage import append, cut_off_half_a_line, data_sha256, json_object, only_command, parse_json, writing
 from .records import EvalRecord, read_records, record_line, write_records
 
 RECORDS = "eval.jsonl"
@@ -79,6 +83,29 @@ def open_store(folder: Path) -> Iterator[RecordStore]:
 def answer_key(settings: str, question: Question, grades: Mapping[str, int] | None = None) -> str:
     """The key of a question's answer. `settings` is a sha256 of all else that it depends on, `grades` are those of the
     question's judged documents."""
-    context = [question.id, question.text, question.options, [[u.role, u.text] for u in question.history]]
-    context += [question.reference_rewrite, sorted(question.excluded), sorted((grades or {}).items())]
-    return data_sha256([settings, context])
+    return data_sha256([settings, asdict(question), grades])
+
+
+def question_set(questions: Sequence[Question]) -> str:
+    """A hash of a set of questions, independent of order."""
+    return data_sha256(sorted(json.dumps(asdict(question)) for question in questions))
+
+
+def refuse_other(path: Path, identity: Mapping[str, object], overwrite: bool = False) -> None:
+    """Raise ConfigError where the results in `path` differ from `identity` in an entry that both have, such as the
+    questions of a dataset or the weights of a system: no command replaces other results in silence."""
+    previous = (json_object(path) or {}).get("identity")
+    if overwrite or not isinstance(previous, dict):
+        return
+    new, old = dict(flat(parse_json(json.dumps(identity)))), dict(flat(previous))
+    changes = [f"{key}: {_short(old[key])} → {_short(new[key])}" for key in old if key in new and old[key] != new[key]]
+    if changes:
+        raise ConfigError(
+            f"{path} holds other results, which this would replace ({'; '.join(changes[:3])}). Give another folder "
+            "with -o, or replace them with --overwrite."
+        )
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text[:12] if len(text) == 64 else text[:80]

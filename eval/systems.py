@@ -7,44 +7,33 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 
 from ..configs.evaluation import RAW, SpecConfig, SystemConfig
 from ..configs.mix import environments
 from ..configs.run_settings import load_run_config
-from ..configs.schema import RewriterConfig, RunConfig
+from ..configs.schema import RewriterConfig, RolloutConfig, RunConfig
 from ..data.sampling import in_batches
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError
 from ..llms.access import Llm
 from ..llms.base import LlmResponse
 from ..rewriters.base import RewritingStrategy, StagedQuestion
 from ..rewriters.first_stage import FirstStages
 from ..rewriters.registry import make_rewriter
-from ..rollouts.checkpoints import find_checkpoint, task_model, with_prompt
+from ..rollouts.checkpoints import UsedTurn, find_checkpoint, task_model, used_turn, with_prompt
 from ..rollouts.engines.base import Engine
-from ..rollouts.llms import open_llm, policy_llm
-from ..storage import parse_json
-from .answering import Answered, Asking, batches, model_answers, run_raw
+from ..rollouts.llms import open_llm, policy_llm, resolved_dtype
+from .answering import DecodeOptions, batches, model_answers, run_raw
 from .environments import EvalEnvironment
-from .identity import (
-    digest,
-    llm_identity,
-    model_identity,
-    prompts_identity,
-    system_identity,
-    task_identity,
-    weights_identity,
-)
-from .journal import AnswerKey
-from .records import UNTRAINED, with_first_stage, write_json
-from .training_free import GRIDS, Tuned, Tuning, answer, tune
+from .identity import folder_identity, llm_identity, model_identity, templates_identity
+from .records import UNTRAINED, EvalRecord, record_of_failure, with_first_stage
+from .training_free import GRIDS, TUNING_QUESTIONS, Tuned, Tuning, answer, tune
 
 log = logging.getLogger(__name__)
-
-_WEIGHTS_FILE = "weights.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +45,8 @@ class Pending:
     client: EnvironmentApi
     batch: int
     """Questions per batch."""
-    folder: Path
-    """The folder of the cell."""
+    tuned: Tuned | None = None
+    """Of a training-free baseline: the weights of its earlier answers."""
 
     def parts(self) -> Iterator[Sequence[Question]]:
         """The batches, in the order of the questions."""
@@ -75,9 +64,9 @@ class System(ABC):
     """Documents per ranking."""
 
     @property
-    def asking(self) -> Asking:
+    def options(self) -> DecodeOptions:
         """Turns and samples; without a model, one ranking per question."""
-        return Asking(0, self.metrics)
+        return DecodeOptions(0, self.metrics)
 
     @property
     def engine_key(self) -> str | None:
@@ -89,12 +78,12 @@ class System(ABC):
         return None
 
     @abstractmethod
-    def identity(self, environment: EvalEnvironment) -> Mapping[str, object] | str:
+    def identity(self, environment: EvalEnvironment) -> Mapping[str, object]:
         """Everything about the system that its answers depend on. Raises ConfigError where it does not fit."""
 
     @abstractmethod
-    def answer(self, pending: Pending, engine: Engine | Llm | None) -> Iterator[Answered]:
-        """Yield the answers to one batch of the pending questions after another."""
+    def answer(self, pending: Pending, engine: Engine | Llm | None) -> Iterator[list[EvalRecord]]:
+        """Yield the records of one batch of the pending questions after another, of every question at least one."""
 
 
 @dataclass(frozen=True)
@@ -105,22 +94,17 @@ class RawSystem(System):
     depth: int
     name: str = RAW
 
-    def identity(self, environment: EvalEnvironment) -> str:
-        """Its name: nothing else matters."""
-        return self.name
+    def identity(self, environment: EvalEnvironment) -> Mapping[str, object]:
+        return {"text": self.name}
 
-    def answer(self, pending: Pending, engine: Engine | Llm | None) -> Iterator[Answered]:
+    def answer(self, pending: Pending, engine: Engine | Llm | None) -> Iterator[list[EvalRecord]]:
         for part in pending.parts():
-            yield Answered(len(part), run_raw(pending.client, part, self.metrics, self.depth, self.name))
+            yield run_raw(pending.client, part, self.metrics, self.depth, self.name)
 
 
 @dataclass(frozen=True)
 class TrainingFreeSystem(System):
-    """A training-free baseline.
-
-    Its cell stores the weights beside the answers (`weights.json`), so that a later evaluation with more questions uses
-    the same ones.
-    """
+    """A training-free baseline. Its records hold the weights, so that an evaluation of more questions uses the same."""
 
     name: str
     baseline: str
@@ -132,31 +116,14 @@ class TrainingFreeSystem(System):
         """The baseline, and how its weights are chosen."""
         return {
             "training_free": self.baseline,
-            "grid": digest([dict(weights) for weights in GRIDS[self.baseline]]),
-            "by": [self.tuning.questions, self.metrics[0], self.tuning.seed],
+            "grid": [dict(weights) for weights in GRIDS[self.baseline]],
+            "by": [TUNING_QUESTIONS, self.metrics[0], self.tuning.seed],
         }
 
-    def answer(self, pending: Pending, engine: Engine | Llm | None) -> Iterator[Answered]:
-        """As System.answer, with the weights that the cell stored, else tuned ones."""
-        client, folder = pending.client, pending.folder
-        tuned = self.chosen(folder)
-        if tuned is None:
-            tuned = tune(self.baseline, client, pending.environment.everything, self.tuning)
-            write_json(folder / _WEIGHTS_FILE, asdict(tuned))
+    def answer(self, pending: Pending, engine: Engine | Llm | None) -> Iterator[list[EvalRecord]]:
+        tuned = pending.tuned or tune(self.baseline, pending.client, pending.environment.everything, self.tuning)
         for part in pending.parts():
-            yield Answered(len(part), answer(self.name, client, tuned, part, self.metrics, self.depth))
-
-    def chosen(self, folder: Path) -> Tuned | None:
-        """The weights in a cell's folder; None if it has none yet. Raises DataError if they cannot be read."""
-        path = folder / _WEIGHTS_FILE
-        if not path.is_file():
-            return None
-        try:
-            return Tuned(**parse_json(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            raise DataError(
-                f"{path} cannot be read ({error}). Remove the folder {folder} and evaluate again."
-            ) from error
+            yield answer(self.name, pending.client, tuned, part, self.metrics, self.depth)
 
 
 @dataclass(frozen=True)
@@ -170,17 +137,14 @@ class RewritingSystem(System):
     """Policy, rewriter and rollout settings; for a training run, all settings of that run."""
     checkpoint: Path | None
     """The trained policy; None means the base model."""
-    weights: Mapping[str, object]
-    """Identity of its model and checkpoint."""
     metrics: Sequence[str]
     depth: int
     seed: int = 0
     """Seed of sampled answers."""
 
     @property
-    def asking(self) -> Asking:
-        """Turns and samples."""
-        return Asking(self.settings.turns, self.metrics, self.settings.samples, self.seed)
+    def options(self) -> DecodeOptions:
+        return DecodeOptions(self.settings.turns, self.metrics, self.settings.samples, self.seed)
 
     @property
     def engine_key(self) -> str:
@@ -192,15 +156,32 @@ class RewritingSystem(System):
         parts += [rollout.vllm.model_dump(mode="json"), rollout.server.model_dump(mode="json")]
         return json.dumps(parts)
 
+    @cached_property
+    def weights(self) -> Mapping[str, object]:
+        """The identity of the model and of the checkpoint, by name. Raises ModelError."""
+        checkpoint = folder_identity(self.checkpoint) if self.checkpoint is not None else None
+        if self.settings.llm is not None:
+            return {**llm_identity(self.settings.llm), "checkpoint": checkpoint}
+        return {"policy": model_identity(self.config.policy.model), "checkpoint": checkpoint}
+
+    @cached_property
+    def used(self) -> UsedTurn | None:
+        """The turn that a user of the trained run gets; None without one."""
+        if self.checkpoint is None or self.settings.run is None:
+            return None
+        config, run = self.config, Path(self.settings.run).expanduser()
+        return used_turn(config.rollout, config.reward, config.train, run, self.checkpoint)
+
     def identity(self, environment: EvalEnvironment) -> Mapping[str, object]:
         """As System.identity. Raises ConfigError if the rewriter does not fit."""
         self.rewriter(environment)  # refuses what does not fit
-        settings = self.rewriter_settings(environment.name)
-        identity = system_identity(self.settings, self.config.policy, self.config.rollout, settings, self.seed)
+        rewriter = self.rewriter_settings(environment.name)
+        prompt = Path(rewriter.prompt or "").expanduser()
         return {
             **self.weights,
-            **identity,
-            "prompts": prompts_identity(settings),
+            **answer_settings(self.settings, self.config, rewriter),
+            "seed": self.seed if self.settings.sampled else None,
+            "templates": [templates_identity(), prompt.read_text(encoding="utf-8") if prompt.is_file() else ""],
             "retriever": asdict(environment.retriever),
         }
 
@@ -216,15 +197,9 @@ class RewritingSystem(System):
         return rewriter
 
     def rewriter_settings(self, environment: str) -> RewriterConfig:
-        """The rewriter settings for an environment.
-
-        If the run mixes environments and has a member of that name, these are the member's settings.
-        """
-        if self.settings.rewriter is None and self.config.mix is not None:
-            member = environments(self.config).get(environment)
-            if member is not None:
-                return member.rewriter
-        return self.config.rewriter
+        """The rewriter settings for an environment: those of the run's member of that name, if it has one."""
+        member = environments(self.config).get(environment) if self.settings.rewriter is None else None
+        return (member or self.config).rewriter
 
     def load(self) -> Engine | Llm:
         if self.settings.llm is not None:
@@ -234,12 +209,12 @@ class RewritingSystem(System):
         log.info("loading %s", self.checkpoint or self.config.policy.model)
         return load_engine(self.config.policy, self.config.rollout, self.config.seed, self.checkpoint)
 
-    def answer(self, pending: Pending, engine: Engine | Llm | None) -> Iterator[Answered]:
+    def answer(self, pending: Pending, engine: Engine | Llm | None) -> Iterator[list[EvalRecord]]:
         """As System.answer. Raises as the model and the client."""
         assert engine is not None, "a rewriter is asked with its model loaded"
-        asking, rollout, client = self.asking, self.config.rollout, pending.client
+        options, rollout = self.options, self.config.rollout
         rewriter = self.rewriter(pending.environment)
-        missing: dict[AnswerKey, str] = {}
+        lost: list[EvalRecord] = []
         spent: dict[str, Sequence[LlmResponse]] = {}
         remaining: list[Question] = []
         base = self.settings.llm or policy_llm(self.config.policy)
@@ -247,15 +222,16 @@ class RewritingSystem(System):
             outcomes = stages.ask(pending.questions)
         for question, outcome in zip(pending.questions, outcomes, strict=True):
             if isinstance(outcome, str):
-                missing |= {(question.id, 1, sample): outcome for sample in range(asking.paths)}
+                samples = range(options.paths)
+                lost += [record_of_failure(self.name, question, 1, i, outcome, self.metrics) for i in samples]
             else:
                 remaining.append(outcome)
                 spent[question.id] = outcome.replies if isinstance(outcome, StagedQuestion) else ()
-        yield Answered(len(pending.questions) - len(remaining), [], missing)
+        if lost:
+            yield lost
         parts = batches(remaining, pending.batch)
-        for batch in model_answers(parts, self.name, asking, self.settings, engine, client, rewriter, rollout):
-            records = [with_first_stage(record, spent.get(record.question_id, ())) for record in batch.records]
-            yield replace(batch, records=records)
+        for batch in model_answers(parts, self.name, options, self.settings, engine, pending.client, rewriter, rollout):
+            yield [with_first_stage(record, spent.get(record.question_id, ())) for record in batch]
 
     @property
     def training_environments(self) -> list[RunConfig]:
@@ -263,40 +239,56 @@ class RewritingSystem(System):
         return list(environments(self.config).values()) if self.checkpoint is not None else []
 
 
-def system_of_spec(spec: SpecConfig, name: str, trust: bool = False) -> System:
-    """The system of that name.
+_ANSWER_SETTINGS = {
+    "max_new_tokens", "max_prompt_tokens", "documents", "document_tokens", "observation_tokens", "history_tokens",
+}  # fmt: skip
+"""Settings of a rollout that answers depend on, beside the engine."""
+
+
+def answer_settings(settings: SystemConfig, config: RunConfig, rewriter: RewriterConfig) -> dict[str, object]:
+    """All settings that a rewriting system's answers depend on, but the seed."""
+    model: dict[str, object] = {"passages": settings.passages}
+    if settings.llm is None:
+        model = {"dtype": resolved_dtype(config.policy.dtype), "engine": config.rollout.engine}
+    return {
+        **model,
+        "rewriter": rewriter.model_dump(mode="json"),
+        "rollout": config.rollout.model_dump(include=_ANSWER_SETTINGS),
+        "turns": settings.turns,
+        "samples": settings.samples,
+        "temperature": settings.temperature if settings.sampled else None,
+    }
+
+
+def system_of_spec(spec: SpecConfig, name: str, trust: bool = False, run: RunConfig | None = None) -> System:
+    """The system of that name; `run` are settings of its run instead of those in the run's folder.
 
     Raises ConfigError or CheckpointError if the run folder is invalid, has no policy, or needs `trust` (as
     `load_run_config`), ModelError for a bad model.
     """
     settings = spec.systems[name]
     if settings.training_free is not None:
-        tuning = Tuning(spec.split, spec.tuning_questions, spec.metrics, spec.seed, spec.depth)
+        tuning = Tuning(spec.split, spec.metrics, spec.seed, spec.depth)
         return TrainingFreeSystem(name, settings.training_free, tuning, spec.metrics, spec.depth)
     checkpoint = None
-    config = RunConfig(name=name).model_copy(update={"rewriter": spec.rewriter, "rollout": spec.rollout})
     if settings.run is not None:
         folder = Path(settings.run).expanduser()
-        if not (folder / "config.yaml").is_file():
-            message = f"systems.{name}.run is {settings.run!r}, which holds no config.yaml; give a run folder."
-            raise ConfigError(message)
-        config = load_run_config(folder, trust=trust)
+        if run is None and not (folder / "config.yaml").is_file():
+            raise ConfigError(f"systems.{name}.run is {settings.run!r}, which holds no config.yaml; give a run folder.")
+        config = run or load_run_config(folder, trust=trust)
         if settings.checkpoint != UNTRAINED:
             checkpoint = find_checkpoint(folder, settings.checkpoint)
             config = with_prompt(config, checkpoint)
-        settings = settings.model_copy(update={"llm": task_model(config.optimize, folder / "best")})
-    elif settings.llm is None:
-        config = config.model_copy(update={"policy": settings.policy or spec.policy})
-    rollout = settings.rollout or config.rollout
+        task = task_model(config.optimize, checkpoint or folder / "best")
+        settings = settings.model_copy(update={"llm": task})
+    else:
+        config = run or RunConfig(name=name).model_copy(
+            update={"policy": spec.policy, "rewriter": spec.rewriter, "rollout": spec.rollout}
+        )
+        config = config.model_copy(update={"policy": settings.policy or config.policy})
+    rollout: RolloutConfig = settings.rollout or config.rollout
     sampling = {"temperature": settings.temperature, "top_p": 1.0} if settings.sampled else {}
     config = config.model_copy(
         update={"rewriter": settings.rewriter or config.rewriter, "rollout": rollout.model_copy(update=sampling)}
     )
-    weights = (
-        task_identity(settings.llm, checkpoint)
-        if settings.llm is not None and settings.run is not None
-        else llm_identity(settings.llm)
-        if settings.llm is not None
-        else weights_identity(model_identity(config.policy.model), checkpoint)
-    )
-    return RewritingSystem(name, settings, config, checkpoint, weights, spec.metrics, spec.depth, spec.seed)
+    return RewritingSystem(name, settings, config, checkpoint, spec.metrics, spec.depth, spec.seed)

@@ -6,13 +6,13 @@ evaluate, the default weights are used and the result has the reason. All search
 so local and remote retrievers are treated alike.
 """
 
-import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
+from statistics import fmean
 
-from ..configs.methods import TRAINING_FREE
+from ..configs.methods import TRAINING_FREE, TrainingFreeName
 from ..data.leakage import words
 from ..data.sampling import draw, in_batches
 from ..data.types import Question
@@ -26,10 +26,7 @@ from ..methods.training_free import TrainingFree, additions, training_free
 from ..rewriters.retriever_info import RetrieverInfo
 from .records import EvalRecord, record_of_search
 
-Weights = Mapping[str, float]
-"""Settings of a baseline, by name (configs/methods.py)."""
-
-GRIDS: Mapping[str, Sequence[Weights]] = {
+GRIDS: Mapping[TrainingFreeName, Sequence[Mapping[str, float]]] = {
     "first_titles": [{"n": n, "weight": w} for n, w in product((1, 2, 3), (0.05, 0.1, 0.2, 0.3, 0.5))],
     "rm3": [
         {"fb_docs": docs, "fb_terms": terms, "original_query_weight": original}
@@ -41,6 +38,9 @@ GRIDS: Mapping[str, Sequence[Weights]] = {
 
 VALIDATION = "validation"
 
+TUNING_QUESTIONS = 300
+"""Maximum number of validation questions that weights are chosen on."""
+
 _STEP_SIZE = 1024
 """Plans per request to the environment, under one deadline."""
 
@@ -49,9 +49,9 @@ _STEP_SIZE = 1024
 class Tuned:
     """The weights of a baseline and how they were chosen."""
 
-    name: str
-    """Name of the baseline."""
+    name: TrainingFreeName
     weights: dict[str, float]
+    """Settings of the baseline, by name (configs/methods.py)."""
     questions: int = 0
     """Validation questions used for the choice; 0 without one."""
     score: float | None = None
@@ -76,6 +76,10 @@ class Tuned:
             f"questions: {self.score:.3f} there{against}."
         )
 
+    def baseline(self, retriever: RetrieverInfo) -> TrainingFree:
+        """The baseline with these weights."""
+        return training_free(TRAINING_FREE[self.name].model_validate(self.weights), retriever)
+
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
@@ -83,8 +87,6 @@ class Tuning:
 
     split: str
     """The split to evaluate."""
-    questions: int
-    """Maximum number of validation questions; 0 keeps the default weights."""
     metrics: Sequence[str]
     """The first one is used for the choice."""
     seed: int
@@ -93,48 +95,35 @@ class Tuning:
     """Documents per ranking."""
 
 
-def tune(name: str, client: EnvironmentApi, evaluated: Sequence[Question], tuning: Tuning) -> Tuned:
+def tune(name: TrainingFreeName, client: EnvironmentApi, evaluated: Sequence[Question], tuning: Tuning) -> Tuned:
     """The weights of a baseline. Questions in `evaluated` are left out of the validation questions.
 
     Raises EnvironmentUnavailableError where no validation question could be scored.
     """
     info = client.info()
-    questions, reason = validation_questions(client, evaluated, tuning)
+    questions, reason = _validation_questions(client, info.splits, evaluated, tuning)
     if reason:
-        return Tuned(name, default_weights(name), reason=reason)
+        return Tuned(name, TRAINING_FREE[name]().model_dump(), reason=f"the defaults, as {reason}")
     return _choose(name, client, RetrieverInfo.from_service(info.retriever), questions, tuning)
 
 
-def validation_questions(
-    client: EnvironmentApi, evaluated: Sequence[Question], tuning: Tuning
+def _validation_questions(
+    client: EnvironmentApi, splits: Mapping[str, int], evaluated: Sequence[Question], tuning: Tuning
 ) -> tuple[list[Question], str]:
-    """The questions on which weights are chosen; where there are none, why the defaults are used."""
-    if not tuning.questions:
-        return [], "the defaults, as no questions were to be used for a choice"
+    """The questions on which weights are chosen, a seeded, nested sample; where there are none, the reason."""
     if tuning.split == VALIDATION:
-        return [], "the defaults, as the validation questions are what is evaluated"
-    if not client.info().splits.get(VALIDATION):
-        return [], "the defaults, as the environment has no validation split"
-    questions = _draw_questions(client.questions(VALIDATION), evaluated, tuning)
-    return questions, "" if questions else "the defaults, as every validation question is one of those evaluated"
-
-
-def default_weights(name: str) -> dict[str, float]:
-    """The default weights of a baseline."""
-    kind = TRAINING_FREE[name]  # type: ignore[index]
-    return kind().model_dump()
-
-
-def make(name: str, weights: Weights, retriever: RetrieverInfo) -> TrainingFree:
-    """The baseline of that name with these weights."""
-    kind = TRAINING_FREE[name]  # type: ignore[index]
-    return training_free(kind.model_validate(dict(weights)), retriever)
-
-
-def best_by_validation(tuned: Sequence[Tuned]) -> Tuned | None:
-    """The baseline with the best mean on validation questions; None where none was tuned on them."""
-    scored = [baseline for baseline in tuned if baseline.score is not None]
-    return max(scored, key=lambda baseline: baseline.score or 0.0, default=None)
+        return [], "the validation questions are what is evaluated"
+    if not splits.get(VALIDATION):
+        return [], "the environment has no validation split"
+    ids, texts = {question.id for question in evaluated}, {words(question.in_context) for question in evaluated}
+    candidates = [
+        question
+        for question in client.questions(VALIDATION)
+        if question.id not in ids and words(question.in_context) not in texts
+    ]
+    if not candidates:
+        return [], "every validation question is one of those evaluated"
+    return draw(candidates, TUNING_QUESTIONS, tuning.seed), ""
 
 
 def best_baseline(scores: Mapping[str, Sequence[float | None]], tuned: Mapping[str, Tuned]) -> tuple[str | None, bool]:
@@ -143,11 +132,11 @@ def best_baseline(scores: Mapping[str, Sequence[float | None]], tuned: Mapping[s
     `scores` are those of each system on the evaluated questions, `tuned` its weights. If none was tuned, the best mean
     on the evaluated questions is taken, which is in the baseline's favour; None without any score.
     """
-    best = best_by_validation([tuned[name] for name in scores if name in tuned])
-    if best is not None:
-        return next(name for name in scores if tuned.get(name) is best), True
+    on_validation = {name: value for name in scores if name in tuned and (value := tuned[name].score) is not None}
+    if on_validation:
+        return max(on_validation, key=on_validation.__getitem__), True
     scored = {name: [value for value in values if value is not None] for name, values in scores.items()}
-    means = {name: math.fsum(values) / len(values) for name, values in scored.items() if values}
+    means = {name: fmean(values) for name, values in scored.items() if values}
     return max(means, key=means.__getitem__, default=None), False
 
 
@@ -160,18 +149,18 @@ def answer(
     depth: int = 10,
 ) -> list[EvalRecord]:
     """Answer the questions with a baseline; its records have the system name `system`."""
-    rewriter = make(tuned.name, tuned.weights, RetrieverInfo.from_service(client.info().retriever))
+    baseline = tuned.baseline(RetrieverInfo.from_service(client.info().retriever))
     started = time.perf_counter()
-    feedback = _feedback(client, questions, rewriter.feedback)
+    feedback = _feedback(client, questions, baseline.feedback)
     plans = {
-        question.id: rewriter.plan(question.text, feedback.get(question.id), depth)
+        question.id: baseline.plan(question.text, feedback.get(question.id), depth)
         for question in questions
-        if not rewriter.feedback or question.id in feedback
+        if not baseline.feedback or question.id in feedback
     }
     planned = [question for question in questions if question.id in plans]
     results = dict(zip(plans, _step(client, planned, list(plans.values()), metrics), strict=True))
     seconds = (time.perf_counter() - started) / max(1, len(questions))
-    searches = 2 if rewriter.feedback else 1
+    notes = {"tuned": asdict(tuned)}
     return [
         record_of_search(
             system,
@@ -180,20 +169,25 @@ def answer(
             plan,
             results.get(question.id),
             metrics,
-            searches=searches,
+            searches=2 if baseline.feedback else 1,
             seconds=seconds,
+            notes=notes,
         )
         for question in questions
     ]
 
 
 def _choose(
-    name: str, client: StepClient, retriever: RetrieverInfo, questions: Sequence[Question], tuning: Tuning
+    name: TrainingFreeName,
+    client: StepClient,
+    retriever: RetrieverInfo,
+    questions: Sequence[Question],
+    tuning: Tuning,
 ) -> Tuned:
     """Try all weights of the grid on the validation questions; only questions that every search scored count."""
     metric, grid = tuning.metrics[0], GRIDS[name]
-    rewriters = [make(name, weights, retriever) for weights in grid]
-    depth = max(rewriter.feedback for rewriter in rewriters)
+    baselines = [Tuned(name, dict(weights)).baseline(retriever) for weights in grid]
+    depth = max(baseline.feedback for baseline in baselines)
     feedback = _feedback(client, questions, depth)
 
     def scores(plans: Sequence[SearchPlan]) -> list[float | None]:
@@ -202,12 +196,10 @@ def _choose(
 
     columns = [scores([SearchPlan.of(question.text, k=tuning.depth) for question in questions])]
     with progress_bar(f"weights of {name}") as advance:
-        for done, rewriter in enumerate(rewriters):
-            advance(done, len(rewriters))
-            columns.append(
-                scores([rewriter.plan(item.text, feedback.get(item.id), tuning.depth) for item in questions])
-            )
-        advance(len(rewriters), len(rewriters))
+        for done, baseline in enumerate(baselines, start=1):
+            plans = [baseline.plan(item.text, feedback.get(item.id), tuning.depth) for item in questions]
+            columns.append(scores(plans))
+            advance(done, len(baselines))
     scored = [
         i
         for i, question in enumerate(questions)
@@ -251,12 +243,3 @@ def _step(
         for part in in_batches(steps, _STEP_SIZE)
         for result in client.step(part, with_text=with_text, metrics=metrics)
     ]
-
-
-def _draw_questions(validation: Sequence[Question], evaluated: Sequence[Question], tuning: Tuning) -> list[Question]:
-    """The validation questions for choosing weights: a seeded, nested sample that excludes evaluated questions."""
-    ids, texts = {question.id for question in evaluated}, {words(question.in_context) for question in evaluated}
-    candidates = [
-        question for question in validation if question.id not in ids and words(question.in_context) not in texts
-    ]
-    return draw(candidates, tuning.questions, tuning.seed)

@@ -17,10 +17,10 @@ from ..data.history import parse_history
 from ..data.leakage import words
 from ..data.types import Question
 from ..errors import CheckpointError
-from ..eval.placement import EVALUATIONS
 from ..eval.records import TRAINED
 from ..eval.results import RESULTS, Results, read_results
-from ..eval.table import Arm
+from ..eval.run import EVALUATIONS
+from ..eval.table import MEAN, Arm, Comparison, Score
 from ..storage import logged_objects
 from ..train.run_folder import changed_keys
 from .source import CheckpointSource
@@ -37,17 +37,17 @@ def find_results(source: CheckpointSource, required: bool = True) -> dict[str, R
     there are cannot be used.
     """
     results: dict[str, Results] = {}
-    for name, config in environments(source.config).items():
-        folder = source.run / f"eval-{name}" if name else source.run
+    paths = (*source.run.glob(RESULTS), *sorted(source.run.glob(f"{EVALUATIONS}/*/{RESULTS}")))
+    for name in environments(source.config):
         usable, reasons = [], []
-        for path in (*folder.glob(RESULTS), *sorted(folder.glob(f"{EVALUATIONS}/*/{RESULTS}"))):
+        for path in paths:
             evaluated = read_results(path)
-            if reason := _unusable(path, evaluated, config, source):
+            if reason := _unusable(path, evaluated, name, source):
                 reasons.append(f"{path} {reason}")
             else:
-                usable.append(evaluated)
+                usable.append(_published(evaluated, name or evaluated.environments[0]))
         if usable:
-            results[name] = _published(max(usable, key=questions_asked))  # the first on ties
+            results[name] = max(usable, key=questions_asked)  # the first on ties
         elif required:
             command = ["querylect", "eval", str(source.run), "--checkpoint", source.checkpoint.name]
             raise CheckpointError(
@@ -59,8 +59,10 @@ def find_results(source: CheckpointSource, required: bool = True) -> dict[str, R
     return results
 
 
-def _unusable(path: Path, results: Results, config: RunConfig, source: CheckpointSource) -> str:
-    """Why results are not a held-out evaluation of what is exported; "" if they are."""
+def _unusable(path: Path, results: Results, name: str, source: CheckpointSource) -> str:
+    """Why results are not a held-out evaluation of what is exported in an environment; "" if they are."""
+    if name and name not in results.environments:
+        return f"was not measured on {name}"
     if results.provenance.get("checkpoint_hash") != source.checkpoint_hash:
         return "measured other weights"
     if results.split not in HELD_OUT:
@@ -68,10 +70,11 @@ def _unusable(path: Path, results: Results, config: RunConfig, source: Checkpoin
     if results.split == "validation" and source.checkpoint.name == "best":
         return "was measured on the split that chose `best` among the checkpoints, so it flatters: eval.split=test"
     measured = validated(RunConfig, parse_yaml(results.config), str(path))
-    if differing := [change for change in changed_keys(config, measured) if change.startswith(_ANSWER_SETTINGS)]:
+    here, there = (environments(config)[name] for config in (source.config, measured))
+    if differing := [change for change in changed_keys(here, there) if change.startswith(_ANSWER_SETTINGS)]:
         return f"was measured with other settings than those of the run: {'; '.join(differing)}"
     used = source.used
-    score = results.score(Arm(TRAINED, used.turn))
+    score = results.score(Arm(TRAINED, used.turn), environment=name)
     if score is None or not score.n:
         return f"did not measure turn {used.turn}, which its users get ({used.reason}): eval.turns={used.turn}"
     # `querylect eval` compares its questions only with the training split of the environment that it searches
@@ -94,14 +97,23 @@ def _questions(path: Path) -> set[Any]:
     }
 
 
-def _published(results: Results) -> Results:
-    """What an export repeats of results."""
-    provenance = results.provenance
-    environment = provenance["environment"]
-    published = {name: provenance[name] for name in ("seed", "versions", "licence", "dtype")}
-    published["environment"] = {
-        name: environment[name] for name in ("name", "corpus_size", "corpus_hash", "index_hash")
-    }
-    published["retriever"] = str(environment["retriever"].get("name", ""))
-    own = {"config": "", "facts": {}, "identity": {}, "examples": [], "cells": [], "failed": []}
-    return replace(results, provenance=published, **own)
+def _published(results: Results, name: str) -> Results:
+    """What an export repeats of results, of one environment."""
+    environment = results.provenance["environments"][name]
+    dataset = environment["dataset"]
+    published = {key: results.provenance[key] for key in ("seed", "versions", "dtype")}
+    published["licence"] = results.provenance["licences"].get(dataset, "")
+    published["environment"] = {key: environment[key] for key in ("name", "corpus_size", "corpus_hash", "index_hash")}
+    published["retriever"] = environment["retriever"]
+
+    def here(row: Score | Comparison) -> bool:
+        return row.environment == name and row.dataset != MEAN
+
+    return replace(
+        results,
+        provenance=published,
+        scores=list(filter(here, results.scores)),
+        comparisons=list(filter(here, results.comparisons)),
+        samples={dataset: results.samples[dataset]} if dataset in results.samples else {},
+        **{"config": "", "facts": {}, "identity": {}, "examples": [], "cells": [], "failed": []},
+    )

@@ -21,7 +21,7 @@ from ..envs.client.base import EnvironmentApi
 from ..envs.plan import SearchPlan
 from ..envs.schemas import Step
 from ..errors import ConfigError, EngineUnavailableError, EnvironmentUnavailableError
-from ..eval.answering import Asking, batches, model_answers
+from ..eval.answering import DecodeOptions, batches, model_answers
 from ..eval.records import EvalRecord
 from ..eval.store import RecordStore, answer_key
 from ..llms.access import Llm
@@ -159,26 +159,26 @@ class PromptAdapter:
         settings = data_sha256([prompt_yaml(prompt)])
         keys = {question.id: answer_key(settings, question) for question in questions}
         pending = [question for question in questions if not self._store.get(keys[question.id])]
-        rewriter, decoding = replace(self._rewriter, prompt=prompt), Asking(self._turns, [self._metric])
+        rewriter, decoding = replace(self._rewriter, prompt=prompt), DecodeOptions(self._turns, [self._metric])
         system = SystemConfig(llm=self._config.optimize.task, turns=self._turns)
         parts = batches(pending, ANSWERED_AT_ONCE)
-        for answered in model_answers(
+        for records in model_answers(
             parts, "task", decoding, system, self._model, self._client, rewriter, self._config.rollout
         ):
-            if answered.missing:
+            if failures := [record.failure for record in records if record.failure]:
                 raise EngineUnavailableError(
-                    f"optimize.task gave no answer to {len(answered.missing)} of {answered.questions} questions "
-                    f"({next(iter(answered.missing.values()))}). Check the endpoint and continue with --resume."
+                    f"optimize.task gave no answer to {len(failures)} questions ({failures[0]}). Check the "
+                    "endpoint and continue with --resume."
                 )
-            for record in answered.records:
+            for record in records:
                 if record.metrics[self._metric] is None:
                     raise EnvironmentUnavailableError(
                         f"a search for question {record.question_id!r} got no answer before client.deadline "
                         f"({self._config.client.deadline:g} s; last failure: {self._client.last_failure}). Check the "
                         "service and continue with --resume."
                     )
-            self._store.add(replace(record, key=keys[record.question_id]) for record in answered.records)
-            self._searches += len(answered.records)
+            self._store.add(replace(record, key=keys[record.question_id]) for record in records)
+            self._searches += len(records)
             self._progress(self._searches)
         return [sorted(self._store.get(keys[question.id]), key=lambda record: record.turn) for question in questions]
 

@@ -1,11 +1,15 @@
 """Evaluations for tests: a plan of a served environment, and the report of a run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from querylect.configs.evaluation import SpecConfig
-from querylect.envs.schemas import EnvironmentInfo
-from querylect.eval.run import evaluate_each
+from querylect.data.types import Question
+from querylect.envs.plan import SearchPlan
+from querylect.envs.schemas import EnvironmentInfo, HitBody, StepResult
+from querylect.eval.records import METRICS, RAW, read_records, record_of_search
+from querylect.eval.run import results_folder, spec_of_run
 from querylect.eval.spec import evaluate_spec
 
 from .lessons import PROMPT
@@ -20,10 +24,29 @@ def environment_info(**changes) -> EnvironmentInfo:
     return EnvironmentInfo(**values | changes)
 
 
-def evaluate(config, run, output, **options) -> Path:
-    """The report of a run with one environment."""
-    (report,) = evaluate_each(config, run, output, **options)
-    return report
+def evaluate(config, run=None, output=None, checkpoint=None, environment=None, overwrite=False) -> Path:
+    """The report of a run, as `querylect eval` writes it."""
+    spec = spec_of_run(config, run, checkpoint, environment)
+    path, failed = evaluate_spec(spec, output or results_folder(spec, config, run), overwrite, run=config)
+    if failed is not None:
+        raise failed
+    return path
+
+
+def records_of(folder, system):
+    """The records of one system in a results folder."""
+    return [record for record in read_records(folder / "eval.jsonl") if record.system == system]
+
+
+def row(question, value=0.5, turn=0, sample=0):
+    """The record of a search, with `value` as every metric; None where it failed."""
+    result = None
+    if value is not None:
+        metrics = dict.fromkeys(METRICS, value)
+        result = StepResult(question_id=question, ranking=[HitBody(id="d", score=1.0)], reward=value, metrics=metrics)
+    asked = Question(question, f"question {question[1:]}")
+    record = record_of_search(RAW, asked, ["x"], SearchPlan.of("x"), result, METRICS)
+    return replace(record, turn=turn, sample=sample)
 
 
 def plan_values(lessons, url, model, folder):

@@ -31,9 +31,8 @@ from ...rewriters.retriever_info import RetrieverInfo
 from ...rollouts.llms import open_llm
 from ...storage import data_sha256
 from ...version import __version__
-from ..placement import question_set, refuse_other
 from ..records import EvalRecord, now
-from ..store import RecordStore, answer_key, open_store
+from ..store import RecordStore, answer_key, open_store, question_set, refuse_other
 from ..tasks.gold import Gold, read_items
 from ..tasks.judges import PROMPTS, Case, judged
 from ..tasks.reader import GENERATOR_VERSION, generator_prompt, read_answer, reader_name, refuse_silence

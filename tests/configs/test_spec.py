@@ -80,7 +80,7 @@ URLS = [f"environments.bm25.{setting}" for setting in ("client.urls", "urls", "d
         ("systems.a/b={}", ["a/b"]),
         ("systems.trained.policy={model: x}", ["run and policy"]),
         ("systems.prompted.checkpoint=best", ["checkpoint is 'best'", "run"]),
-        ("systems.rm3={training_free: rm3, run: runs/a, turns: 3}", ["rm3 has no model", "run, turns"]),
+        ("systems.rm3={training_free: rm3, run: runs/a, turns: 3}", ["run and training_free", "name one"]),
         ("systems.sampled.samples=0", ["samples is 0", "greater than or equal to 1"]),
         ("split=train", ['split is "train"', "'validation' or 'test'"]),
     ],

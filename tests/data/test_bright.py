@@ -21,10 +21,10 @@ from querylect.envs.schemas import Step
 from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, DataError
 from querylect.eval.answers import documents_of, known_questions
-from querylect.eval.records import read_records
 from querylect.eval.spec import evaluate_spec
 
 from ..command import end
+from ..evaluated import records_of
 from ..raising import refused
 
 pytestmark = pytest.mark.server
@@ -179,9 +179,7 @@ def test_an_evaluation_ranks_and_scores_without_them(env, url, tmp_path):
     }
     path, failed = evaluate_spec(SpecConfig.model_validate(spec))
     assert failed is None
-    records = {
-        record.question_id: record for record in read_records(path.parent / "questions" / "moths.bm25.raw.jsonl")
-    }
+    records = {record.question_id: record for record in records_of(path.parent, "raw")}
     assert not set(records["0"].ranking) & set(EXAMPLES[0]["excluded_ids"])
     assert records["0"].metrics["ndcg@10"] == records["1"].metrics["ndcg@10"] == 1.0
     with EnvironmentClient(ClientConfig(urls=[url])) as client:

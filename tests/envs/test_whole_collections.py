@@ -1,7 +1,7 @@
 """Whole collections: the sets that are made from the installed WordNet, and real ones of RAGBench and SciFact."""
 
 import pytest
-from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RunConfig
 from querylect.data.get import get
 from querylect.data.leakage import exact_leaks, words
 from querylect.data.load import load_dataset
@@ -10,7 +10,8 @@ from querylect.data.wordnet import installed_folder, load_wordnet
 from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
 from querylect.errors import DataError
-from querylect.eval.baselines import measure_raw
+from querylect.eval.baselines import measure_spec
+from querylect.eval.run import spec_of_run
 from querylect.rewriters.few_shot import load_prompt
 
 from ..command import end
@@ -144,7 +145,7 @@ def test_four_real_parts_are_indexed_and_searched(realdata, tmp_path):
     config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"))
     assert build_index(config).documents == 5617
     assert Environment.open(config).info().splits == {"train": 520, "validation": 846, "test": 792}
-    measured = measure_raw(config, "test")
+    measured = list(measure_spec(spec_of_run(RunConfig(env=config), None)))
     assert [measurement.dataset.rpartition("/")[2] for measurement in measured[:-1]] == parts
     assert [measurement.questions for measurement in measured] == [244, 92, 66, 390, 792]
     # the questions of a part are far from random and from perfect in a corpus of four parts

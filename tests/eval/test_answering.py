@@ -6,7 +6,7 @@ import pytest
 from querylect.configs.schema import PolicyConfig, RewriterConfig, RolloutConfig
 from querylect.data.types import Question, Utterance
 from querylect.envs.schemas import HitBody, StepResult
-from querylect.eval.answering import Asking, answer, batches
+from querylect.eval.answering import DecodeOptions, answer, batches
 from querylect.eval.records import records_of_trees
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
@@ -52,9 +52,9 @@ class Client:
         ]
 
 
-def ask(engine, client, rewriter, asking, size=2):
+def ask(engine, client, rewriter, options, size=2):
     conversation = PolicyConversation(engine, rewriter, ROLLOUT)
-    return [answer(conversation, part, asking, client) for part in batches(QUESTIONS, size)]
+    return [answer(conversation, part, options, client) for part in batches(QUESTIONS, size)]
 
 
 def test_questions_of_like_length_stand_together_and_the_longest_come_first():
@@ -65,7 +65,7 @@ def test_questions_of_like_length_stand_together_and_the_longest_come_first():
 
 def test_every_turn_is_timed_and_only_the_last_goes_without_the_documents_words(engine, rewriter):
     client = Client()
-    batches = ask(engine, client, rewriter, Asking(2, ["ndcg@10", "mrr"], samples=2), size=4)
+    batches = ask(engine, client, rewriter, DecodeOptions(2, ["ndcg@10", "mrr"], samples=2), size=4)
     ((trees, seconds),) = batches
     assert [len(list(tree.paths())) for tree in trees] == [2] * 4
     assert len(seconds) == 2
@@ -80,7 +80,7 @@ def test_every_turn_is_timed_and_only_the_last_goes_without_the_documents_words(
 
 def test_greedy_answers_do_not_depend_on_the_batches(engine, rewriter):
     def texts_by_question(size):
-        answered = ask(engine, Client(), rewriter, Asking(2, ["ndcg@10"]), size)
+        answered = ask(engine, Client(), rewriter, DecodeOptions(2, ["ndcg@10"]), size)
         return {tree.question.id: [node.text for node in tree.walk()] for trees, _ in answered for tree in trees}
 
     assert texts_by_question(1) == texts_by_question(3)

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from querylect.configs.load import load_config
 from querylect.configs.spec_files import load_spec
 from querylect.errors import IncompleteError
+from querylect.eval.run import spec_of_run
 
 from ..command import end, mistake
 
@@ -12,10 +14,10 @@ SPEC = "datasets: {hpo: {path: hpo}}\nenvironments: {bm25: {}}\n"
 
 
 @pytest.fixture
-def tables(tmp_path):
-    """The tables that an evaluation has written."""
+def report(tmp_path):
+    """The report of an evaluation, beside its tables."""
     (tmp_path / "tables.md").write_text("the tables")
-    return tmp_path / "tables.md"
+    return tmp_path / "report.html"
 
 
 @pytest.fixture
@@ -24,33 +26,27 @@ def path(tmp_path):
     return str(tmp_path / "spec.yaml")
 
 
-def test_a_spec_is_carried_out_and_a_run_is_not_taken_for_one(
-    replace_function,
-    path,
-    tables,
-    capsys,
-):
-    spec_calls = replace_function("eval.spec", "evaluate_spec", (tables, None))
-    run_calls = replace_function("eval.run", "evaluate_each", [tables.with_name("report.html")])
+def test_a_spec_is_carried_out_and_a_run_is_made_one(replace_function, path, report, capsys):
+    calls = replace_function("eval.spec", "evaluate_spec", (report, None))
     assert end("eval", path, "limit=3", "-o", "out") == 0
     assert end("eval", "grid", "--trust") == 0
     assert end("eval", "tiny", "--overwrite") == 0
-    assert run_calls[0][0][-1] is True
-    assert spec_calls == [
-        ((load_spec(path, ["limit=3"]), Path("out"), False, False), {}),
-        ((load_spec("grid"), None, False, True), {}),
+    tiny = load_config("tiny")
+    assert calls == [
+        ((load_spec(path, ["limit=3"]), Path("out"), False, False), {"run": None}),
+        ((load_spec("grid"), None, False, True), {"run": None}),
+        ((spec_of_run(tiny, None), Path("runs/tiny-untrained"), True, False), {"run": tiny}),
     ]
-    assert len(run_calls) == 1
     captured = capsys.readouterr()
-    assert captured.out.split() == [str(tables), str(tables), str(tables.with_name("report.html"))]
+    assert captured.out.split() == [str(report)] * 3
     assert captured.err.count("the tables") == 3
 
 
-def test_failed_cells_make_the_exit_code_one_after_the_tables_are_told(replace_function, path, tables, capsys):
-    replace_function("eval.spec", "evaluate_spec", (tables, IncompleteError("2 of 3 cells failed")))
+def test_failed_cells_make_the_exit_code_one_after_the_tables_are_told(replace_function, path, report, capsys):
+    replace_function("eval.spec", "evaluate_spec", (report, IncompleteError("2 of 3 cells failed")))
     assert end("eval", path) == 1
     captured = capsys.readouterr()
-    assert captured.out == f"{tables}\n"
+    assert captured.out == f"{report}\n"
     assert "incomplete: 2 of 3 cells failed" in captured.err
 
 

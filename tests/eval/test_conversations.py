@@ -11,10 +11,10 @@ from querylect.envs.build import build_index
 from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
-from querylect.eval.records import read_records
 from querylect.eval.spec import evaluate_spec
 
 from ..chat_server import ChatServer, last_user, serving
+from ..evaluated import records_of
 
 pytestmark = pytest.mark.model
 
@@ -68,9 +68,6 @@ def test_rows_of_conversations_stand_beside_the_raw_question(tools, run_app, tmp
     assert means[RAW] < 1.0
     assert means[HISTORY] == means[REFERENCE] == means["asked"] == 1.0
     assert "history and question" in (path.parent / "tables.md").read_text(encoding="utf-8")
-    assert {"tools.bm25.history+question.jsonl", "tools.bm25.reference+rewrite.jsonl"} <= {
-        file.name for file in (path.parent / "questions").iterdir()
-    }
-    records = read_records(path.parent / "questions" / "tools.bm25.asked.jsonl")
+    records = records_of(path.parent, "asked")
     assert {record.history for record in records} == {question(word).history for word in TEXTS}
     assert "User: I\nAssistant: Which" in last_prompt, "three words of the history, the newest"

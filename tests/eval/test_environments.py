@@ -12,10 +12,13 @@ from querylect.configs.evaluation import SpecConfig, SystemConfig
 from querylect.configs.llm import LlmConfig
 from querylect.configs.schema import RewriterConfig, RunConfig
 from querylect.errors import ConfigError, ModelError
+from querylect.eval import environments
+from querylect.eval.cells import Cell
 from querylect.eval.environments import SpecEnvironments, searched_here
 from querylect.eval.identity import folder_identity, llm_identity, model_identity
 from querylect.eval.spec_tables import trained_in
-from querylect.eval.systems import RewritingSystem
+from querylect.eval.store import RecordStore
+from querylect.eval.systems import RawSystem, RewritingSystem
 from querylect.rewriters.retriever_info import RetrieverInfo
 
 from ..lessons import PROMPT
@@ -65,36 +68,62 @@ def test_members_of_a_hybrid_have_an_index_for_each_dataset():
         index({"retriever": "hybrid", "hybrid": {"members": members}})
 
 
-def test_what_the_answers_of_a_place_depend_on_is_its_identity(small_environment, tmp_path):
-    """Judgements, answer options and identical ids: each is part of a cell's identity; other settings are not."""
+@pytest.fixture
+def opened(small_environment, tmp_path):
+    """Opens the environment x on a copy of the small dataset, whose folder is `opened.data`."""
     data = Path(shutil.copytree(small_environment.dataset.path, tmp_path / "data"))
 
     def opened(env=None, **changes):
         settings = {"index": small_environment.index, **(env or {})}
-        source = {"path": str(data)}
-        plan = {"datasets": {"one": source}, "environments": {"x": {"env": settings}}, **changes}
+        plan = {"datasets": {"one": {"path": str(data)}}, "environments": {"x": {"env": settings}}, **changes}
         return SpecEnvironments(SpecConfig.model_validate(plan)).open("one", "x")
 
-    def identity(**changes):
-        return json.dumps(opened(**changes).identity, sort_keys=True)
+    opened.data = data
+    return opened
 
-    same = identity()
-    assert identity(limit=1, env={"port": 1, "host": "::1"}) == same
-    qrels, queries, meta = data / "qrels" / "test.tsv", data / "queries.jsonl", data / "meta.json"
-    for path, old, new in (
-        (qrels, "triptan\t2", "triptan\t1"),
-        (queries, '"text": "too much', '"options": ["a", "b"], "text": "too much'),
-        (meta, "{", '{"ignore_identical_ids": true, '),
+
+def keys_of(environment, tmp_path):
+    system = RawSystem(["ndcg@10"], 10)
+    return Cell(environment, system, RecordStore(tmp_path / "results"), "test").keys
+
+
+def test_the_key_of_an_answer_is_of_all_that_it_depends_on(opened, tmp_path):
+    """Judgements and answer options of its question alone; identical ids of all. Other settings change none."""
+
+    def keys(**changes):
+        return keys_of(opened(**changes), tmp_path)
+
+    same = keys()
+    assert keys(env={"port": 1, "host": "::1"}) == same
+    assert keys(limit=1).items() < same.items()
+    qrels, queries, meta = (opened.data / name for name in ("qrels/test.tsv", "queries.jsonl", "meta.json"))
+    for path, old, new, changed in (
+        (qrels, "triptan\t2", "triptan\t1", 1),
+        (queries, '"text": "too much', '"options": ["a", "b"], "text": "too much', 1),
+        (meta, "{", '{"ignore_identical_ids": true, ', 3),
     ):
         original = path.read_text()
         assert old in original
         path.write_text(original.replace(old, new, 1))
-        assert identity() != same, path.name
+        assert sum(key != same[question] for question, key in keys().items()) == changed, path.name
         path.write_text(original)
-    assert identity() == same
     environment = opened(limit=1)
     assert [len(environment.questions), len(environment.everything)] == [1, 3]
     assert environment.published_as == ("small", "bm25")
+
+
+def test_the_questions_of_a_dataset_are_read_once_and_its_corpus_never(small_environment, opened, monkeypatch):
+    calls = []
+    load = environments.load_questions
+    monkeypatch.setattr(environments, "load_questions", lambda *args: calls.append(args) or load(*args))
+    monkeypatch.setattr("querylect.data.corpus.Corpus.read", None)
+    places = {name: {"env": {"index": small_environment.index, "port": 1}} for name in ("x", "y")}
+    spec = SpecConfig.model_validate({"datasets": {"one": {"path": str(opened.data)}}, "environments": places})
+    both = SpecEnvironments(spec)
+    first, second = both.open("one", "x"), both.open("one", "y")
+    with first.connect(served=False) as client:
+        assert client.questions("test") == second.questions
+    assert len(calls) == 1
 
 
 def test_a_model_is_known_by_what_is_in_its_files(tmp_path):
@@ -129,10 +158,10 @@ def test_a_large_file_is_known_by_samples_of_it(tmp_path, monkeypatch):
 BASE = {"rewriter": {"name": "general"}, "rollout": {"max_new_tokens": 8, "documents": 2}}
 
 
-def identity_of(config=None, system=None, retriever="bm25", weights=None, seed=0):
-    settings = RunConfig.model_validate({**BASE, **(config or {})})
+def identity_of(config=None, system=None, retriever="bm25", model="org/a", seed=0):
+    settings = RunConfig.model_validate({"policy": {"model": model}, **BASE, **(config or {})})
     system_config = SystemConfig.model_validate(system or {"turns": 2})
-    policy = RewritingSystem("mine", system_config, settings, None, weights or {"policy": "a"}, ["ndcg@10"], 10, seed)
+    policy = RewritingSystem("mine", system_config, settings, None, ["ndcg@10"], 10, seed)
     environment = SimpleNamespace(name="bm25", retriever=RetrieverInfo(retriever, "bm25"), everything=[])
     return json.dumps(policy.identity(environment), sort_keys=True)
 
@@ -150,7 +179,7 @@ def identity_of(config=None, system=None, retriever="bm25", weights=None, seed=0
         {"config": {"rollout": {**BASE["rollout"], "engine": "vllm"}}},
         {"system": {"turns": 3}},
         {"system": {"turns": 2, "samples": 1}},
-        {"weights": {"policy": "a", "checkpoint": "b"}},
+        {"model": "org/b"},
     ],
 )
 def test_what_changes_an_answer_changes_the_identity(change):
@@ -160,8 +189,8 @@ def test_what_changes_an_answer_changes_the_identity(change):
 @pytest.mark.parametrize("settled", ["float32", "bfloat16"])
 def test_the_dtype_in_an_identity_is_what_this_device_computes_in(settled, monkeypatch):
     monkeypatch.setattr("querylect.rollouts.policy.torch_dtype", lambda _: getattr(torch, settled))
-    explicit = identity_of({"policy": {"dtype": settled}})
-    assert identity_of({"policy": {"dtype": "auto"}}) == explicit
+    explicit = identity_of({"policy": {"model": "org/a", "dtype": settled}})
+    assert identity_of({"policy": {"model": "org/a", "dtype": "auto"}}) == explicit
     assert json.loads(explicit)["dtype"] == settled
     assert llm_identity(LlmConfig(model="org/name"))["dtype"] == settled
 
@@ -191,7 +220,7 @@ def test_another_prompt_file_is_another_system(tmp_path):
 
 def system_of(run, checkpoint="final"):
     config = RunConfig.model_validate(run)
-    return RewritingSystem("x", SystemConfig(run="x"), config, checkpoint, {}, ["ndcg@10"], 10)
+    return RewritingSystem("x", SystemConfig(run="x"), config, checkpoint, ["ndcg@10"], 10)
 
 
 def test_a_run_is_said_to_be_trained_in_the_environments_of_the_plan_that_it_knew():

@@ -1,7 +1,6 @@
 """Systems that ask a language model over HTTP: a real server of the protocol, real searches, plans carried out."""
 
 import json
-from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -64,7 +63,7 @@ def row(results, system, turn):
 
 
 def rows_of(folder: Path):
-    return read_records(folder / "questions" / "lessons.bm25.asked.jsonl")
+    return evaluated.records_of(folder, "asked")
 
 
 def test_an_endpoint_rewrites_turn_by_turn_and_its_tokens_and_calls_are_counted(values, endpoint):
@@ -150,9 +149,10 @@ def test_an_answer_that_never_comes_is_told_with_its_reason_and_asked_for_again(
     assert results["cells"][1]["missing"] == dict.fromkeys(reasons.values(), 1)
     note = "asked on lessons in bm25: 3 answers never came and are counted nowhere: "
     assert note in (folder / "tables.md").read_text()
-    lost = (folder / "cells" / results["cells"][1]["fingerprint"] / "missing.jsonl").read_text().splitlines()
-    missing = map(itemgetter("question_id", "turn", "sample", "reason"), map(json.loads, lost))
-    assert set(missing) == {(question, 1, 0, reason) for question, reason in reasons.items()}
+    lost = read_records(folder / "unused.jsonl")
+    assert {(record.question_id, record.turn, record.failure) for record in lost} == {
+        (question, 1, reason) for question, reason in reasons.items()
+    }
     endpoint.always = None
     endpoint.bodies.clear()
     folder, results, _ = carry_out(values)

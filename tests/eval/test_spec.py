@@ -2,22 +2,23 @@
 
 import json
 import shutil
+from csv import DictReader
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import pytrec_eval
-from querylect.configs.evaluation import SpecConfig
+from querylect.configs.evaluation import BEST_FREE, SpecConfig
 from querylect.configs.yaml12 import write_yaml
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import ConfigError, IncompleteError
 from querylect.eval import cells
 from querylect.eval import environments as under_test
-from querylect.eval.records import read_records
 from querylect.eval.spec import evaluate_spec
 from querylect.rollouts.engines import open as engines
 
-from ..evaluated import carry_out, plan_values
+from ..evaluated import carry_out, plan_values, records_of
 from ..forked import Forked
 from ..lessons import TEXTS
 from ..raising import refused
@@ -26,6 +27,7 @@ from ..waiting import until
 
 pytestmark = pytest.mark.model
 
+NAMES = ("first_titles", "rm3", "weighted_words")
 ROLLOUT = {"max_new_tokens": 6, "documents": 2, "document_tokens": 8}
 
 
@@ -78,10 +80,10 @@ def test_a_plan_writes_all_its_files_and_asks_nothing_when_given_again(values, e
     assert incomplete is None
     assert engine_calls == {"prompts": 10, "loads": 1}
     assert sorted(path.name for path in folder.iterdir()) == [
-        "cells", "comparisons.csv", "plan.yaml", "questions", "report.html", "results.json", "scores.csv", "tables.md",
+        "comparisons.csv", "eval.jsonl", "plan.yaml", "report.html", "results.json", "scores.csv", "tables.md",
         "tables.tex", "trec",
     ]  # fmt: skip
-    rows = read_records(folder / "questions" / "lessons.bm25.prompted.jsonl")
+    rows = records_of(folder, "prompted")
     assert [(row.question_id, row.turn) for row in rows[:3]] == [("t-head", 1), ("t-head", 2), ("t-sugar", 1)]
     assert all((row.plan is not None) == row.format_ok for row in rows)
     assert all(row.seconds > 0 for row in rows)
@@ -91,10 +93,10 @@ def test_a_plan_writes_all_its_files_and_asks_nothing_when_given_again(values, e
         qrels, per_question = measured_by_pytrec(folder / "trec" / "lessons", name, {"ndcg_cut.10"})
         mean = sum(measures["ndcg_cut_10"] for measures in per_question.values()) / len(qrels)
         assert mean == pytest.approx(score(results, system, turn)["metrics"]["ndcg@10"], abs=1e-9)
-    original = {path: path.read_bytes() for path in folder.rglob("records.jsonl")}
+    original = (folder / "eval.jsonl").read_bytes()
     again, repeated, _ = carry_out(values)
     assert engine_calls == {"prompts": 10, "loads": 1}
-    assert {path: path.read_bytes() for path in again.rglob("records.jsonl")} == original
+    assert (again / "eval.jsonl").read_bytes() == original
     assert repeated["scores"] == results["scores"]
 
 
@@ -144,7 +146,7 @@ def test_a_changed_plan_asks_only_what_changed(values, engine_calls):
     assert results_of_two["samples"] == {"lessons": {"size": 2, "of": 5, "seed": 0}}
     assert "Sample of lessons: 2 of 5 questions, drawn with seed 0" in (folder / "tables.md").read_text()
     assert "lessons (2 questions: 2 of 5, drawn with seed 0)" in (folder / "tables.tex").read_text()
-    assert len(read_records(folder / "questions" / "lessons.bm25.prompted.jsonl")) == 4
+    assert len(records_of(folder, "prompted")) == 4
     prompt = Path(values["rewriter"]["prompt"])
     prompt.write_text(prompt.read_text().replace("Name the medicine", "Say the medicine"))
     carry_out(values, overwrite=True)
@@ -156,15 +158,39 @@ def test_samples_are_seeded_and_counted_by_their_mean(values, engine_calls, monk
     systems = {"sampled": {"samples": 3, "temperature": 0.9, "turns": 2}}
     folder, results, _ = carry_out(values, systems=systems)
     assert engine_calls["prompts"] == 5 + 15
-    rows = read_records(folder / "questions" / "lessons.bm25.sampled.jsonl")
+    rows = records_of(folder, "sampled")
     assert {row.sample for row in rows} == {0, 1, 2}
     last = [row.metrics["ndcg@10"] for row in rows if row.turn == 2]
     assert score(results, "sampled", 2)["metrics"]["ndcg@10"] == pytest.approx(sum(last) / 15)
     assert len({row.rewrites for row in rows if row.question_id == "t-head" and row.turn == 1}) > 1
     monkeypatch.setattr(cells, "ANSWERED_AT_ONCE", 1)
     again, _, _ = carry_out(values, name="again", systems=systems)
-    repeated = read_records(again / "questions" / "lessons.bm25.sampled.jsonl")
+    repeated = records_of(again, "sampled")
     assert [row.rewrites for row in repeated] == [row.rewrites for row in rows]
+
+
+def test_a_plan_has_the_baselines_and_the_best_of_them_as_rows(values):
+    folder, table, _ = carry_out(values, training_free=list(NAMES), systems={"prompted": {}})
+    rows = {row["system"]: row for row in table["scores"]}
+    assert list(rows) == ["raw", *NAMES, BEST_FREE, "prompted"]
+    assert [rows[name]["calls"] for name in (*NAMES, "prompted")] == [0, 0, 0, 1]
+    against = {(row["system"], row["against"]) for row in table["comparisons"]}
+    assert against == {*((name, "raw") for name in (*NAMES, "prompted")), ("prompted", BEST_FREE)}
+    (best,) = [note["text"] for note in table["notes"] if note["kind"] == "best_free"]
+    assert rows[BEST_FREE]["metrics"] == rows[best.split()[3]]["metrics"]
+    assert sum("no validation split" in note["text"] for note in table["notes"]) == 3
+    records = records_of(folder, "prompted")
+    shares = rows["prompted"]
+    assert shares["cut"] == sum(bool(record.cut) for record in records) / 5
+    assert shares["format_ok"] == sum(record.format_ok for record in records) / 5
+    assert rows["raw"]["repeats"] is None
+    for text in ("tables.md", "report.html"):
+        assert "cut at limit" in (folder / text).read_text()
+    lines = list(DictReader(StringIO((folder / "scores.csv").read_text())))
+    assert list(dict.fromkeys(line["system"] for line in lines)) == list(rows)
+    figures = {line["metric"]: float(line["mean"]) for line in lines if line["system"] == "prompted"}
+    assert figures["ndcg@10 with fall-back"] == pytest.approx(shares["with_fall_back"])
+    assert figures["cut at limit"] == shares["cut"]
 
 
 def test_what_fails_is_told_and_the_others_go_on(values, engine_calls, tmp_path):
@@ -235,15 +261,7 @@ def test_a_service_that_dies_leaves_none_and_the_next_command_asks_the_rest(valu
     _, results, incomplete = carry_out(values, systems={})
     assert incomplete is None
     assert score(results, "raw", 0)["n"] == 5
-    (journal,) = folder.glob("cells/*/records.jsonl")
-    rows = read_records(journal)
-    assert [(row.question_id, row.metrics["ndcg@10"] is None) for row in rows] == [
-        *((question, True) for question in ("t-head", "t-sugar")),
-        *((question, False) for question in ("t-head", "t-sugar")),
-        *((question, True) for question in ("t-gums", "t-fat", "t-pills")),
-        *((question, False) for question in ("t-gums", "t-fat")),
-        *(("t-pills", unscored) for unscored in (True, False)),
-    ]
+    assert all(row.metrics["ndcg@10"] is not None for row in records_of(folder, "raw"))
 
 
 def test_an_index_that_is_missing_is_built_and_parts_are_averaged(values, tmp_path):
@@ -272,7 +290,7 @@ def test_an_index_that_is_missing_is_built_and_parts_are_averaged(values, tmp_pa
 @pytest.mark.parametrize(
     ("trained", "count"),
     [
-        (Question("other", "Please: my HEAD  hurts"), 1),
+        (Question("other", "PLEASE:  my head hurts"), 1),
         (Question("t-head", "what the question of that id is in another collection"), 0),
     ],
 )
@@ -319,48 +337,31 @@ def test_a_killed_evaluation_goes_on_and_asks_nothing_twice(values, tmp_path):
     }
     path = tmp_path / "plan.yaml"
     path.write_text(write_yaml(plan))
-    folder = Path(plan["output"]) / "plan" / "cells"
+    journal = Path(plan["output"]) / "plan" / "eval.jsonl"
 
     def lines():
-        files = [file for file in folder.glob("*/records.jsonl") if '"raw"' not in file.read_text()[:40]]
-        return files[0].read_bytes() if files else b""
+        return journal.read_bytes().splitlines(keepends=True) if journal.exists() else []
+
+    def prompted(lines):
+        return [record for line in lines if (record := json.loads(line))["system"] == "prompted"]
 
     code = "from querylect import cli; from querylect.eval import cells; cells.ANSWERED_AT_ONCE = 1; cli.main()"
     process = Forked(["eval", str(path)], tmp_path / "stdout", tmp_path / "stderr", code=code)
     try:
-        until(lambda: process.poll() is not None or lines().count(b"\n") >= 8)
+        until(lambda: process.poll() is not None or len(lines()) >= 20 + 8)
     finally:
         process.kill()
         process.wait(60)
-    interrupted = lines()
-    complete_lines = interrupted[: interrupted.rfind(b"\n") + 1]
-    assert 8 <= complete_lines.count(b"\n") < 80, (tmp_path / "stderr").read_text()
-    (journal,) = [file for file in folder.glob("*/records.jsonl") if file.read_bytes() == interrupted]
-    # As a kill in the middle of a write leaves it
-    journal.write_bytes(complete_lines[:-20])
+    complete = [line for line in lines() if line.endswith(b"\n")]
+    assert 8 <= len(prompted(complete)) < 80, (tmp_path / "stderr").read_text()
+    journal.write_bytes(b"".join(complete)[:-20])  # as a kill in the middle of a write leaves it
+    before = prompted(complete[:-1])
     _, failed = evaluate_spec(SpecConfig.model_validate(plan))
     assert failed is None
-    before = complete_lines[: complete_lines.rfind(b"\n", 0, -20) + 1]
-    after = journal.read_bytes()
-    assert after.startswith(before)
-    kept_ones, all_of_them = (
-        [json.loads(line)["question_id"] for line in text.splitlines()] for text in (before, after)
-    )
-    cut = {question for question in kept_ones if kept_ones.count(question) != 4}
-    assert len(cut) == 1
-    assert {question: all_of_them.count(question) for question in all_of_them} == {
-        question.id: 7 if question.id in cut else 4 for question in questions
-    }
-    results = json.loads((folder.parent / "results.json").read_text())
+    after = prompted(lines())
+    assert len(after) == 80
+    whole = [record for record in before if sum(record["question_id"] == other["question_id"] for other in before) == 4]
+    assert whole
+    assert all(record in after for record in whole), "finished answers are not asked again"
+    results = json.loads((journal.parent / "results.json").read_text())
     assert score(results, "prompted", 4)["n"] == 20
-
-
-def test_a_broken_cell_is_told_and_the_others_stand(values):
-    folder, _, _ = carry_out(values)
-    (journal,) = [path for path in folder.glob("cells/*") if '"system": "raw"' not in (path / "cell.json").read_text()]
-    with (journal / "records.jsonl").open("a") as file:
-        file.write("nonsense\n")
-    _, results, incomplete = carry_out(values)
-    assert "line 11" in str(incomplete)
-    assert [row["system"] for row in results["failed"]] == ["prompted"]
-    assert score(results, "raw", 0)["n"] == 5
