@@ -29,12 +29,12 @@ from ..logs import progress_bar
 from ..methods.method import MISSING
 from ..provenance import versions
 from ..rollouts.llms import open_llm
+from .environments import SAMPLE_SEED
 from .frame import frame_of
-from .leakage import SAMPLE_SEED, held_out_questions, refuse_training_split, with_near, without_trained
-from .placement import question_set, refuse_other
+from .leakage import held_out_questions, refuse_training_split, with_near, without_trained
 from .records import METRICS, NO_RAG, RAW, EvalRecord, read_records, record_of_search
 from .results import Results
-from .store import RecordStore, open_store
+from .store import RecordStore, open_store, question_set, refuse_other
 from .table import Arm, Note, TableSpec, tabulate
 from .tasks.gold import GoldSet, gold_answers
 from .tasks.reader import ANSWERS_VERSION, read_answer, reader_name, reader_prompt, refuse_silence
@@ -50,7 +50,11 @@ FAMILY = (
 
 
 def answer_questions(
-    config: RunConfig, records: Path | None, output: Path | None = None, overwrite: bool = False
+    config: RunConfig,
+    records: Path | None,
+    output: Path | None = None,
+    overwrite: bool = False,
+    environment: str | None = None,
 ) -> Path:
     """Let the reader of `answers.reader` answer, and return the path of tables.md.
 
@@ -75,7 +79,8 @@ def answer_questions(
     ):
         info = client.info()
         if records is not None:
-            searches = last_turns(read_records(records))
+            of_environment = [r for r in read_records(records) if environment in (None, r.environment)]
+            searches = last_turns(of_environment)
         else:
             questions = _raw_questions(client, info, config.eval, settings, gold)
             searches = [

@@ -109,7 +109,7 @@ def answers(
     if run_path.is_file() and run_path.suffix == ".jsonl":
         records = run_path
     elif (run_path / "config.yaml").is_file():
-        records = run_path / (f"eval-{env}" if env else "") / "eval.jsonl"
+        records = run_path / "eval.jsonl"
         if not records.is_file():
             raise ConfigError(f"{records} does not exist. Run `querylect eval {shlex.quote(str(run))}` first.")
     if records is not None:
@@ -129,7 +129,7 @@ def answers(
         return
     from .answers import answer_questions
 
-    typer.echo(answer_questions(settings, records, output, overwrite))
+    typer.echo(answer_questions(settings, records, output, overwrite, env))
 
 
 @app.command()

@@ -79,9 +79,10 @@ def open_source(run: Path, checkpoint: str | None = None, trust: bool = False) -
 
 def example_question(run: Path, environment: str) -> Question:
     """The first evaluation question of the run, else its first training question, else EXAMPLE."""
-    folder = run / f"eval-{environment}" if environment else run
-    for path in (folder / "eval.jsonl", run / "rollouts.jsonl"):
-        for record in logged_objects(path)[:1]:
+    for path in (run / "eval.jsonl", run / "rollouts.jsonl"):
+        for record in logged_objects(path):
+            if environment and record.get("environment") not in (None, environment):
+                continue
             return Question("example", record["question"], history=parse_history(record.get("history")))
     return Question("example", EXAMPLE)
 

@@ -21,6 +21,7 @@ from ..configs.schema import RunConfig
 from ..configs.section import as_name
 from ..configs.yaml12 import parse_yaml
 from ..errors import ConfigError
+from ..eval.results import RESULTS
 from ..slurm.launch import SweepJobs
 from ..storage import data_sha256
 from ..train.run_folder import changed_keys
@@ -57,14 +58,8 @@ class SweepRun:
         return (self.folder / "final").is_dir()
 
     @property
-    def result_files(self) -> dict[str, Path]:
-        """results.json of the final evaluation by environment of a mix; without a mix by ""."""
-        names = self.config.mix.environments if self.config.mix is not None else [""]
-        return {name: self.folder / (f"eval-{name}" if name else "") / "results.json" for name in names}
-
-    @property
     def is_evaluated(self) -> bool:
-        return all(path.is_file() for path in self.result_files.values())
+        return (self.folder / RESULTS).is_file()
 
     def commands(self, evaluate: bool) -> list[list[str]]:
         """What is left to do, as arguments of `querylect`."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..configs.evaluation import RAW
 from ..eval.records import TRAINED
-from ..eval.results import read_results
+from ..eval.results import Results, read_results
 from ..eval.table import Arm
 from ..markdown_tables import markdown_table
 from ..rollouts.checkpoints import best_record, best_value
@@ -51,9 +51,8 @@ def _row(run: SweepRun, exit_code: int | None) -> Row:
         price = f" less {reward.search_price:g} a search" if reward.search_price else ""
         best = best_value(record, reward.objective, len(run.config.rollout.branching))
         row |= {f"{_VALIDATION}{reward.signal}{price}": best, "step": int(record["step"] or 0)}
-    for name, path in run.result_files.items():
-        if path.is_file():
-            row |= _final_scores(name, path)
+    if run.is_evaluated:
+        row |= _final_scores(read_results(run.folder))
     seconds = [step.get("seconds/step") for step in logged_objects(run.folder / "metrics.jsonl")]
     seconds += [validation.get("seconds") for validation in logged_objects(run.folder / "validation.jsonl")]
     return {**row, "minutes": sum(second or 0.0 for second in seconds) / 60 if seconds else None}
@@ -68,15 +67,18 @@ def _state(run: SweepRun, exit_code: int | None) -> str:
     return f"step {max(steps, default=0)} of {run.config.train.steps}" if run.is_started else "not started"
 
 
-def _final_scores(environment: str, path: Path) -> Row:
-    """The trained policy in a final evaluation, at the turn that its users get: mean, 95 % interval, and the mean of
-    the raw question."""
-    results = read_results(path)
-    scores = {score.arm: score for score in results.scores}
-    trained = scores[Arm(TRAINED, results.turn or max(arm.turn for arm in scores if arm.system == TRAINED))]
-    low, high = trained.interval or (None, None)
-    name = " ".join(filter(None, (environment, results.split, results.metrics[0])))
-    return {name: trained.mean, f"{name} low": low, f"{name} high": high, f"{name} raw": scores[Arm(RAW, 0)].mean}
+def _final_scores(results: Results) -> Row:
+    """The trained policy in each environment, at the turn that its users get: mean, 95 % interval, and the mean of the
+    raw question."""
+    row: Row = {}
+    for environment in results.environments:
+        scores = {score.arm: score for score in results.scores if score.environment == environment}
+        trained = scores[Arm(TRAINED, results.turn or max(arm.turn for arm in scores if arm.system == TRAINED))]
+        low, high = trained.interval or (None, None)
+        place = [environment] if len(results.environments) > 1 else []
+        name = " ".join([*place, results.split, results.metrics[0]])
+        row |= {name: trained.mean, f"{name} low": low, f"{name} high": high, f"{name} raw": scores[Arm(RAW, 0)].mean}
+    return row
 
 
 def _cell(value: str | float | None) -> str:
