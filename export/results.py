@@ -115,5 +115,10 @@ def _published(results: Results, name: str) -> Results:
         scores=list(filter(here, results.scores)),
         comparisons=list(filter(here, results.comparisons)),
         samples={dataset: results.samples[dataset]} if dataset in results.samples else {},
-        **{"config": "", "facts": {}, "identity": {}, "examples": [], "cells": [], "failed": []},
+        config="",
+        facts={},
+        identity={},
+        examples=[],
+        cells=[],
+        failed=[],
     )
