@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from querylect.envs.client.client import EnvironmentClient
 from querylect.eval.records import read_records
 
 from .. import evaluated
@@ -119,22 +118,6 @@ def test_nothing_is_asked_twice_and_what_changes_an_answer_asks_anew(values, end
     assert len(endpoint.bodies) == 5 * (2 * len(changes) - 1), "each asks all of its own"
 
 
-def test_samples_have_seeds_of_their_own_and_count_by_their_mean(values, endpoint):
-    endpoint.answer = lambda body: tagged(body) if body["seed"] % 3 else "no tags"
-    folder, results, _ = carry_out(with_system(values, samples=3, temperature=0.7, turns=1), seed=1)
-    assert {body["temperature"] for body in endpoint.bodies} == {0.7}
-    seeds = sorted({body["seed"] for body in endpoint.bodies})
-    assert len(seeds) == 3
-    records = rows_of(folder)
-    assert [record.sample for record in records] == [0, 1, 2] * 5
-    failed = [record for record in records if not record.format_ok]
-    assert len(failed) == 5
-    assert all(record.metrics["ndcg@10"] == 0.0 and record.searches == 0 for record in failed)
-    mean = sum(record.metrics["ndcg@10"] for record in records) / 15
-    assert row(results, "asked", 1)["metrics"]["ndcg@10"] == pytest.approx(mean)
-    assert not {body["seed"] for body in endpoint.bodies} & {0, 1, 2}, "another seed of the plan draws other samples"
-
-
 @pytest.mark.usefixtures("impatient")
 def test_an_answer_that_never_comes_is_told_with_its_reason_and_asked_for_again(values, endpoint):
     deeds = {"bleeding gums": (500, {}), "fat in the blood": "garbage", "too much sugar": (429, {})}
@@ -160,27 +143,6 @@ def test_an_answer_that_never_comes_is_told_with_its_reason_and_asked_for_again(
     assert results["cells"][1]["missing"] == {}
     assert "never came" not in (folder / "tables.md").read_text()
     assert row(results, "asked", 2)["n"] == 5
-
-
-def test_below_a_failed_search_nothing_is_asked_or_scored(values, endpoint, monkeypatch):
-    searched = EnvironmentClient.step
-
-    def step(client, steps, **options):
-        results = searched(client, steps, **options)
-        lost = RIGHT["my head hurts"]
-        return [
-            None if list(step.plan.texts) == [lost] else result for step, result in zip(steps, results, strict=True)
-        ]
-
-    with monkeypatch.context() as failing:
-        failing.setattr(EnvironmentClient, "step", step)
-        folder, results, failed = carry_out(values)
-    assert failed is None
-    assert [(record.turn, record.metrics["ndcg@10"]) for record in rows_of(folder)[:2]] == [(1, None), (2, None)]
-    assert row(results, "asked", 2)["n"] == 4
-    assert sum("my head hurts" in str(body["messages"]) for body in endpoint.bodies) == 1
-    folder, results, failed = carry_out(values)
-    assert [(record.turn, record.metrics["ndcg@10"]) for record in rows_of(folder)[:2]] == [(1, 1.0), (2, 1.0)]
 
 
 def test_tokens_that_an_endpoint_does_not_say_are_not_called_zero(values, endpoint):
@@ -240,38 +202,6 @@ def test_a_rewriter_of_two_stages_asks_the_same_model_before(values, endpoint):
     cost = row(results, "asked", 1)
     assert (cost["calls"], cost["prompt_tokens"], cost["tokens"]) == (1.5, 10.5, 4.5), "samples share a hypothesis"
     assert {(record.sample, record.calls, record.tokens) for record in rows_of(folder)} == {(0, 2, 6), (1, 1, 3)}
-
-
-def test_a_stop_keeps_the_first_ranking_in_later_turns_and_sends_no_search(values, endpoint):
-    """Two of five questions stop in turn 2; one searches the raw question by stopping in turn 1."""
-
-    def answer(body):
-        if "already the best query" in last_user(body):
-            return "<stop/>" if "fat in the blood" in last_user(body) else tagged(body)
-        return "<think>fine</think><stop/>" if "head" in last_user(body) or "sugar" in last_user(body) else tagged(body)
-
-    endpoint.answer = answer
-    folder, results, failed = carry_out(with_system(values, turns=3, rewriter={"name": "explore", "stop": True}))
-    assert failed is None
-    assert results["cells"][1]["missing"] == {}
-    paths = {}
-    for record in rows_of(folder):
-        paths.setdefault(record.question_id, []).append(record)
-    assert {name: [record.searches for record in path] for name, path in paths.items()} == {
-        "t-head": [1, 1, 1],
-        "t-sugar": [1, 1, 1],
-        "t-gums": [1, 2, 3],
-        "t-fat": [1, 1, 1],
-        "t-pills": [1, 2, 3],
-    }
-    for name in ("t-head", "t-sugar", "t-fat"):
-        assert [record.turn for record in paths[name]] == [1, 2, 3]
-        assert len({(record.ranking, record.metrics["ndcg@10"]) for record in paths[name]}) == 1
-    assert paths["t-fat"][0].plan["probes"][0]["terms"][0]["text"] == "please: fat in the blood"
-    assert [len([body for body in endpoint.bodies if len(body["messages"]) == length]) for length in (1, 3, 5)] == [
-        5, 4, 2,
-    ]  # fmt: skip
-    assert row(results, "asked", 3)["searches"] == 9 / 5
 
 
 def test_a_stop_before_any_search_scores_0_and_the_table_says_so(values, endpoint):

@@ -1,11 +1,8 @@
 """The three prompt levels: the guidance of each, and that the next turn shows the retrieved documents."""
 
-from pathlib import Path
-
 import pytest
 from querylect.configs.rewriter import RewriterConfig
 from querylect.data.types import Document, Question
-from querylect.envs.presets import PRESETS
 from querylect.errors import ConfigError
 from querylect.rewriters.levels import KEYWORDS, PASSAGE, QUESTION, SEARCH, SENTENCE, STATEMENT, query_form
 from querylect.rewriters.registry import make_rewriter
@@ -73,22 +70,6 @@ def test_direct_makes_up_no_strategy_for_a_retriever_of_the_users_own():
     with refused(ConfigError, "'mine'", "rewriter.name=explore"):
         chat("direct", retriever)
     assert chat("explore", retriever)[0].startswith("Documents are found by mine, a retriever of the user's own.")
-
-
-SIX = ("bm25", "contriever", "all-minilm-l6-v2", "qwen3-embedding-0.6b", "medcpt", "hybrid")
-
-
-def test_the_manual_shows_the_prompts_as_they_are():
-    """Every level of the manual's examples, and the direct advice for each of the six retrievers."""
-    manual = " ".join((Path(__file__).parents[2] / "docs" / "rewriters.md").read_text(encoding="utf-8").split())
-    for level in LEVELS:
-        first = chat(level, RetrieverInfo.from_service(PRESETS["bm25"].model_dump()))[0]
-        assert " ".join(first.split()) in manual, level
-    for name in SIX:
-        retriever = RetrieverInfo.from_service(PRESETS[name].model_dump())
-        form = query_form(retriever)
-        assert f"| {form.name} | {form.advice} |" in manual, name
-        assert retriever.trained in manual, name
 
 
 @pytest.mark.parametrize("level", LEVELS)

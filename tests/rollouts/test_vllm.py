@@ -263,25 +263,6 @@ def test_a_server_that_is_not_there_or_dies_is_named(config, started):
             engine.generate(PROMPTS, 1, HOT)
 
 
-def test_weights_that_fsdp_has_split_are_merged_only_when_they_are_gathered(config, vllm):
-    from torch.distributed.tensor import Shard, distribute_tensor
-
-    policy, tokenizer = trained(config)
-    engine, _ = engine_around(change(config, **{"rollout.engine": "vllm"}), policy, tokenizer)
-    expected = {name: weight.clone() for name, weight in engine.source()}
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    try:
-        mesh = torch.distributed.init_device_mesh("cpu", (1,))
-        norm = policy.get_base_model().model.norm
-        norm.weight = split = torch.nn.Parameter(distribute_tensor(norm.weight.data, mesh, [Shard(0)]))
-        sent = dict(engine.source())
-        assert norm.weight is split
-    finally:
-        torch.distributed.destroy_process_group()
-    assert sent.keys() == expected.keys()
-    assert all(torch.equal(weight, expected[name]) for name, weight in sent.items())
-
-
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
 def test_the_layers_of_a_policy_have_each_weight_once_and_in_its_order(kind):
     model = tiny_model(kind)
