@@ -19,7 +19,7 @@ class PromptConfig(Section):
     """Template file of the prompts, with the macros of methods/NAME.j2; None: that file."""
 
 
-class AskingConfig(PromptConfig):
+class AskingConfig(Section):
     """Sampling settings of methods that rewrite or expand the query."""
 
     max_tokens: Annotated[int, Field(ge=1)] = 512
@@ -66,14 +66,14 @@ class HydeConfig(PassageConfig):
     """Sampling temperature; above 0, so that the passages differ. 0 with one passage is greedy."""
 
 
-class CsqeConfig(OneQueryConfig):
+class CsqeConfig(OneQueryConfig, PromptConfig):
     """`csqe`: expand with sentences of the first ranking's documents, and with generated passages."""
 
     temperature: Annotated[float, Field(ge=0)] = 1.0
     """Sampling temperature of picks and passages."""
 
 
-class ThinkQeConfig(OneQueryConfig):
+class ThinkQeConfig(OneQueryConfig, PromptConfig):
     """`thinkqe`: expand in rounds, each conditioned on the documents that the previous query retrieved."""
 
     temperature: Annotated[float, Field(ge=0)] = 0.6
@@ -163,12 +163,6 @@ class RerankMethodConfig(Section):
     """Documents retrieved with the question."""
     k: Annotated[int, Field(ge=1)] = 15
     """Documents kept after reranking."""
-
-    @model_validator(mode="after")
-    def _check_k(self) -> "RerankMethodConfig":
-        if self.k > self.candidates:
-            raise ValueError(f"k={self.k} of {self.candidates} candidates are to be kept; k is 1 up to their number")
-        return self
 
 
 class MainRagConfig(PromptConfig):

@@ -103,7 +103,7 @@ def named_sources(config: Section) -> list[str]:
 def _rewriter_config(name: str, config: Section) -> RewriterConfig:
     """Convert the settings of a method to those of its rewriter."""
     values = config.model_dump()
-    fields: dict[str, Any] = {key: values[key] for key in RewriterConfig.model_fields if values.get(key) is not None}
+    fields: dict[str, Any] = {key: values[key] for key in RewriterConfig.model_fields if key in values}
     if name == "hcqr":
         fields = {"hcqr": {key: values[key] for key in HcqrConfig.model_fields}}
     return RewriterConfig.model_validate({"name": name} | fields)

@@ -25,7 +25,8 @@ from .method import GARBLED, MISSING, NO_RANKING, Ask, Form, Result, Role, Searc
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Call = Callable[[Hashable, Callable[[list[Any]], Sequence[Any]], Any], Coroutine[Any, Any, Any]]
+Serve = Callable[[list[Any]], Sequence[Any]]
+Call = Callable[[Hashable, Serve, Any], Coroutine[Any, Any, Any]]
 """Awaits the answer to one item: (key, serve, item). `serve` answers all items with an equal key at once."""
 MethodFunction = Callable[[Question, Ask, Search], Coroutine[Any, Any, Result]]
 
@@ -42,9 +43,9 @@ def _run_batched(jobs: Sequence[Callable[[Call], Coroutine[Any, Any, T]]]) -> li
     if not jobs:
         return []
     loop = asyncio.new_event_loop()
-    pending: list[tuple[int, Hashable, Callable[[list[Any]], Sequence[Any]], Any, asyncio.Future[Any]]] = []
+    pending: list[tuple[int, Hashable, Serve, Any, asyncio.Future[Any]]] = []
 
-    async def call(job: int, key: Hashable, serve: Callable[[list[Any]], Sequence[Any]], item: Any) -> Any:
+    async def call(job: int, key: Hashable, serve: Serve, item: Any) -> Any:
         future = loop.create_future()
         pending.append((job, key, serve, item, future))
         return await future
@@ -156,7 +157,7 @@ class _QuestionAsk:
     async def __call__(self, prompt: Prompt | str, draw: SamplingParams, role: Role = "writer") -> LlmResponse:
         model = self._model(role)
         prompt = Prompt.of(prompt) if isinstance(prompt, str) else prompt
-        reply: LlmResponse | None = await self.call((id(model), draw), lambda prompts: model.ask(prompts, draw), prompt)
+        reply: LlmResponse | None = await self.call((id(model), draw), partial(model.ask, draw=draw), prompt)
         if reply is None:
             raise StageError(MISSING)
         self.cost.add(reply)
@@ -166,10 +167,7 @@ class _QuestionAsk:
         self, prompt: FormPrompt, form: type[Form], draw: SamplingParams, role: Role = "writer"
     ) -> Structured[Form]:
         model = self._model(role)
-
-        def serve(prompts: list[FormPrompt]) -> list[Structured[Form]]:
-            return ask_structured(model, prompts, form, draw)
-
+        serve = partial(ask_structured, model, form=form, draw=draw)
         outcome: Structured[Form] = await self.call((id(model), form, draw), serve, prompt)
         for reply in outcome.replies:
             self.cost.add(reply)
@@ -185,8 +183,7 @@ class _QuestionAsk:
 
     def _model(self, role: Role) -> Llm:
         model = self.runner.reader if role == "reader" and self.runner.reader is not None else self.runner.llm
-        if model is None:
-            raise ConfigError("the method asks a language model, and none is given")
+        assert model is not None, "the method asks a language model"
         return model
 
 
@@ -203,20 +200,22 @@ class _QuestionSearch:
         if self.question.excluded:  # a knowledge base is searched without knowing whose question it is
             raise ConfigError(
                 f"the question {self.question.id!r} excludes documents ({self.question.excluded[0]!r} among them), "
-                "which the searches of a method cannot leave out. Compare systems on these questions with a "
-                "spec of querylect eval, or take excluded_ids out of a copy of the questions."
+                "which a method cannot leave out of its searches. Compare systems with a spec of querylect eval."
             )
-        searcher = self._searcher(source)
+        name = source or next(iter(self.runner.searchers), source)
+        if name not in self.runner.searchers:
+            given = ", ".join(map(repr, self.runner.searchers)) or "none"
+            raise ConfigError(f"the method searches the knowledge base {source!r}; given are {given}")
 
         def serve(plans: list[SearchPlan]) -> Sequence[PlanResult | None]:
             try:
-                return searcher.search(plans, with_text=True)
+                return self.runner.searchers[name].search(plans, with_text=True)
             except EnvironmentUnavailableError as error:
                 log.warning("%s%d plans got no ranking: %s", f"{source}: " if source else "", len(plans), error)
                 return [None] * len(plans)
 
         self.cost.searches += len(plan.probes)
-        result: PlanResult | None = await self.call(("search", source), serve, plan)
+        result: PlanResult | None = await self.call(("search", name), serve, plan)
         if result is None:
             raise StageError(NO_RANKING, **({"down": source} if source else {}))
         self.cost.truncated += result.truncated
@@ -225,14 +224,5 @@ class _QuestionSearch:
 
     async def scores(self, question: str, documents: Sequence[Document]) -> Sequence[float]:
         encoder = self.runner.cross_encoder
-        if encoder is None:
-            raise ConfigError("the method puts documents in order with a cross-encoder, and none is given")
+        assert encoder is not None, "the method puts documents in order with a cross-encoder"
         return encoder.scores(question, [document.contents for document in documents])
-
-    def _searcher(self, source: str) -> EnvironmentApi:
-        searchers = self.runner.searchers
-        name = source or next(iter(searchers), source)
-        if name not in searchers:
-            named = ", ".join(map(repr, searchers)) or "none"
-            raise ConfigError(f"the method searches the knowledge base {source!r}; given are {named}")
-        return searchers[name]

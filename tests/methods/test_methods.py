@@ -123,7 +123,7 @@ def well_behaved(prompt):
 
 
 def test_settings_and_names_are_checked():
-    for name, wrong in (("rerank", {"k": 5, "candidates": 4}), ("qa_rag", {"k": 0}), ("migres", {"sources": []})):
+    for name, wrong in (("qa_rag", {"k": 0}), ("migres", {"sources": []})):
         with pytest.raises(ConfigError):
             method_of(name, **wrong)
     with refused(ConfigError, "'hcqrr'", "'hcqr'"):

@@ -181,8 +181,6 @@ def test_forms_and_scores_come_back_to_their_question():
     assert (ran[4].result.notes["text"], "Input should" in ran[4].result.notes["problem"]) == ("no", True)
     assert [run.cost.calls for run in ran] == [1, 2, 1, 0, 2], "a repaired form is two calls"
     assert [document.id for document in ran[0].result.documents] == ["shelf-2", "shelf-1", "shelf-0"]
-    with refused(ConfigError):
-        Runner(Llm(model), {"": Shelf()}).run(judged, QUESTIONS[:1])
 
 
 def test_an_error_ends_all_jobs_and_a_notebook_can_run_them():
