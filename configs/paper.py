@@ -76,8 +76,8 @@ class TaskConfig(Section):
     @model_validator(mode="after")
     def _check_judges(self) -> "TaskConfig":
         if wrong := [name for name in self.judges if name not in JUDGES_OF[self.kind]]:
-            known = ", ".join(JUDGES_OF[self.kind])
-            raise ValueError(f"the judge {wrong[0]!r} does not fit kind {self.kind!r}, which takes {known}")
+            defined = ", ".join(JUDGES_OF[self.kind])
+            raise ValueError(f"the judge {wrong[0]!r} does not fit kind {self.kind!r}, which takes {defined}")
         return self
 
 
@@ -179,10 +179,10 @@ class PaperConfig(Section):
             (f"tasks.{name}.environments", list(task.environments.values())) for name, task in self.tasks.items()
         ]
         of_environments = [(path, name) for path, names in sources for name in names or ()]
-        for used, known in ((of_systems, self.systems), (of_tasks, self.tasks), (of_environments, self.environments)):
+        for used, defined in ((of_systems, self.systems), (of_tasks, self.tasks), (of_environments, self.environments)):
             for path, name in used:
-                if name and name not in known:
-                    raise ValueError(f"{path} names {name!r}; the paper has {', '.join(known) or 'none'}")
+                if name and name not in defined:
+                    raise ValueError(f"{path} names {name!r}; the paper has {', '.join(defined) or 'none'}")
         return self
 
 
@@ -203,33 +203,33 @@ def chosen_parts(paper: PaperConfig, tasks: Sequence[str], systems: Sequence[str
         for name in names:
             if name not in valid:
                 raise ConfigError(f"{flag} is {name!r}; {paper.name} has {', '.join(valid)}.")
-    kept_tasks = {name: task for name, task in paper.tasks.items() if name in (tasks or paper.tasks)}
-    kept = {name: system for name, system in paper.systems.items() if name in (systems or paper.systems)}
-    kept = {
+    chosen_tasks = {name: task for name, task in paper.tasks.items() if name in (tasks or paper.tasks)}
+    chosen_systems = {name: system for name, system in paper.systems.items() if name in (systems or paper.systems)}
+    chosen_systems = {
         name: system.model_copy(
             update={
-                "tasks": [task for task in system.tasks if task in kept_tasks] if system.tasks else None,
-                "baseline": system.baseline if system.baseline in kept else "",
+                "tasks": [task for task in system.tasks if task in chosen_tasks] if system.tasks else None,
+                "baseline": system.baseline if system.baseline in chosen_systems else "",
             }
         )
-        for name, system in kept.items()
+        for name, system in chosen_systems.items()
     }
     sweeps = [
         sweep.model_copy(
             update={
-                "systems": {name: settings for name, settings in sweep.systems.items() if name in kept},
-                "beside": [name for name in sweep.beside if name in kept],
+                "systems": {name: settings for name, settings in sweep.systems.items() if name in chosen_systems},
+                "beside": [name for name in sweep.beside if name in chosen_systems],
             }
         )
         for sweep in paper.sweeps
-        if sweep.task in kept_tasks and not kept.keys().isdisjoint(sweep.systems)
+        if sweep.task in chosen_tasks and not chosen_systems.keys().isdisjoint(sweep.systems)
     ]
     changes = {
-        "tasks": kept_tasks,
-        "systems": kept,
-        "baseline": paper.baseline if paper.baseline in kept else "",
-        "alone": paper.alone if paper.alone in kept else "",
-        "shifts": [pair for pair in paper.shifts if kept.keys() >= set(pair)],
+        "tasks": chosen_tasks,
+        "systems": chosen_systems,
+        "baseline": paper.baseline if paper.baseline in chosen_systems else "",
+        "alone": paper.alone if paper.alone in chosen_systems else "",
+        "shifts": [pair for pair in paper.shifts if chosen_systems.keys() >= set(pair)],
         "sweeps": sweeps,
     }
     return paper.model_copy(update=changes)

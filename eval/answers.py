@@ -89,27 +89,29 @@ def answer_questions(
             ]
         names = list(dict.fromkeys(search.question_id for search in searches))
         answerable = [name for name in names if name in gold.by_id]
-        asked = draw(answerable, settings.limit, SAMPLE_SEED, id_of=str)
-        if not asked:
+        question_ids = draw(answerable, settings.limit, SAMPLE_SEED, id_of=str)
+        if not question_ids:
             raise DataError(
                 f"none of {len(names)} questions ({names[:1]}) has a right answer in {gold.source} "
                 f"({list(gold.by_id)[:1]}). Give the file of this dataset."
             )
         arms = [Arm(NO_RAG, 0), *dict.fromkeys(Arm(search.system, search.turn) for search in searches)]
         identity = {
-            "questions": question_set([gold.by_id[name].question for name in asked]),
+            "questions": question_set([gold.by_id[name].question for name in question_ids]),
             "systems": [f"{arm.system}, turn {arm.turn}" for arm in arms],
         }
         refuse_other(folder / "results.json", identity, overwrite)
-        answering = Answering(config, client, reader, gold, store, known_questions(client, config.eval.split, asked))
+        answering = Answering(
+            config, client, reader, gold, store, known_questions(client, config.eval.split, question_ids)
+        )
         by_question: dict[str, list[EvalRecord]] = {}
         for search in searches:
             by_question.setdefault(search.question_id, []).append(search)
         answered: list[EvalRecord] = []
         with progress_bar("answers") as advance:
-            for batch in in_batches(asked, max(1, PROMPTS_AT_ONCE // (len(arms) * len(settings.top)))):
+            for batch in in_batches(question_ids, max(1, PROMPTS_AT_ONCE // (len(arms) * len(settings.top)))):
                 answered += answering.answer([search for name in batch for search in by_question[name]])
-                advance(len(answered), len(asked) * len(arms) * len(settings.top))
+                advance(len(answered), len(question_ids) * len(arms) * len(settings.top))
         refuse_silence([record.answer is None for record in answered], reader)
         store.publish(answered)
         reading = {"identity": reader.identity, "cost": reader.costs.to_dict()}
@@ -123,9 +125,9 @@ def answer_questions(
         permutations=config.eval.permutations,
         seed=config.seed,
     )
-    table = tabulate(frame_of(answered, {info.name: asked}, spec.metrics), spec)
+    table = tabulate(frame_of(answered, {info.name: question_ids}, spec.metrics), spec)
     notes = [*_notes(searches, answered, gold), *table.notes]
-    if sample := sampled(len(asked), len(answerable), settings.limit, SAMPLE_SEED):
+    if sample := sampled(len(question_ids), len(answerable), settings.limit, SAMPLE_SEED):
         notes.insert(
             0, Note("sample", sample.size, f"The questions are a sample of those with a right answer: {sample}.")
         )
@@ -153,11 +155,11 @@ def answer_questions(
 
 def last_turns(records: Sequence[EvalRecord]) -> list[EvalRecord]:
     """The records of every system's last turn, raw first; with sampled answers, the first sample."""
-    last: dict[str, int] = {}
+    turns: dict[str, int] = {}
     for record in records:
-        last[record.system] = max(record.turn, last.get(record.system, 0))
-    kept = [record for record in records if not record.sample and record.turn == last[record.system]]
-    return sorted(kept, key=lambda record: record.system != RAW)
+        turns[record.system] = max(record.turn, turns.get(record.system, 0))
+    last = [record for record in records if not record.sample and record.turn == turns[record.system]]
+    return sorted(last, key=lambda record: record.system != RAW)
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ class Answering:
     reader: Llm
     gold: GoldSet
     store: RecordStore
-    known: Collection[str]
+    environment_ids: Collection[str]
     """Ids of questions of the environment."""
 
     def answer(self, searches: Sequence[EvalRecord]) -> list[EvalRecord]:
@@ -178,11 +180,11 @@ class Answering:
         settings = self.config.answers
         first = {search.question_id: search for search in reversed(searches)}.values()
         alone = [record_of_search(NO_RAG, _question(search), [], None, None, (), searches=0) for search in first]
-        searched = documents_of(self.client, self.known, searches, max(settings.top))
-        found = [*([] for _ in alone), *searched]
+        searched = documents_of(self.client, self.environment_ids, searches, max(settings.top))
+        contexts = [*([] for _ in alone), *searched]
         draw = SamplingParams(max_tokens=settings.max_tokens, seed=self.config.seed)
         records, prompts = list[EvalRecord](), dict[str, tuple[EvalRecord, Prompt]]()
-        for top, (search, documents) in product(settings.top, zip([*alone, *searches], found, strict=True)):
+        for top, (search, documents) in product(settings.top, zip([*alone, *searches], contexts, strict=True)):
             question = replace(_question(search), options=self.gold.by_id[search.question_id].question.options)
             prompt = reader_prompt(question, documents[:top], settings.document_words)
             record = replace(
@@ -200,8 +202,8 @@ class Answering:
         for (record, _), reply in zip(prompts.values(), replies, strict=True):
             if reply is not None:
                 text = reply.texts[0]
-                read = replace(record, text=text.text, cut=not text.finished)
-                self.store.add([replace(read, reader_prompt_tokens=reply.prompt_tokens, reader_tokens=reply.tokens)])
+                cached = replace(record, text=text.text, cut=not text.finished)
+                self.store.add([replace(cached, reader_prompt_tokens=reply.prompt_tokens, reader_tokens=reply.tokens)])
         return [self._answered(record, self.store.get(record.key)) for record in records]
 
     def _answered(self, record: EvalRecord, stored: Sequence[EvalRecord]) -> EvalRecord:
@@ -210,25 +212,25 @@ class Answering:
         ndcg = {METRICS[0]: record.metrics.get(METRICS[0])}
         if not stored:
             return replace(record, failure=MISSING, metrics=dict.fromkeys(names) | ndcg)
-        read = stored[-1]
-        answer = read_answer(read.text or "", gold.question)
+        cached = stored[-1]
+        answer = read_answer(cached.text or "", gold.question)
         return replace(
             record,
             answer=answer,
-            text=read.text,
+            text=cached.text,
             chosen=gold.letter(answer),
-            cut=read.cut,
-            reader_prompt_tokens=read.reader_prompt_tokens,
-            reader_tokens=read.reader_tokens,
+            cut=cached.cut,
+            reader_prompt_tokens=cached.reader_prompt_tokens,
+            reader_tokens=cached.reader_tokens,
             calls=record.calls + 1,
-            prompt_tokens=complete_sum([record.prompt_tokens, read.reader_prompt_tokens]),
-            tokens=complete_sum([record.tokens, read.reader_tokens]),
+            prompt_tokens=complete_sum([record.prompt_tokens, cached.reader_prompt_tokens]),
+            tokens=complete_sum([record.tokens, cached.reader_tokens]),
             metrics=gold.score(answer, names) | ndcg,
         )
 
 
 def documents_of(
-    client: EnvironmentApi, known: Collection[str], searches: Sequence[EvalRecord], k: int
+    client: EnvironmentApi, environment_ids: Collection[str], searches: Sequence[EvalRecord], k: int
 ) -> list[list[Document]]:
     """The top `k` documents of each recorded plan; none where nothing was searched. `known` are the ids of questions of
     the environment, which leaves out the documents that they exclude.
@@ -239,23 +241,23 @@ def documents_of(
         SearchPlan.model_validate(search.plan).model_copy(update={"k": k}) if search.plan else None
         for search in searches
     ]
-    steps, others = list[Step](), list[SearchPlan]()
+    steps, plans_only = list[Step](), list[SearchPlan]()
     for search, plan in zip(searches, plans, strict=True):
-        if plan is not None and search.question_id in known:
+        if plan is not None and search.question_id in environment_ids:
             steps.append(Step(question_id=search.question_id, plan=plan))
         elif plan is not None:
-            others.append(plan)
+            plans_only.append(plan)
     stepped = iter(client.step(steps, with_text=True) if steps else [])
-    searched = iter(client.search(others, with_text=True) if others else [])
-    found = []
+    searched = iter(client.search(plans_only, with_text=True) if plans_only else [])
+    contexts = []
     for search, plan in zip(searches, plans, strict=True):
-        result = next(stepped if search.question_id in known else searched) if plan else None
+        result = next(stepped if search.question_id in environment_ids else searched) if plan else None
         if plan and result is None:
             raise EnvironmentUnavailableError(
                 "a search got no answer before client.deadline. Check the service and run the command again."
             )
-        found.append([hit.document for hit in result.ranking] if result else [])
-    return found
+        contexts.append([hit.document for hit in result.ranking] if result else [])
+    return contexts
 
 
 def _question(search: EvalRecord) -> Question:
@@ -281,12 +283,12 @@ def _pairs(arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
 
 def _notes(searches: Sequence[EvalRecord], answered: Sequence[EvalRecord], gold: GoldSet) -> list[Note]:
     """What was counted; those of the searches and of the answers are over all systems and numbers of documents."""
-    read = [record for record in answered if record.answer is not None]
+    cached = [record for record in answered if record.answer is not None]
     counts = {
         "lines of right answers are unusable.": gold.skipped,
-        "answers are missing: no reply came. The same command asks for them again.": len(answered) - len(read),
-        "answers are empty.": sum(not record.answer for record in read),
-        "answers name no option, which counts as wrong.": sum(not record.chosen for record in read)
+        "answers are missing: no reply came. The same command asks for them again.": len(answered) - len(cached),
+        "answers are empty.": sum(not record.answer for record in cached),
+        "answers name no option, which counts as wrong.": sum(not record.chosen for record in cached)
         if gold.choice
         else 0,
         "searches were never made (wrong format); their questions were read without documents.": sum(
@@ -303,12 +305,12 @@ def known_questions(client: EnvironmentApi, split: str, names: Collection[str]) 
     """Those of the ids that are of questions of the environment. Its splits are read until all are found, `split`
     first, which is where an evaluation takes its questions from."""
     sizes = client.info().splits
-    known: set[str] = set()
+    environment_ids: set[str] = set()
     for name in sorted(filter(sizes.__getitem__, sizes), key=lambda name: name != split):
-        known.update({question.id for question in client.questions(name)}.intersection(names))
-        if len(known) == len(names):
+        environment_ids.update({question.id for question in client.questions(name)}.intersection(names))
+        if len(environment_ids) == len(names):
             break
-    return known
+    return environment_ids
 
 
 def _raw_questions(

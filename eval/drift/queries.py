@@ -103,8 +103,8 @@ def _successful(
     system = requested or _main_system(source, records)
     turns = {record.turn for record in records if record.system == system}
     if not turns or turn not in {None, *turns}:
-        known = sorted({(record.system, record.turn) for record in records})
-        raise DataError(f"{source} has no answers of {system!r}, turn {turn}; it has (system, turn) {known}.")
+        arms = sorted({(record.system, record.turn) for record in records})
+        raise DataError(f"{source} has no answers of {system!r}, turn {turn}; it has (system, turn) {arms}.")
     turn = max(turns) if turn is None else turn
     answers = [record for record in records if (record.system, record.turn) == (system, turn)]
     raw = {
@@ -113,9 +113,9 @@ def _successful(
     relative = success in ("gain", "keep")
     if relative and (not raw or system == RAW):
         raise DataError(f"{source}: --success {success} needs the scores of raw questions beside those of {system}.")
-    written = [record for record in answers if record.format_ok]
+    in_format = [record for record in answers if record.format_ok]
     scored, successful = 0, []
-    for record in written:
+    for record in in_format:
         score, base = record.metrics[METRICS[0]], raw.get((record.dataset, record.question_id))
         if score is None or (relative and base is None):
             continue
@@ -125,7 +125,7 @@ def _successful(
             successful.append(record)
     counts = (
         f"{system}, turn {turn}: {len(successful)} of {len(answers)} answers successful "
-        f"({len(answers) - len(written)} not in the asked format, {len(written) - scored} without a score)"
+        f"({len(answers) - len(in_format)} not in the asked format, {len(in_format) - scored} without a score)"
     )
     return counts, [(record.question_id, record.question, text) for record in successful for text in record.rewrites]
 
@@ -140,16 +140,16 @@ def _main_system(source: str, records: Sequence[EvalRecord]) -> str:
     return candidates[0]
 
 
-def _from_json(line: str, place: str) -> Iterator[Query]:
+def _from_json(line: str, location: str) -> Iterator[Query]:
     """Queries of a JSON line: a string, or an object, such as one of the output of `querylect rewrite`."""
     try:
         row = parse_json(line)
     except ValueError as error:
-        raise DataError(f"{place}: not valid JSON ({error}). Correct or remove the line.") from error
+        raise DataError(f"{location}: not valid JSON ({error}). Correct or remove the line.") from error
     row = row if isinstance(row, dict) else {"query": row}
     texts = row.get("rewrites") or [row.get("query") or row.get("rewrite") or row.get("text")]
     for text in texts:
         if not isinstance(text, str) or not text.strip():
             expected = 'a text, or an object with "query", "rewrite" or "text", or with a list "rewrites"'
-            raise DataError(f"{place}: no query in {line[:80]}; expected {expected}.")
+            raise DataError(f"{location}: no query in {line[:80]}; expected {expected}.")
         yield str(row.get("question_id") or ""), str(row.get("question") or ""), text

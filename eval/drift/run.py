@@ -68,7 +68,7 @@ def write_drift(sources: Mapping[str, str], settings: DriftSettings, output: Pat
     ]
     encode, model = open_encoder(settings.model)
     pairs = measure(systems, settings, encode)
-    about = [
+    provenance = [
         *(f"{system.name} ({system.source}): {system.counts}" for system in systems),
         f"Successful: {success}" + ("; only questions that both sides succeeded on" if settings.shared else ""),
         f"Semantic kernel: exp(−|x − y|² / 2σ²) over embeddings by {model}; σ = {pairs.attrs['sigma']:.4f}, the median "
@@ -83,13 +83,13 @@ def write_drift(sources: Mapping[str, str], settings: DriftSettings, output: Pat
         **pairs.attrs,
         "settings": asdict(settings),
         "model": model,
-        "about": about,
+        "about": provenance,
         "notes": notes,
         "versions": versions(),
         "created": now(),
     }
     write_json(output / "drift.json", content)
-    write_text(output / "drift.md", as_markdown(list(sources), pairs, [*notes, *about]))
+    write_text(output / "drift.md", as_markdown(list(sources), pairs, [*notes, *provenance]))
     return output / "drift.md"
 
 
@@ -206,7 +206,7 @@ def notes_of(pairs: pd.DataFrame) -> list[str]:
 def as_markdown(names: Sequence[str], pairs: pd.DataFrame, notes: Sequence[str]) -> str:
     """drift.md: the matrices of the paper's figure 3, every pair, and where the numbers come from."""
     marks = np.where(pairs["p_holm"] < ALPHA, "†", "")
-    shown = pairs.assign(
+    table = pairs.assign(
         **{
             "pair": pairs["first"] + " – " + pairs["second"],
             "drift": pairs["kind"],
@@ -220,12 +220,12 @@ def as_markdown(names: Sequence[str], pairs: pd.DataFrame, notes: Sequence[str])
     )
     parts = [f"# Drift between {', '.join(names)}"]
     for kind, title in KINDS.items():
-        cells = shown[shown["kind"] == kind].pivot(index="first", columns="second", values="RE-MMD² × 100")
+        cells = table[table["kind"] == kind].pivot(index="first", columns="second", values="RE-MMD² × 100")
         matrix = cells.combine_first(cells.T).reindex(index=names, columns=names).fillna("–")
         matrix.index.name = ""
         parts += [f"## {kind.capitalize()} drift: {title}", matrix.to_markdown(disable_numparse=True)]
     columns = ["pair", "drift", "RE-MMD² × 100", "95% interval", "p", "p (Holm)", "queries", "shared questions"]
-    parts += ["## Pairs", shown[columns].to_markdown(index=False, disable_numparse=True)]
+    parts += ["## Pairs", table[columns].to_markdown(index=False, disable_numparse=True)]
     parts += [f"RE-MMD² × 100 over pairs of different questions. †: p < {ALPHA} after Holm's correction."]
     parts += ["\n".join(f"- {note}" for note in notes)]
     return "\n\n".join(parts) + "\n"

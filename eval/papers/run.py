@@ -232,8 +232,8 @@ class PaperRun:
             for run in unanswered
         ]
         draw = SamplingParams(max_tokens=paper.max_tokens, seed=paper.seed)
-        asked = self.reader.ask(prompts, draw) if prompts else []
-        replies = {run.question.id: reply for run, reply in zip(unanswered, asked, strict=True)}
+        responses = self.reader.ask(prompts, draw) if prompts else []
+        replies = {run.question.id: reply for run, reply in zip(unanswered, responses, strict=True)}
         records = [_record(task, run, replies.get(run.question.id), style) for run in runs]
         cases = [
             Case(
@@ -315,6 +315,6 @@ def _record(task: str, run: MethodRun, reply: LlmResponse | None, style: Style) 
 def _scores(record: EvalRecord, item: Gold, names: Sequence[str]) -> dict[str, float | None]:
     """The metrics of an answer against what is right, which is no part of a record's key."""
     if names == ("exact_recovery",):
-        found = {document.id for document in item.contents} & set(record.documents)
-        return {"exact_recovery": float(bool(found)) if record.searches and not record.failure else None}
+        recovered = {document.id for document in item.contents} & set(record.documents)
+        return {"exact_recovery": float(bool(recovered)) if record.searches and not record.failure else None}
     return dict(item.score(record.answer, names)) if record.answer is not None else dict.fromkeys(names)

@@ -136,9 +136,9 @@ def figures_of(paper: PaperConfig, values: pd.DataFrame, records: Sequence[EvalR
     figures = figures[(figures["n"] > 0) | figures["asked"].notna()]
     rankings: dict[tuple[str, str], dict[str, Sequence[str] | None]] = {}
     for record in records:
-        found = record.documents if record.searches and not record.failure else None
+        ranking = record.documents if record.searches and not record.failure else None
         for task in (record.dataset, POOLED):
-            rankings.setdefault((task, record.system), {})[f"{record.dataset}/{record.question_id}"] = found
+            rankings.setdefault((task, record.system), {})[f"{record.dataset}/{record.question_id}"] = ranking
     shifted = []
     for a, b in paper.shifts:
         right = {
@@ -150,7 +150,7 @@ def figures_of(paper: PaperConfig, values: pd.DataFrame, records: Sequence[EvalR
         }
         for task in [task for task in (*paper.tasks, POOLED) if {(task, a), (task, b)} <= rankings.keys()]:
             first, second = rankings[task, a], rankings[task, b]
-            won = {question: found for question, found in first.items() if question in right}
+            won = {question: ranking for question, ranking in first.items() if question in right}
             for name, compared in (("shift", won), ("shift of all", first)):
                 shift = retrieval_shift(compared, second, SHIFT_K)
                 shifted += [(task, f"{a}/{b}", f"{name}:{key}", value, shift["n"]) for key, value in shift.items()]
@@ -225,13 +225,13 @@ def _every(figures: pd.DataFrame, task: str) -> pd.DataFrame:
 def _cell(figures: pd.DataFrame, tasks: Sequence[str], system: str, metric: str, unit: str) -> str:
     """The mean over tasks, only where every one has it, and the number of questions."""
     rows = figures.reindex([(task, system, metric) for task in tasks])
-    written = percentage if unit == "percent" else partial(decimal, digits=_DIGITS[unit])
-    n, asked = int(rows["n"].sum()), rows["asked"].sum()
+    text_of = percentage if unit == "percent" else partial(decimal, digits=_DIGITS[unit])
+    n, questions = int(rows["n"].sum()), rows["asked"].sum()
     value = None if rows["value"].isna().any() else float(rows["value"].mean())
-    if value is None and (n or not asked):
-        return written(None)
-    over_all = f"; {written((value or 0.0) * n / asked)} of {asked:.0f}" if n < asked else ""
-    return f"{written(value)} ({n}{over_all})"
+    if value is None and (n or not questions):
+        return text_of(None)
+    over_all = f"; {text_of((value or 0.0) * n / questions)} of {questions:.0f}" if n < questions else ""
+    return f"{text_of(value)} ({n}{over_all})"
 
 
 def curves_of(sweep: Sweep, figures: pd.DataFrame) -> pd.DataFrame:

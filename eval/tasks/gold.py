@@ -136,21 +136,21 @@ def _choice(question: Question, row: Mapping[str, Any], line: str) -> Gold:
     options, answer = row["options"], row.get("answer")
     if not isinstance(options, dict):
         options = dict(zip(string.ascii_uppercase, options, strict=False))
-    named = [index for index, letter in enumerate(options) if letter == answer]
-    named = named or [index for index, text in enumerate(options.values()) if text == answer]
-    if len(named) != 1 or len(options) < 2:
+    matches = [index for index, letter in enumerate(options) if letter == answer]
+    matches = matches or [index for index, text in enumerate(options.values()) if text == answer]
+    if len(matches) != 1 or len(options) < 2:
         raise DataError(
             f"{line}: 'answer' is {answer!r}; expected the letter or the text of one of 2 to 26 options, which are "
             f"{row['options']!r}."
         )
-    return Gold(replace(question, options=tuple(options.values())), right=named[0])
+    return Gold(replace(question, options=tuple(options.values())), right=matches[0])
 
 
 def _with_options(gold: Gold, options: Sequence[str]) -> Gold | None:
     """The question with common options; None where the answer is not exactly one of them."""
     answers = {normalise(answer) for answer in gold.answers}
-    named = [index for index, option in enumerate(options) if normalise(option) in answers]
-    return Gold(replace(gold.question, options=tuple(options)), named[0]) if len(named) == 1 else None
+    matches = [index for index, option in enumerate(options) if normalise(option) in answers]
+    return Gold(replace(gold.question, options=tuple(options)), matches[0]) if len(matches) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +177,8 @@ def read_items(name: str, task: TaskConfig, limit: int | None, seed: int) -> Ite
     else:
         gold = read_gold(path, task.options)
         if gold.choice != (task.kind == "choice"):
-            found = "multiple choice" if gold.choice else "open questions"
-            raise DataError(f"{path} holds {found}, and tasks.{name}.kind is {task.kind!r}; see also .options.")
+            kind = "multiple choice" if gold.choice else "open questions"
+            raise DataError(f"{path} holds {kind}, and tasks.{name}.kind is {task.kind!r}; see also .options.")
         items = [entry for entry in gold.by_id.values() if entry.question.text.strip()]
         skipped = gold.skipped + len(gold.by_id) - len(items)
     if not items:

@@ -113,7 +113,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class JudgeScore:
     value: float
     label: str = ""
     said: Mapping[str, Any] = field(default_factory=dict)
@@ -165,21 +165,21 @@ class _Judging:
         return "\n\n".join([question, "\n".join(["Options:", *options]), f"Right answer: {options[item.right]}"])
 
 
-async def _utility(judging: _Judging) -> Verdict:
+async def _utility(judging: _Judging) -> JudgeScore:
     """Does the context entail the right answer, help, or neither?"""
     answer = await judging.form("utility", Utility, choice=judging.choice)
-    return Verdict(float(answer.label != "NOT_USEFUL"), LABELS[answer.label], answer.model_dump())
+    return JudgeScore(float(answer.label != "NOT_USEFUL"), LABELS[answer.label], answer.model_dump())
 
 
-async def _mimic(judging: _Judging) -> Verdict:
+async def _mimic(judging: _Judging) -> JudgeScore:
     """How good is the mimic hypothesis? The paper's ratings are a physician's."""
     notes = judging.case.notes
     plus, minus = str(notes["H_plus"]), str(notes["H_minus"])
     answer = await judging.form("mimic", Mimic, choice=judging.choice, plus=plus, minus=minus)
-    return Verdict(float(answer.quality == "EXCELLENT"), MIMIC_LABELS[answer.quality], answer.model_dump())
+    return JudgeScore(float(answer.quality == "EXCELLENT"), MIMIC_LABELS[answer.quality], answer.model_dump())
 
 
-async def _relevancy(judging: _Judging) -> Verdict:
+async def _relevancy(judging: _Judging) -> JudgeScore:
     """Does any document answer the question? The first one that does decides, even if judgements on others failed."""
     judgements: dict[str, object] = {}
     failure: StageError | None = None
@@ -191,21 +191,21 @@ async def _relevancy(judging: _Judging) -> Verdict:
             continue
         judgements[document.id] = answer.answerable
         if answer.answerable:
-            return Verdict(1.0, said=judgements)
+            return JudgeScore(1.0, said=judgements)
     if failure is not None:
         raise failure
-    return Verdict(0.0, said=judgements)
+    return JudgeScore(0.0, said=judgements)
 
 
-def _yes_or_no(name: str) -> Callable[[_Judging], Coroutine[Any, Any, Verdict]]:
-    async def judge(judging: _Judging) -> Verdict:
+def _yes_or_no(name: str) -> Callable[[_Judging], Coroutine[Any, Any, JudgeScore]]:
+    async def judge(judging: _Judging) -> JudgeScore:
         answer = await judging.form(name, YesNo)
-        return Verdict(float(answer.verdict), said=answer.model_dump())
+        return JudgeScore(float(answer.verdict), said=answer.model_dump())
 
     return judge
 
 
-async def _guideline(judging: _Judging) -> Verdict:
+async def _guideline(judging: _Judging) -> JudgeScore:
     """A golden answer from the question's documents, its key points, and how much of these an answer covers."""
     contents = judging.listed(judging.case.item.contents)
     prompt = f"{_PROMPTS['golden']['task']}\n\n{judging.filled('golden', documents=contents)}"
@@ -215,10 +215,10 @@ async def _guideline(judging: _Judging) -> Verdict:
     points = (await judging.form("points", Points, golden=golden)).points
     listed = "\n".join(f"- {point}" for point in points)
     score = (await judging.form("guideline", Adherence, points=listed)).score
-    return Verdict(score, said={"points": points, "score": score})
+    return JudgeScore(score, said={"points": points, "score": score})
 
 
-async def _context_recall(judging: _Judging) -> Verdict:
+async def _context_recall(judging: _Judging) -> JudgeScore:
     """The share of the statements needed for the right answer that the context holds; where it has several sources,
     also of each source's passages (the Misknow-RAG paper, table 3)."""
     case = judging.case
@@ -254,10 +254,12 @@ async def _context_recall(judging: _Judging) -> Verdict:
     attributed, shares = await asyncio.gather(marks(case.documents), asyncio.gather(*map(share, passages)))
     value = sum(attributed) / len(attributed)
     by_source = {BY_SOURCE: dict(zip(sources, shares or [value], strict=True))} if sources else {}
-    return Verdict(value, said={"statements": statements, "attributed": attributed, **by_source})
+    return JudgeScore(value, said={"statements": statements, "attributed": attributed, **by_source})
 
 
-JUDGES: Mapping[str, tuple[Literal["context", "answer", "hypotheses"], Callable[..., Coroutine[Any, Any, Verdict]]]] = {
+JUDGES: Mapping[
+    str, tuple[Literal["context", "answer", "hypotheses"], Callable[..., Coroutine[Any, Any, JudgeScore]]]
+] = {
     "utility": ("context", _utility),
     "mimic": ("hypotheses", _mimic),
     "relevancy": ("context", _relevancy),

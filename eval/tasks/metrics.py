@@ -68,21 +68,21 @@ def _comparable(answer: str, right: str) -> tuple[str, str]:
 
 def _overlap(answer: str, right: str) -> tuple[float, float, float]:
     """Precision, recall and F1 over words."""
-    given, expected = (text.split() for text in _comparable(answer, right))
-    shared = sum((Counter(given) & Counter(expected)).values())
+    words, expected = (text.split() for text in _comparable(answer, right))
+    shared = sum((Counter(words) & Counter(expected)).values())
     return (
-        (shared / len(given), shared / len(expected), 2 * shared / (len(given) + len(expected)))
+        (shared / len(words), shared / len(expected), 2 * shared / (len(words) + len(expected)))
         if shared
         else (0.0,) * 3
     )
 
 
 def _score(name: str, answer: str, right: str) -> float:
-    given, expected = _comparable(answer, right)
+    words, expected = _comparable(answer, right)
     if name == "em":
-        return float(given == expected)
+        return float(words == expected)
     if name == "cover_em":
-        return float(f" {expected} " in f" {given} ")
+        return float(f" {expected} " in f" {words} ")
     if name.startswith("rouge"):
         return float(_rouge(name).score(right, answer)[name].fmeasure)
     tokenizer = "zh" if _SPACELESS.search(answer + right) else "13a"

@@ -97,19 +97,19 @@ def read_answer(text: str, question: Question, style: Style = "grounded") -> str
         while stated := _STATED.match(reply):
             reply = stated[1].strip(" *_\"'")
         return reply
-    stated_answers = [said.strip(" *_\"'") for said in _STATED.findall(reply)]
-    return next((said for said in reversed([*boxed(reply), *stated_answers]) if said), reply)
+    stated_answers = [statement.strip(" *_\"'") for statement in _STATED.findall(reply)]
+    return next((statement for statement in reversed([*boxed(reply), *stated_answers]) if statement), reply)
 
 
 def chosen(answer: str, options: Sequence[str]) -> int | None:
     """The index of the option that an answer names, by its letter or its words: in the last box, else behind the last
     "Answer:", else at the beginning. None where it names none, which counts as wrong."""
     answer = re.sub(r"[*`$]", "", answer)
-    said = (boxed(answer) or _STATED.findall(answer) or [answer])[-1]
+    statement = (boxed(answer) or _STATED.findall(answer) or [answer])[-1]
     words = [normalise(option) for option in options]
-    if words.count(normalise(said)) == 1:
-        return words.index(normalise(said))
-    letter = _LETTER.match(said)
+    if words.count(normalise(statement)) == 1:
+        return words.index(normalise(statement))
+    letter = _LETTER.match(statement)
     index = string.ascii_uppercase.find(letter[1].upper()) if letter else -1
     return index if 0 <= index < len(options) else None
 
