@@ -20,6 +20,7 @@ from .table import ALPHA, MEAN, Arm, Comparison, Score, decimal, listed, p_cell,
 
 SHARES = {"cut": "cut at limit", "format_ok": "in format", "repeats": "repeats the question"}
 """Shares of answers that tables have beside the metrics: field of a score → name."""
+COSTS_TITLE = "What is written, and what it costs"
 WRITTEN = (
     "Cut at limit: the answer ended at its token limit. In format: the rewriter could read it. Repeats the question: "
     "all rewrites of an answer have its words. With fall-back: the first metric if a question whose answer has the "
@@ -176,29 +177,32 @@ def tests_table(results: Results, dataset: str, part: str) -> pd.DataFrame:
     )
 
 
+def tables(results: Results) -> list[tuple[str, str, pd.DataFrame]]:
+    """Title, caption and content of the tables of every file; none without a score."""
+    if not results.scores:
+        return []
+    shown = [("Results", caption(results), wide(results)), (COSTS_TITLE, WRITTEN, written_table(results))]
+    matrix = transfer(results)
+    return [*shown, ("Transfer", TRANSFER, matrix)] if len(matrix) else shown
+
+
 def markdown(results: Results) -> str:
-    """The wide table, what is written, and notes, for a README."""
+    """The tables and all notes, for a README."""
     lines = [f"# {results.name}", "", *([results.headline, ""] if results.headline else [])]
-    if results.scores:
-        lines += [*_markdown(wide(results)), caption(results), ""]
-        lines += ["## What is written, and what it costs", "", *_markdown(written_table(results)), WRITTEN, ""]
-    if len(matrix := transfer(results)):
-        lines += ["## Transfer", "", *_markdown(matrix), TRANSFER, ""]
+    for title, text, table in tables(results):
+        rows = table.to_numpy().tolist()
+        lines += [f"## {title}", "", *markdown_table(list(table.columns), rows), "", text, ""]
     texts = [*(note.text for note in results.notes), results.family, *(f"{k}: {v}" for k, v in results.facts.items())]
     return "\n".join([*lines, *(f"- {' '.join(text.split())}" for text in texts if text)]) + "\n"
 
 
 def latex(results: Results) -> str:
-    """The tables of `markdown` as floats; "" without one."""
-    if not results.scores:
-        return ""
+    """The tables as floats; "" without one."""
     floats = [
-        _float(results.name, caption(results), wide(results)),
-        _float(f"{results.name}-written", f"What is written, and what it costs. {WRITTEN}", written_table(results)),
+        _float(f"{results.name}-{title.split()[0].lower()}", f"{title}. {text}", table)
+        for title, text, table in tables(results)
     ]
-    if len(matrix := transfer(results)):
-        floats.append(_float(f"{results.name}-transfer", f"{results.metrics[0]}. {TRANSFER}", matrix))
-    return "\n".join([r"% needs \usepackage{booktabs,graphicx}", *floats])
+    return "\n".join([r"% needs \usepackage{booktabs,graphicx}", *floats]) if floats else ""
 
 
 def html(
@@ -208,10 +212,7 @@ def html(
     pages = [
         {
             "results": results,
-            "wide": wide(results) if results.scores else None,
-            "caption": caption(results) if results.scores else "",
-            "written": written_table(results),
-            "transfer": transfer(results),
+            "tables": tables(results),
             "details": [
                 (dataset, part, intervals_table(results, dataset, part), tests_table(results, dataset, part))
                 for dataset, part in dict.fromkeys((score.dataset, score.part) for score in results.scores)
@@ -228,7 +229,7 @@ def html(
     )
     environment.filters.update(signed=signed, decimal=decimal, bold=_bold)
     template = environment.get_template("page.html.j2")
-    return template.render(title=title, pages=pages, drawings=drawings, runs=runs, WRITTEN=WRITTEN, TRANSFER=TRANSFER)
+    return template.render(title=title, pages=pages, drawings=drawings, runs=runs)
 
 
 def scores_frame(results: Results) -> pd.DataFrame:
@@ -275,10 +276,6 @@ def metric_label(name: str) -> str:
 
 def _place(row: Score | Comparison) -> dict[str, object]:
     return {name: getattr(row, name) for name in ("dataset", "part", "environment", "system", "turn")}
-
-
-def _markdown(table: pd.DataFrame) -> list[str]:
-    return [*markdown_table(list(table.columns), table.to_numpy().tolist()), ""]
 
 
 def _float(label: str, text: str, table: pd.DataFrame) -> str:
