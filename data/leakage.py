@@ -16,8 +16,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from ..errors import DataError
 from ..storage import write_lines
 from .jsonl import read_records
@@ -218,6 +216,7 @@ def _same(split: str, questions: Sequence[Question], other: str, others: Sequenc
 
 def _near(split: str, questions: Sequence[Question], other: str, others: Sequence[Question]) -> Iterator[Leak]:
     """The pairs by the text of `others`, the nearest first within a block; every pair is compared."""
+    import numpy as np
     from rapidfuzz.fuzz import ratio
     from rapidfuzz.process import cdist
 
