@@ -297,9 +297,14 @@ class TreeTrainer(GRPOTrainer):
         """TRL's checkpoint, written to `output_dir` and moved from there, so it is complete or absent."""
         partial, main = Path(self.args.output_dir), self.processes.is_main_process
         target = self.folder.checkpoints / f"checkpoint-{self.state.global_step}"
-        self.processes.on_main_process(lambda: shutil.rmtree(partial, ignore_errors=True))
+
+        def begin() -> None:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()  # not its parents: a run folder that was removed stays so
+
         try:
             with writing(target):
+                self.processes.on_main_process(begin)
                 super()._save_checkpoint(model, trial)
                 self.processes.all_gather(None)  # all have written
                 if main:
