@@ -46,10 +46,10 @@ def load_beir(
     files = {stem: file for stem in _SPLITS if (file := _qrel_file(folder, stem)) is not None}
     notes: list[str] = []
     if files or splits is not None:
-        found = {_SPLITS[stem]: file for stem, file in files.items()}
-        if missing := [split for split in splits or () if split not in found]:
-            raise DataError(f"{folder} has no split {', '.join(missing)}; it has {', '.join(found) or 'none'}.")
-        qrels = {split: read_judgements(file) for split, file in found.items() if splits is None or split in splits}
+        by_split = {_SPLITS[stem]: file for stem, file in files.items()}
+        if missing := [split for split in splits or () if split not in by_split]:
+            raise DataError(f"{folder} has no split {', '.join(missing)}; it has {', '.join(by_split) or 'none'}.")
+        qrels = {split: read_judgements(file) for split, file in by_split.items() if splits is None or split in splits}
         questions = {question.id: question for question, _ in questions_of(folder)}
         loaded, dropped = within_corpus(name, splits_of(name, questions, qrels, notes), documents)
         notes += dropped

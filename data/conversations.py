@@ -59,11 +59,11 @@ def open_qrecc(folder: Path) -> Benchmark:
     conversations: dict[tuple[str, str], list[str]] = {}
     for row in _rows(folder, "qrecc"):
         file, number, split, fields = row
-        before = conversations.setdefault((split, identifier_of(fields, file, number, "Conversation_no")), [])
-        context = before if fields.get("Context") is None else fields["Context"]
+        earlier_texts = conversations.setdefault((split, identifier_of(fields, file, number, "Conversation_no")), [])
+        context = earlier_texts if fields.get("Context") is None else fields["Context"]
         question = _question(row, context, _text(row, "Truth_rewrite", "Rewrite"))
         questions[question.id] = question
-        before += [question.text, _text(row, "Truth_answer", "Answer")]
+        earlier_texts += [question.text, _text(row, "Truth_answer", "Answer")]
         if relevant := fields.get("Truth_passages"):
             qrels.setdefault(split, {})[question.id] = dict.fromkeys(relevant, 1)
     files = _passage_files(folder)

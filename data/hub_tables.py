@@ -108,8 +108,8 @@ def _all_paths(splits: Mapping[str, list[Path]]) -> list[Path]:
 
 def _by_name(folder: Path, name: str) -> list[Path]:
     kinds = (".parquet", ".jsonl", ".jsonl.gz")
-    found = (sorted((folder / name).glob(f"*{kind}")) or sorted(folder.glob(f"{name}*{kind}")) for kind in kinds)
-    return next(filter(None, found), [])
+    matches = (sorted((folder / name).glob(f"*{kind}")) or sorted(folder.glob(f"{name}*{kind}")) for kind in kinds)
+    return next(filter(None, matches), [])
 
 
 def _qrel_files(folder: Path) -> dict[str, list[Path]]:

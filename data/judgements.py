@@ -39,10 +39,10 @@ def read_judgements(path: Path) -> dict[str, dict[str, int]]:
 
 def add_judgement(qrels: dict[str, dict[str, int]], question: str, document: str, grade: int, line: str) -> None:
     """Add a judgement. DataError, beginning with `line`, where the pair has another grade."""
-    before = qrels.setdefault(question, {}).setdefault(document, grade)
-    if before != grade:
+    previous = qrels.setdefault(question, {}).setdefault(document, grade)
+    if previous != grade:
         raise DataError(
-            f"{line}: question {question!r} and document {document!r} are judged {grade} here and {before} before. "
+            f"{line}: question {question!r} and document {document!r} are judged {grade} here and {previous} before. "
             "Keep one of the two lines."
         )
 
@@ -98,8 +98,8 @@ def within_corpus(
             question: {document: grade for document, grade in judged.items() if document in documents}
             for question, judged in split.qrels.items()
         }
-        kept = Split(tuple(question for question in split.questions if relevant(qrels[question.id])), qrels)
-        lost = split.relevant - kept.relevant
+        remaining = Split(tuple(question for question in split.questions if relevant(qrels[question.id])), qrels)
+        lost = split.relevant - remaining.relevant
         if 2 * lost > split.relevant:
             missing = sorted({document for judged in split.qrels.values() for document in judged} - _ids(qrels))
             raise DataError(
@@ -110,11 +110,13 @@ def within_corpus(
         if judged == dropped:
             restricted[split_name] = split
             continue
-        restricted[split_name] = Split(kept.questions, {question.id: qrels[question.id] for question in kept.questions})
+        restricted[split_name] = Split(
+            remaining.questions, {question.id: qrels[question.id] for question in remaining.questions}
+        )
         notes.append(
             f"{name}, {split_name}: {judged - dropped} of {judged} judgements are dropped, {lost} of them of relevant "
-            f"documents: their documents are not in the corpus. {len(split.questions) - len(kept.questions)} questions "
-            "had no other relevant document and are left out."
+            "documents: their documents are not in the corpus. "
+            f"{len(split.questions) - len(remaining.questions)} questions had no other relevant document and are left out."
         )
     return restricted, notes
 

@@ -203,25 +203,25 @@ def unique(documents: Iterable[Document]) -> tuple[Document, ...]:
     return tuple(by_fingerprint.values())
 
 
-def _same(split: str, questions: Sequence[Question], other: str, others: Sequence[Question]) -> Iterator[Leak]:
-    ids = {question.id: question for question in others}
-    texts = {same_form(question.in_context): question for question in others}
+def _same(split: str, questions: Sequence[Question], later_split: str, later: Sequence[Question]) -> Iterator[Leak]:
+    ids = {question.id: question for question in later}
+    texts = {same_form(question.in_context): question for question in later}
     texts.pop("", None)
     for question in questions:
         if question.id in ids:
-            yield Leak("id", 1.0, split, question, other, ids[question.id])
+            yield Leak("id", 1.0, split, question, later_split, ids[question.id])
         elif (match := texts.get(same_form(question.in_context))) is not None:
-            yield Leak("text", 1.0, split, question, other, match)
+            yield Leak("text", 1.0, split, question, later_split, match)
 
 
-def _near(split: str, questions: Sequence[Question], other: str, others: Sequence[Question]) -> Iterator[Leak]:
-    """The pairs by the text of `others`, the nearest first within a block; every pair is compared."""
+def _near(split: str, questions: Sequence[Question], later_split: str, later: Sequence[Question]) -> Iterator[Leak]:
+    """The pairs by the text of `later`, the nearest first within a block; every pair is compared."""
     import numpy as np
     from rapidfuzz.fuzz import ratio
     from rapidfuzz.process import cdist
 
-    same = {leak.question.id for leak in _same(split, questions, other, others)}
-    left, right = [question for question in questions if question.id not in same], list(others)
+    same = {leak.question.id for leak in _same(split, questions, later_split, later)}
+    left, right = [question for question in questions if question.id not in same], list(later)
     forms = [_near_forms(question) for question in right]
     for block in in_batches(left, _AT_ONCE):
         of_block = [_near_forms(question) for question in block]
@@ -237,7 +237,7 @@ def _near(split: str, questions: Sequence[Question], other: str, others: Sequenc
         )
         scores = np.maximum(plain, in_order)
         for row, column in zip(*np.nonzero(scores), strict=True):
-            yield Leak("near", float(scores[row, column]) / 100, split, block[row], other, right[column])
+            yield Leak("near", float(scores[row, column]) / 100, split, block[row], later_split, right[column])
 
 
 def _near_forms(question: Question) -> tuple[str, str]:

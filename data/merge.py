@@ -99,7 +99,7 @@ def merge(sources: Mapping[str, Path], target: Path, question_sources: Sequence[
         raise DataError(f"the sources {', '.join(question_sources)} have no questions. Take those of others.")
     judged = {key for grades in questions.judged.values() for key in grades}
     new_ids: dict[Key, str] = {}
-    kept, repeated = Counter[str](), Counter[str]()
+    written, repeated = Counter[str](), Counter[str]()
 
     def documents() -> Iterator[Document]:
         first: dict[bytes, str] = {}
@@ -107,7 +107,7 @@ def merge(sources: Mapping[str, Path], target: Path, question_sources: Sequence[
             for document in documents_of(folder):
                 digest, merged_id = fingerprint(document), f"{source}/{document.id}"
                 new = digest not in first
-                (kept if new else repeated)[source] += 1
+                (written if new else repeated)[source] += 1
                 merged_id = first.setdefault(digest, merged_id)
                 if (source, document.id) in judged:
                     new_ids[source, document.id] = merged_id
@@ -127,6 +127,6 @@ def merge(sources: Mapping[str, Path], target: Path, question_sources: Sequence[
         write_meta(folder, {**meta, "relevance_level": questions.level})
     counts = ", ".join(f"{len(split.questions)} {name}" for name, split in splits.items()) or "none"
     return [
-        *(f"{name}: {kept[name]} documents, {repeated[name]} that stood before left out" for name in folders),
-        f"{target.name}: {kept.total()} documents; questions: {counts}",
+        *(f"{name}: {written[name]} documents, {repeated[name]} that stood before left out" for name in folders),
+        f"{target.name}: {written.total()} documents; questions: {counts}",
     ]

@@ -99,7 +99,7 @@ def prepare(
         fields = {question.id: record for question, record in questions_of(folder)} if splits else {}
         write_questions(new, splits, fields)
         if encoder is not None:
-            rows = (f"{document}\t{kept}\t{cosine:.6f}" for document, (kept, cosine) in removed.items())
+            rows = (f"{document}\t{survivor}\t{cosine:.6f}" for document, (survivor, cosine) in removed.items())
             write_lines(new / DUPLICATES, ["removed\tkept\tcosine", *rows])
         notes += [*dropped, *near_overlap(dataset.name, splits, near_leaks(splits))]
         meta = {"name": dataset.name, "licence": dataset.licence, **judging(dataset), "made_from": str(source)}
@@ -123,8 +123,8 @@ def near_duplicates(blocks: Sequence[Vectors], threshold: float, progress: Progr
     for block in blocks:
         vectors = torch.from_numpy(block).to(device)
         removed: dict[int, Duplicate] = {}
-        for positions, kept in remaining:
-            cosines = (vectors @ kept.T).cpu().numpy()
+        for positions, earlier_vectors in remaining:
+            cosines = (vectors @ earlier_vectors.T).cpu().numpy()
             for row in np.flatnonzero((cosines > threshold).any(axis=1)):
                 column = int((cosines[row] > threshold).argmax())
                 removed.setdefault(int(row), Duplicate(first + int(row), positions[column], cosines[row, column]))

@@ -11,7 +11,7 @@ from itertools import takewhile
 from ...sources import optional_packages
 from ..knowledge_bases import WORD
 from ..types import Document
-from .readers import Section, SourceDocument
+from .readers import SourceDocument, TextSection
 
 WORDS, OVERLAP = 200, 30
 """The packaged limits: words of a passage, and those of them that may repeat the end of the one before."""
@@ -42,11 +42,11 @@ def word_count(text: str) -> int:
     return sum(1 for _ in WORD.finditer(text))
 
 
-def _joined(sections: Sequence[Section], words: int) -> list[Section]:
-    joined: list[list[Section]] = []
+def _joined(sections: Sequence[TextSection], words: int) -> list[TextSection]:
+    joined: list[list[TextSection]] = []
     for section in sections:
-        before = _together(joined[-1]) if joined else Section((), "")
-        smaller = min(word_count(before.text), word_count(section.text))
+        previous = _together(joined[-1]) if joined else TextSection((), "")
+        smaller = min(word_count(previous.text), word_count(section.text))
         if joined and smaller < words // _SHORT and word_count(_together([*joined[-1], section]).text) <= words:
             joined[-1].append(section)
         else:
@@ -54,11 +54,11 @@ def _joined(sections: Sequence[Section], words: int) -> list[Section]:
     return list(map(_together, joined))
 
 
-def _together(sections: Sequence[Section]) -> Section:
+def _together(sections: Sequence[TextSection]) -> TextSection:
     """Several sections as one, under the headings that they share."""
     levels = zip(*(section.headings for section in sections), strict=False)
     shared = tuple(names[0] for names in takewhile(lambda names: len(set(names)) == 1, levels))
     parts = [
         part for section in sections for part in (SEPARATOR.join(section.headings[len(shared) :]), section.text) if part
     ]
-    return Section(shared, "\n\n".join(parts) or "".join(shared[-1:]))
+    return TextSection(shared, "\n\n".join(parts) or "".join(shared[-1:]))

@@ -44,7 +44,7 @@ class UnreadableDocumentError(DataError):
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class TextSection:
     """A text and the headings above it, outermost first. A heading without a text is a section too."""
 
     headings: tuple[str, ...]
@@ -57,7 +57,7 @@ class SourceDocument:
 
     id: str
     title: str
-    sections: tuple[Section, ...]
+    sections: tuple[TextSection, ...]
 
 
 def is_readable(path: Path) -> bool:
@@ -97,7 +97,7 @@ def clean(text: str) -> str:
     return _INVISIBLE.sub("", expanded)
 
 
-def split_markdown(markdown: str) -> tuple[str, list[Section]]:
+def split_markdown(markdown: str) -> tuple[str, list[TextSection]]:
     """The title, "" without one, and the sections (CommonMark). Links and images are reduced to their texts.
 
     The title is that of the front matter, else the first heading if it is of level 1; as the title it is no part of the
@@ -110,27 +110,26 @@ def split_markdown(markdown: str) -> tuple[str, list[Section]]:
     tokens = MarkdownIt("commonmark").enable("table").parse(markdown)
     for token, inline in pairwise(tokens):
         if token.type == "heading_open" and token.level == 0 and token.map is not None:
-            start, end = token.map
-            headings.append((start, end, int(token.tag[1]), " ".join(_plain(inline).split())))
+            headings.append((token.map[0], token.map[1], int(token.tag[1]), " ".join(_plain(inline).split())))
         elif inline.type == "inline" and inline.map is not None:
             _replace_links(lines, inline)
     if not title and headings and headings[0][2] == 1:
         title = headings[0][3]
-    sections = [Section((), "\n".join(lines[: headings[0][0] if headings else None]).strip())]
+    sections = [TextSection((), "\n".join(lines[: headings[0][0] if headings else None]).strip())]
     path: dict[int, str] = {}
     for number, (_, start, level, text) in enumerate(headings):
         path = {outer: name for outer, name in path.items() if outer < level} | ({level: text} if text else {})
         end = headings[number + 1][0] if number + 1 < len(headings) else None
         names = tuple(path.values())
-        sections.append(Section(names[names[:1] == (title,) :], "\n".join(lines[start:end]).strip()))
-    following = [*(section.headings for section in sections[1:]), ()]
-    kept = [
+        sections.append(TextSection(names[names[:1] == (title,) :], "\n".join(lines[start:end]).strip()))
+    next_headings = [*(section.headings for section in sections[1:]), ()]
+    result = [
         section
-        for section, after in zip(sections, following, strict=True)
+        for section, after in zip(sections, next_headings, strict=True)
         # a heading without text stands in the path of the headings below it
         if section.text or (section.headings and after[: len(section.headings)] != section.headings)
     ]
-    return title, kept or [Section((), title)] * bool(title)
+    return title, result or [TextSection((), title)] * bool(title)
 
 
 def _front_matter(markdown: str) -> tuple[str, str]:
@@ -173,8 +172,8 @@ def _replace_links(lines: list[str], inline: Token) -> None:
             lines[line] = lines[line].replace(source, text)
 
 
-def _clean_section(section: Section) -> Section:
-    return Section(tuple(map(clean, section.headings)), clean(section.text).strip())
+def _clean_section(section: TextSection) -> TextSection:
+    return TextSection(tuple(map(clean, section.headings)), clean(section.text).strip())
 
 
 def _suffix(path: Path) -> str:
@@ -201,7 +200,7 @@ def _read_markdown(path: Path, name: str) -> list[SourceDocument]:
 
 
 def _read_text(path: Path, name: str) -> list[SourceDocument]:
-    return [SourceDocument(name, _title_of_file(path), (Section((), _decoded(path)),))]
+    return [SourceDocument(name, _title_of_file(path), (TextSection((), _decoded(path)),))]
 
 
 def _read_html(path: Path, name: str) -> list[SourceDocument]:
@@ -219,7 +218,7 @@ def _read_html(path: Path, name: str) -> list[SourceDocument]:
     first, sections = split_markdown(text)
     title = next(filter(None, stated), "") or first or _title_of_file(path)
     above = (first,) if first and first not in title else ()
-    return [SourceDocument(name, title, tuple(Section((*above, *part.headings), part.text) for part in sections))]
+    return [SourceDocument(name, title, tuple(TextSection((*above, *part.headings), part.text) for part in sections))]
 
 
 def _read_pdf(path: Path, name: str) -> list[SourceDocument]:
@@ -234,7 +233,7 @@ def _read_pdf(path: Path, name: str) -> list[SourceDocument]:
         raise UnreadableDocumentError(reason)
     title = " ".join(((reader.metadata.title if reader.metadata is not None else None) or "").split())
     text = "\n\n".join(_unwrapped(page) for page in pages)
-    return [SourceDocument(name, title or _title_of_file(path), (Section((), text),))]
+    return [SourceDocument(name, title or _title_of_file(path), (TextSection((), text),))]
 
 
 def _unwrapped(page: str) -> str:
@@ -261,7 +260,7 @@ def _read_jsonl(path: Path, name: str) -> list[SourceDocument]:
         identifier = f"{name}:{own}"
         if identifier in documents:
             raise UnreadableDocumentError(f"two of its documents have the id {own!r}")
-        documents[identifier] = SourceDocument(identifier, title or _title_of_file(path), (Section((), text),))
+        documents[identifier] = SourceDocument(identifier, title or _title_of_file(path), (TextSection((), text),))
     return list(documents.values())
 
 

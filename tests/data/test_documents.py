@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.documents.corpus import documents_of_passages, write_corpus
 from querylect.data.documents.passages import passages_of, word_count
-from querylect.data.documents.readers import Section, SourceDocument, clean, read_documents, split_markdown
+from querylect.data.documents.readers import SourceDocument, TextSection, clean, read_documents, split_markdown
 from querylect.data.types import Dataset, Document
 
 from ..command import end
@@ -83,7 +83,7 @@ def test_headings_title_and_links_of_markdown():
     assert "# not a heading" in sections[2].text
     guide = "# Guide\ntext\n## [Part](x)\n| a |\n|---|\n| [more [x]](y) |\n![pic](z) and [ref][1]\n\n[1]: u"
     table = "| a |\n|---|\n| more [x] |\npic and ref\n\n[1]: u"
-    assert split_markdown(guide) == ("Guide", [Section((), "text"), Section(("Part",), table)])
+    assert split_markdown(guide) == ("Guide", [TextSection((), "text"), TextSection(("Part",), table)])
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,11 @@ def test_headings_title_and_links_of_markdown():
     ],
 )
 def test_front_matter_is_yaml_or_toml(head, title):
-    assert split_markdown(f"{head}\nText.") == (title, [Section((), "Text.")])
+    assert split_markdown(f"{head}\nText.") == (title, [TextSection((), "Text.")])
 
 
 def test_text_between_two_rules_is_text_and_only_a_bare_fence_closes():
-    assert split_markdown("---\nJust text.\n\n---\nMore.")[1] == [Section((), "---\nJust text.\n\n---\nMore.")]
+    assert split_markdown("---\nJust text.\n\n---\nMore.")[1] == [TextSection((), "---\nJust text.\n\n---\nMore.")]
     _, sections = split_markdown("# T\n\n```\na\n```python\n# comment\n```\n\n## After\n\ntext")
     assert [section.headings for section in sections] == [(), ("After",)]
     assert "# comment" in sections[0].text
@@ -115,7 +115,7 @@ def test_every_heading_stands_in_a_passage_under_the_headings_above_it():
     assert passage.text == (
         "Arctic > Hours\n\nNine to five.\n\nTropical > Hours\n\nSix to noon.\n\nFile > Export\n\nA PDF.\n\nNo seals"
     )
-    assert split_markdown("# Only a title")[1] == [Section((), "Only a title")]
+    assert split_markdown("# Only a title")[1] == [TextSection((), "Only a title")]
     faq = split_markdown("# FAQ\n## Do you ship? Yes.\n## By cheque? No.")
     assert [section.headings for section in faq[1]] == [("Do you ship? Yes.",), ("By cheque? No.",)]
 
@@ -151,7 +151,7 @@ TEXT = st.lists(st.sampled_from(["alpha", "beta.", "gamma!", "\n\n", "\n", "ч╢нч
 @given(TEXT, st.integers(20, 60), st.integers(0, 9))
 def test_no_passage_is_too_long_and_no_word_is_lost(pieces, words, overlap):
     text = " ".join(pieces)
-    cut = passages_of(SourceDocument("d", "D", (Section((), text),)), words, overlap)
+    cut = passages_of(SourceDocument("d", "D", (TextSection((), text),)), words, overlap)
     assert all(word_count(passage.text) <= words for passage in cut)
     assert word_count(text) <= sum(word_count(passage.text) for passage in cut)
     passage_words = {word for passage in cut for word in passage.text.split()}
@@ -161,7 +161,7 @@ def test_no_passage_is_too_long_and_no_word_is_lost(pieces, words, overlap):
 def test_long_sections_keep_their_headings_and_repeat_the_end_of_the_passage_before():
     first = " ".join(f"Alpha {number} is here." for number in range(9))  # 36 words
     second = " ".join(f"Beta {number} is there." for number in range(4))  # 16 words
-    sections = (Section(("One",), f"{first} {second}"), Section(("Two",), first))
+    sections = (TextSection(("One",), f"{first} {second}"), TextSection(("Two",), first))
     cut = passages_of(SourceDocument("a.md", "Guide", sections), words=40, overlap=9)
     assert {passage.id: passage.title for passage in cut} == {
         "a.md#1": "Guide > One",
