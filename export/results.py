@@ -106,14 +106,14 @@ def _published(results: Results, name: str) -> Results:
     published["environment"] = {key: environment[key] for key in ("name", "corpus_size", "corpus_hash", "index_hash")}
     published["retriever"] = environment["retriever"]
 
-    def here(row: Score | Comparison) -> bool:
+    def of_environment(row: Score | Comparison) -> bool:
         return row.environment == name and row.dataset != MEAN
 
     return replace(
         results,
         provenance=published,
-        scores=list(filter(here, results.scores)),
-        comparisons=list(filter(here, results.comparisons)),
+        scores=list(filter(of_environment, results.scores)),
+        comparisons=list(filter(of_environment, results.comparisons)),
         samples={dataset: results.samples[dataset]} if dataset in results.samples else {},
         config="",
         facts={},

@@ -18,7 +18,7 @@ from ..llms.base import LlmResponse, SamplingParams, complete_sum
 from ..llms.structured import Form, FormPrompt, Structured, ask_structured
 from ..logs import Progress
 from ..rollouts.llms import open_llm
-from .prompts import Verdict, prompt
+from .prompts import Answerability, prompt
 
 _BATCH = 32
 """Prompts that are asked at once; progress is told after each batch."""
@@ -40,10 +40,10 @@ class QuestionModels:
         """The writer's answers, in the order of the prompts. Raises as `Llm.ask`."""
         return self._ask(self._writer, prompts, form, self._config.max_tokens)
 
-    def judge(self, pairs: Sequence[tuple[str, str]]) -> list[Structured[Verdict]]:
+    def judge(self, pairs: Sequence[tuple[str, str]]) -> list[Structured[Answerability]]:
         """The verdict on each pair of a question and a text. Raises as `Llm.ask`."""
-        prompts = [prompt("judge", Verdict, question=question, text=text) for question, text in pairs]
-        return self._ask(self._judge, prompts, Verdict, self._config.judge_tokens)
+        prompts = [prompt("judge", Answerability, question=question, text=text) for question, text in pairs]
+        return self._ask(self._judge, prompts, Answerability, self._config.judge_tokens)
 
     def costs(self) -> dict[str, int | None]:
         """Calls and tokens of all replies, those of the cache included; None where an endpoint reports no tokens."""

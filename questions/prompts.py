@@ -35,7 +35,7 @@ class OneQuestion(BaseModel):
     question: str
 
 
-class Verdict(BaseModel):
+class Answerability(BaseModel):
     """The judge's answer: first the reasons, then what follows from them."""
 
     model_config = ConfigDict(extra="forbid")
