@@ -126,7 +126,7 @@ class Endpoint:
                 f"base_url is {config.base_url!r}; expected http://… or https://…, such as http://host:8000/v1."
             )
         self._config, self._url = config, config.base_url
-        self._reached = self._refused = self._without_schema = False
+        self._reached = self._without_schema = False
         self._failures = 0
         """Prompts in a row without a reply."""
         self._last_error = ""
@@ -235,9 +235,7 @@ class Endpoint:
                 f"Check base_url, model and the key ({KEY} is {'' if token_of(KEY) else 'not '}set)."
             ) from error
         self._last_error = error.message
-        level = logging.DEBUG if self._refused else logging.WARNING
-        log.log(level, "%s refused a prompt: %s", self._url, error.message)
-        self._refused = True
+        log.debug("%s refused a prompt: %s", self._url, error.message)
         return f"HTTP {error.status_code}"
 
     def _request(self, prompt: Prompt, draw: SamplingParams, received: int) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def test_replies_before_a_lost_endpoint_are_kept(run_app, tmp_path):
     prompts = [ask(str(i)) for i in range(40)]
     with serving(run_app, server) as url:
         config = LlmConfig(model="m", base_url=url, concurrency=1)
-        with pytest.raises(EngineUnavailableError):
+        with refused(EngineUnavailableError, "8 prompts", "scripted failure"):
             Llm(Endpoint(config), cache).ask(prompts, SamplingParams())
         server.always = None
         llm = Llm(Endpoint(config), cache)

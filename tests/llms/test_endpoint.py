@@ -227,14 +227,6 @@ def test_an_endpoint_that_is_not_there_ends_the_run():
         open_llm(LlmConfig(base_url="localhost:8000"))
 
 
-def test_an_endpoint_that_answers_no_prompt_in_a_row_ends_the_run(opened):
-    server = ChatServer()
-    server.always = lambda body: (500, {"retry-after": "1000"})
-    with refused(EngineUnavailableError, "8 prompts", "scripted failure"):
-        opened(server, concurrency=2).ask([ask(str(i)) for i in range(50)], SamplingParams())
-    assert len(server.bodies) < 12
-
-
 def test_at_most_so_many_requests_are_under_way(opened):
     server = ChatServer()
     server.gather = 3
