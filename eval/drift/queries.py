@@ -108,7 +108,9 @@ def _successful(
     turn = max(turns) if turn is None else turn
     answers = [record for record in records if (record.system, record.turn) == (system, turn)]
     raw = {
-        (record.dataset, record.question_id): record.metrics[METRICS[0]] for record in records if record.system == RAW
+        (record.dataset, record.question_id): record.metrics.get(METRICS[0])
+        for record in records
+        if record.system == RAW
     }
     relative = success in ("gain", "keep")
     if relative and (not raw or system == RAW):
@@ -116,7 +118,7 @@ def _successful(
     in_format = [record for record in answers if record.format_ok]
     scored, successful = 0, []
     for record in in_format:
-        score, base = record.metrics[METRICS[0]], raw.get((record.dataset, record.question_id))
+        score, base = record.metrics.get(METRICS[0]), raw.get((record.dataset, record.question_id))
         if score is None or (relative and base is None):
             continue
         scored += 1
