@@ -96,23 +96,23 @@ class Cell:
 
     def _stored(self) -> list[EvalRecord]:
         return [
-            replace(record, **self._names)
+            self._named(record)
             for question in self.environment.questions
             for record in sorted(self.store.get(self.keys[question.id]), key=lambda r: (r.turn, r.sample))
         ]
 
-    @property
-    def _names(self) -> dict[str, str]:
-        return {
-            "system": self.system.name,
-            "dataset": self.environment.dataset,
-            "environment": self.environment.name,
-        }
+    def _named(self, record: EvalRecord) -> EvalRecord:
+        return replace(
+            record,
+            system=self.system.name,
+            dataset=self.environment.dataset,
+            environment=self.environment.name,
+            key=self.keys[record.question_id],
+        )
 
     def add(self, records: Iterable[EvalRecord]) -> None:
         """Store records of its questions."""
-        names = self._names
-        self.store.add([replace(record, key=self.keys[record.question_id], **names) for record in records])
+        self.store.add(map(self._named, records))
 
     def tuned(self) -> Tuned | None:
         """The weights of a training-free baseline; None without any."""

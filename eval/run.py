@@ -6,7 +6,7 @@ Without these rows a table leaves open what GRPO adds.
 import re
 from pathlib import Path
 
-from ..configs.environment import EnvironmentConfig
+from ..configs.environment import DatasetConfig, EnvironmentConfig
 from ..configs.evaluation import SpecConfig, SpecEnvironment, SystemConfig
 from ..configs.mix import chosen
 from ..configs.run_settings import load_run_config
@@ -29,15 +29,16 @@ def spec_of_run(
     In a mix every environment is one of the spec, or only the one named. Raises ConfigError for an unknown environment,
     CheckpointError where the run has no such policy, or trains on while `best` is to be evaluated.
     """
-    datasets, environments = {}, {}
+    datasets: dict[str, DatasetConfig | None] = {}
+    environments: dict[str, SpecEnvironment] = {}
     for name, member in chosen(config, environment).items():
         source = member.env.dataset
         dataset = _slug(Path(source.path).name)
-        while datasets.setdefault(dataset, source) != source:
+        kept = source if member.client.urls == "local" else None  # a service has its own questions
+        while datasets.setdefault(dataset, kept) != kept:
             dataset += f"-{name}"
         env = EnvironmentConfig.model_validate(member.env.model_dump(exclude={"dataset"}))
         environments[name or _slug(env.retriever)] = SpecEnvironment(env=env, client=member.client, datasets=[dataset])
-    served = {environment.datasets[0] for environment in environments.values() if environment.client.urls != "local"}
     systems: dict[str, SystemConfig] = {}
     policy = SystemConfig(turns=config.eval.turns)
     if run is not None:
@@ -69,7 +70,7 @@ def spec_of_run(
         policy=config.policy,
         rewriter=config.rewriter,
         rollout=config.rollout,
-        datasets={name: None if name in served else source for name, source in datasets.items()},
+        datasets=datasets,
         environments=environments,
         systems=systems,
     )

@@ -113,12 +113,12 @@ def _prepare(evaluation: Evaluation, trust: bool) -> None:
         by_system = left_out.get(environment.dataset, {})
         questions = [question for question in environment.questions if question.id not in by_system]
         if not questions:
-            error = DataError(
+            left = DataError(
                 f"every question of {environment.dataset} is one that a system was trained on; {LEAKS} lists them. "
                 "Take the dataset from those systems (systems.NAME.datasets)."
             )
             names = [RAW, *(system.name for system in systems)]
-            evaluation.refuse(environment.dataset, environment.name, names, error)
+            evaluation.refuse(environment.dataset, environment.name, names, left)
             continue
         if count := len(environment.questions) - len(questions):
             evaluation.notes.append(

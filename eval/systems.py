@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..configs.evaluation import RAW, SpecConfig, SystemConfig
+from ..configs.methods import TrainingFreeName
 from ..configs.mix import environments
 from ..configs.run_settings import load_run_config
 from ..configs.schema import RewriterConfig, RolloutConfig, RunConfig
@@ -107,7 +108,7 @@ class TrainingFreeSystem(System):
     """A training-free baseline. Its records hold the weights, so that an evaluation of more questions uses the same."""
 
     name: str
-    baseline: str
+    baseline: TrainingFreeName
     tuning: Tuning
     metrics: Sequence[str]
     depth: int

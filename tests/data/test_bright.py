@@ -206,7 +206,7 @@ def test_the_packaged_spec_searches_questions_and_long_rewrites(tmp_path, monkey
         assert end("data", "get", "bright", "--subset", "biology", "--from", copy, *to) == 0
     capsys.readouterr()
     assert end("eval", "bright", "training_free=[]", "bootstrap=50", "permutations=50") == 0
-    table = Path(capsys.readouterr().out.strip()).read_text()
+    table = Path(capsys.readouterr().out.strip()).with_name("tables.md").read_text()
     (row,) = [line for line in table.partition("## What")[0].splitlines() if line.startswith("| raw question")]
     question, reasoning, _ = re.findall(r"[01]\.\d{3}", row)
     assert question == "0.000", "only a wrong document has one of its words"

@@ -129,7 +129,7 @@ def test_an_answer_that_never_comes_is_told_with_its_reason_and_asked_for_again(
     for turn in (1, 2):
         score = row(results, "asked", turn)
         assert (score["n"], score["of"]) == (2, 5)
-    assert results["cells"][1]["missing"] == dict.fromkeys(reasons.values(), 1)
+    assert list(map(results["cells"][1]["missing"].get, reasons.values())) == [1, 1, 1]
     note = "asked on lessons in bm25: 3 answers never came and are counted nowhere: "
     assert note in (folder / "tables.md").read_text()
     lost = read_records(folder / "unused.jsonl")
