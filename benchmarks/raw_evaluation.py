@@ -1,4 +1,4 @@
-"""CPU seconds of `querylect eval` on raw questions, beside thirty lines of a library that do the same.
+"""CPU seconds and peak memory of `querylect eval` on raw questions, beside thirty lines of a library that do the same.
 
     python benchmarks/raw_evaluation.py bm25 [--data FOLDER] [--sets N] [--rounds N]
     python benchmarks/raw_evaluation.py dense [--data FOLDER] [--sets N] [--rounds N]
@@ -33,6 +33,7 @@ from querylect.eval.results import read_results
 from querylect.eval.table import MEAN
 
 TARGET = 1.5
+Cost = tuple[float, float]
 SETS, DOCUMENTS, QUESTIONS, WORDS = 9, 3_000, 200, 20_000
 SHORT = {"bm25": 1.0, "dense": 0.1}
 """Share of DOCUMENTS and QUESTIONS in a set that is made: an encoder reads some fifty documents a second."""
@@ -60,26 +61,28 @@ def main() -> None:
         ours, theirs = [], []
         for number in range(args.rounds):
             output = folder / str(number)
-            for times, seconds in zip((ours, theirs), in_turns(output, sets, args.what), strict=True):
-                times.append(seconds)
+            for costs, cost in zip((ours, theirs), in_turns(output, sets, args.what), strict=True):
+                costs.append(cost)
             differences = [abs(a - b) for a, b in zip(ndcg_of_table(output), ndcg_of_peer(output), strict=True)]
         questions = sum((dataset / "qrels/test.tsv").read_text().count("\n") for dataset in sets)
-    ratio = median(a / b for a, b in zip(ours, theirs, strict=True))
     print(describe(*packages))
-    print(f"{len(sets)} sets, some {questions:,} judgements; {args.rounds} rounds in turns, CPU seconds")
-    print(f"  querylect eval       {median(ours):6.2f}  ({', '.join(f'{value:.2f}' for value in ours)})")
-    print(f"  {peer:20} {median(theirs):6.2f}  ({', '.join(f'{value:.2f}' for value in theirs)})")
-    print(f"  ratio {ratio:.2f} (target at most {TARGET}: {'reached' if ratio <= TARGET else 'missed'})")
+    print(f"{len(sets)} sets, some {questions:,} judgements; {args.rounds} rounds in turns")
+    for column, unit in enumerate(("CPU seconds", "MiB at the peak")):
+        mine, others = ([cost[column] for cost in costs] for costs in (ours, theirs))
+        ratio = median(a / b for a, b in zip(mine, others, strict=True))
+        print(f"  querylect eval       {median(mine):6.2f} {unit}  ({', '.join(f'{value:.2f}' for value in mine)})")
+        print(f"  {peer:20} {median(others):6.2f} {unit}  ({', '.join(f'{value:.2f}' for value in others)})")
+        print(f"  ratio {ratio:.2f} (target at most {TARGET}: {'reached' if ratio <= TARGET else 'missed'})")
     print(f"  nDCG@10 of a set differs by at most {max(differences):.4f}")
 
 
-def in_turns(output: Path, sets: Sequence[Path], what: str) -> tuple[float, float]:
-    """CPU seconds of `querylect eval` and of the peer on these sets; their results go into the new folder `output`."""
+def in_turns(output: Path, sets: Sequence[Path], what: str) -> tuple[Cost, Cost]:
+    """The costs of `querylect eval` and of the peer on these sets; their results go into the new folder `output`."""
     output.mkdir()
     spec = write_spec(output, sets, RETRIEVERS[what])
-    ours = cpu_seconds([sys.executable, "-P", "-m", "querylect", "eval", str(spec)], output)
+    ours = cost_of([sys.executable, "-P", "-m", "querylect", "eval", str(spec)], output)
     lines = [sys.executable, str(Path(__file__).with_name("raw_peers.py")), PEERS[what], *map(str, sets)]
-    return ours, cpu_seconds(lines, output)
+    return ours, cost_of(lines, output)
 
 
 def find_sets(data: Path) -> list[Path]:
@@ -128,26 +131,28 @@ def write_spec(folder: Path, sets: Sequence[Path], retriever: dict[str, str]) ->
     """The evaluation of the raw questions of all sets, which builds its indexes in `folder`."""
     spec = {
         "name": "raw",
-        "indexes": str(folder / "indexes"),
         "output": str(folder),
         "training_free": [],
         "datasets": {dataset.name: {"path": str(dataset)} for dataset in sets},
-        "environments": {retriever["retriever"]: {"env": retriever}},
+        "environments": {
+            retriever["retriever"]: {"env": {**retriever, "index": str(folder / "indexes" / "{dataset}")}}
+        },
     }
     path = folder / "spec.yaml"
     path.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
     return path
 
 
-def cpu_seconds(command: list[str], folder: Path) -> float:
-    """User and system seconds of a command and of all that it waited for; what it prints goes to `folder`/printed."""
+def cost_of(command: list[str], folder: Path) -> Cost:
+    """User and system seconds of a command and of all that it waited for, and the peak memory of the largest of them in
+    MiB; what it prints goes to `folder`/printed."""
     single = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
     with (folder / "printed").open("wb") as printed, (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=printed, stderr=log, env={**os.environ, **single})
         _, status, usage = os.wait4(process.pid, 0)
     if status:
         sys.exit(f"{' '.join(command)} failed:\n{(folder / 'log').read_text()}")
-    return usage.ru_utime + usage.ru_stime
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 def ndcg_of_table(folder: Path) -> list[float]:
