@@ -115,8 +115,8 @@ def within_corpus(
         )
         notes.append(
             f"{name}, {split_name}: {judged - dropped} of {judged} judgements are dropped, {lost} of them of relevant "
-            "documents: their documents are not in the corpus. "
-            f"{len(split.questions) - len(remaining.questions)} questions had no other relevant document and are left out."
+            f"documents: their documents are not in the corpus. {len(split.questions) - len(remaining.questions)} "
+            "questions had no other relevant document and are left out."
         )
     return restricted, notes
 

@@ -76,15 +76,12 @@ def load_wordnet(
     wordnet = read_wordnet(folder)
     synsets = tagged_synsets(wordnet)
     glosses = {synset.id: read_gloss(synset.gloss) for synset in synsets}
-    definitions, notes = _questions(synsets, glosses)
-    splits, left_out = _draw(definitions, test_questions, validation_questions)
+    splits = _draw(_questions(synsets, glosses), test_questions, validation_questions)
     splits = without(splits, (("train", question) for question in NEARLY_REPEATED))
-    notes += left_out
     return Dataset(
         name="wordnet",
         corpus=tuple(document_of(synset, glosses[synset.id], wordnet) for synset in synsets),
         splits=splits,
-        notes=tuple(notes),
         licence=licence_of(wordnet),
     )
 
@@ -153,25 +150,18 @@ def answers_of(dataset: Dataset) -> dict[str, dict[str, object]]:
     }
 
 
-def _questions(synsets: Sequence[Synset], glosses: dict[str, Gloss | None]) -> tuple[list[_Definition], list[str]]:
-    """All definitions usable as questions, in the order of their sha256, and notes on those left out."""
+def _questions(synsets: Sequence[Synset], glosses: dict[str, Gloss | None]) -> list[_Definition]:
+    """All definitions usable as questions, in the order of their sha256."""
     shared = Counter(words(gloss.definition) for gloss in glosses.values() if gloss is not None)
-    definitions, irregular, ambiguous = [], 0, 0
-    for synset in synsets:
-        gloss = glosses[synset.id]
-        if gloss is None:
-            irregular += 1
-        elif len(gloss.definition.split()) >= DEFINITION_WORDS and not _contains_word(gloss.definition, synset.words):
-            if shared[words(gloss.definition)] > 1:
-                ambiguous += 1
-            else:
-                definitions.append(_Definition(gloss.definition, synset))
-    notes = []
-    if irregular:
-        notes.append(f"wordnet: {irregular} synsets whose gloss has irregular quotation marks give no question.")
-    if ambiguous:
-        notes.append(f"wordnet: {ambiguous} definitions that belong to more than one synset are left out.")
-    return sorted(definitions, key=lambda definition: text_sha256(definition.text)), notes
+    definitions = [
+        _Definition(gloss.definition, synset)
+        for synset in synsets
+        if (gloss := glosses[synset.id]) is not None
+        and len(gloss.definition.split()) >= DEFINITION_WORDS
+        and not _contains_word(gloss.definition, synset.words)
+        and shared[words(gloss.definition)] == 1
+    ]
+    return sorted(definitions, key=lambda definition: text_sha256(definition.text))
 
 
 def _contains_word(definition: str, synset_words: Iterable[str]) -> bool:
@@ -180,8 +170,8 @@ def _contains_word(definition: str, synset_words: Iterable[str]) -> bool:
     return any(word.lower() in definition for word in synset_words)
 
 
-def _draw(definitions: Sequence[_Definition], test: int, validation: int) -> tuple[dict[str, Split], list[str]]:
-    """Splits that share no answer word, and a note on the questions left out of all of them."""
+def _draw(definitions: Sequence[_Definition], test: int, validation: int) -> dict[str, Split]:
+    """Splits that share no answer word."""
     chosen: dict[str, list[_Definition]] = {"test": list(definitions[:test]), "validation": [], "train": []}
     test_words = _answer_words(chosen["test"])
     eligible = [definition for definition in definitions[test:] if not _answer_words([definition]) & test_words]
@@ -190,14 +180,7 @@ def _draw(definitions: Sequence[_Definition], test: int, validation: int) -> tup
     chosen["train"] = [
         definition for definition in eligible[validation:] if not _answer_words([definition]) & validation_words
     ]
-    left_out = len(definitions) - sum(map(len, chosen.values()))
-    notes = []
-    if left_out:
-        notes.append(
-            f"wordnet: {left_out} of {len(definitions)} questions are left out: a word of their answer is a word of a "
-            "validation or test answer."
-        )
-    return {name: _split(questions) for name, questions in chosen.items() if questions}, notes
+    return {name: _split(questions) for name, questions in chosen.items() if questions}
 
 
 def _answer_words(definitions: Iterable[_Definition]) -> set[str]:

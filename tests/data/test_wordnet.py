@@ -138,9 +138,7 @@ def test_no_word_of_a_held_out_answer_is_a_word_of_an_answer_before(tmp_path):
     dataset = load_wordnet(write(tmp_path / "dict", *entries), test_questions=2, validation_questions=3)
     assert [len(dataset.splits[name].questions) for name in ("validation", "test")] == [3, 2]
     no_shared_words(dataset)
-    left_out = 42 - sum(len(split.questions) for split in dataset.splits.values())
-    assert left_out >= 5
-    assert f"wordnet: {left_out} of 42 questions are left out: a word of their answer" in dataset.notes[0]
+    assert sum(len(split.questions) for split in dataset.splits.values()) <= 42 - 5
 
 
 def test_the_set_depends_neither_on_line_ends_nor_on_the_order_of_synsets(tmp_path):
