@@ -23,10 +23,10 @@ from ..errors import ConfigError
 from ..llms.access import Llm
 from ..llms.base import LlmResponse
 from ..rewriters.base import RewritingStrategy, StagedQuestion
-from ..rewriters.first_stage import FirstStages
 from ..rewriters.registry import make_rewriter
 from ..rollouts.checkpoints import UsedTurn, find_checkpoint, task_model, used_turn, with_prompt
 from ..rollouts.engines.base import Engine
+from ..rollouts.first_stage import FirstStages
 from ..rollouts.llms import open_llm, policy_llm, resolved_dtype
 from .answering import DecodeOptions, batches, model_answers, run_raw
 from .environments import EvalEnvironment

@@ -14,8 +14,8 @@ from ..data.sampling import in_batches
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from ..envs.schemas import HitBody, PlanResult
-from ..rewriters.first_stage import FirstStages
 from ..rollouts.conversation import Branch, Conversation
+from ..rollouts.first_stage import FirstStages
 from ..rollouts.memory import give_back_freed_memory
 from ..rollouts.prompted import PromptedConversation
 from ..rollouts.tree import Node

@@ -47,8 +47,8 @@ def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi
 
     Collective. Raises ConfigError, DataError or EnvironmentUnavailableError.
     """
-    from ..rewriters.first_stage import FirstStages, Outcome, answered
     from ..rollouts.build import rewriter_for
+    from ..rollouts.first_stage import FirstStages, Outcome, answered
     from ..rollouts.llms import policy_llm
 
     train, mix, on_main = config.train, config.mix, processes.on_main_process

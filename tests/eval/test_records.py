@@ -61,7 +61,7 @@ def test_an_outage_is_none_and_never_zero():
     assert record.searches == 1
 
 
-def test_later_turns_repeat_the_record_of_a_failed_search_and_not_of_a_missing_answer():
+def test_later_turns_repeat_a_failed_search_and_no_missing_answer():
     lost, unanswered = node(1, 10, 4, metrics={}, reward=None), node(1, 10, 4)
     rows = [records_of_trees("untrained", [Tree(QUESTION, [root], (1, 1))]) for root in (lost, unanswered)]
     assert [[(row.turn, row.searches, row.metrics["mrr@10"]) for row in path] for path in rows] == [

@@ -10,12 +10,12 @@ from querylect.data.types import Document, Question
 from querylect.errors import ConfigError
 from querylect.llms.access import Llm
 from querylect.methods.method import GARBLED, MISSING
-from querylect.rewriters import first_stage
 from querylect.rewriters.base import StagedQuestion
-from querylect.rewriters.first_stage import FirstStages, answered
 from querylect.rewriters.hcqr import ChosenHypothesis, Hypothesis
 from querylect.rewriters.mixed import MixedRewriter
 from querylect.rewriters.registry import make_rewriter
+from querylect.rollouts import first_stage
+from querylect.rollouts.first_stage import FirstStages, answered
 
 from ..raising import refused
 from ..scripted import BM25, Collection, Script, run, terms

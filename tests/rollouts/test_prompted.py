@@ -63,7 +63,7 @@ def test_an_answer_that_cannot_be_read_is_sent_back_once_at_the_cost_of_both():
     assert (bad.roots[0].rewrite.failure, bad.roots[0].reward) == ("missing rewrite", 0.0)
 
 
-def test_a_missing_answer_has_a_reason_and_no_node_and_a_failed_search_asks_nothing_more():
+def test_a_missing_answer_has_a_reason_and_a_failed_search_ends_the_chat():
     model = Script(say("lost"), None, say("citrus"), say("vitamin"))
     (lost, unanswered, whole), conversation = grow(
         model, [HEAD, GUMS, Question("both", "?")], [1, 1], Client(lost="lost")

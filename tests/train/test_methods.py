@@ -87,7 +87,7 @@ def test_a_policy_learns_to_write_plans(run, name, caplog):
     assert [tree.question.id for tree in trees] == [question.id for question in questions if question.id != "pills"]
     assert [line.fallback for line in lines] == [False, True]
     assert "pills" not in (folder / "rollouts.jsonl").read_text()
-    repairs = sum("required form" in str(body["messages"][-1]) for body in server.bodies)
+    repairs = sum("does not fit" in str(body["messages"][-1]) for body in server.bodies)
     again = len(server.bodies) - len({str(body["messages"]) for body in server.bodies})
     assert (len(server.bodies), repairs, again) == (6, 1, 0), "every question once, whoever asks"
 

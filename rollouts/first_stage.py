@@ -15,8 +15,8 @@ from ..data.types import Question
 from ..errors import ConfigError
 from ..llms.access import Llm
 from ..llms.structured import ask_structured
-from ..rollouts.llms import open_llm
-from .base import FirstStage, RewritingStrategy, StagedQuestion
+from ..rewriters.base import FirstStage, RewritingStrategy, StagedQuestion
+from .llms import open_llm
 
 log = logging.getLogger(__name__)
 
