@@ -150,17 +150,17 @@ class Identified(Wire):
 Result = TypeVar("Result", bound=PlanResult)
 
 
-class Results(Identified, Generic[Result]):
+class ResultsResponse(Identified, Generic[Result]):
     """One result for each plan or step, in their order."""
 
     results: list[Result]
 
 
-class SearchResponse(Results[PlanResult]):
+class SearchResponse(ResultsResponse[PlanResult]):
     """Answer of `POST /v1/search`."""
 
 
-class StepResponse(Results[StepResult]):
+class StepResponse(ResultsResponse[StepResult]):
     """Answer of `POST /v1/step`."""
 
 

@@ -34,7 +34,7 @@ from ..schemas import (
     Problem,
     QuestionPage,
     Result,
-    Results,
+    ResultsResponse,
     SearchRequest,
     SearchResponse,
     Step,
@@ -195,7 +195,7 @@ class EnvironmentClient:
         return _result(asyncio.run_coroutine_threadsafe(call, self._loop))
 
     async def _send(
-        self, path: str, requests: Sequence[tuple[int, BaseModel]], kind: type[Results[Result]]
+        self, path: str, requests: Sequence[tuple[int, BaseModel]], kind: type[ResultsResponse[Result]]
     ) -> list[Result | None]:
         """The results of requests of so many items each, side by side; None for items without an answer in time."""
         deadline = self._clock.now() + self._deadline

@@ -130,7 +130,7 @@ def test_accuracy_by_the_quality_of_the_mimic_and_shift_are_over_all_tasks():
     assert cells(paper, [*records, *hyde], "table 2").loc["chr/hyde", "pooled shift:n: pooled"] == "587"
 
 
-def test_one_sided_exact_comparisons_of_the_first_metric_and_of_judges_are_corrected_together():
+def test_one_sided_comparisons_of_metric_and_judges_are_corrected_together():
     """Of `qb_rag`: exact recovery by the binomial test, the guideline by Wilcoxon's; lower is better for declined."""
     paper = load_paper("qb_rag")
     rows = {"naive_rag": ([0] * 6, 0.5), "qa_rag": ([1] * 5 + [0], 0.25), "hyde": ([0] * 5 + [1], 0.75)}
