@@ -98,7 +98,6 @@ def test_everything_light_works_without_optional_packages():
 
 COMMANDS = {
     "index build demo": "serve",
-    "data documents {docs} --to none": "serve",
     "train demo": "train",
     "optimize demo": "train",
     "adapt {docs} --to none": "cpu",
