@@ -78,6 +78,9 @@ def run_paper(paper: PaperConfig, output: Path | None = None, overwrite: bool = 
                 "tabulated. Check the services (the warnings above have the reasons) and run the same command again."
             )
         store.publish(records)
+    models = (
+        {"reader": reader} | ({"writer": writer} if paper.writer else {}) | ({"judge": judge} if paper.judge else {})
+    )
     facts = {
         "questions": {
             name: {"asked": len(items.items), "skipped": items.skipped, "sample": str(items.sample or "all")}
@@ -87,9 +90,7 @@ def run_paper(paper: PaperConfig, output: Path | None = None, overwrite: bool = 
         "writer": writer.identity,
         "judge": judge.identity,
         "environments": {name: base.facts for name, base in bases.items()},
-        "cost": {
-            name: model.costs.to_dict() for name, model in (("reader", reader), ("writer", writer), ("judge", judge))
-        },
+        "cost": {name: model.costs.to_dict() for name, model in models.items()},
         "generator": GENERATOR_VERSION,
         "versions": versions(),
         "created": now(),
