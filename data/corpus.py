@@ -83,11 +83,6 @@ class Corpus:
         return load_dataset(self._config, documents)
 
 
-def open_corpus(config: DatasetConfig) -> Corpus:
-    """The corpus of the configured dataset. Raises DataError if it is missing or cannot be made."""
-    return Corpus(config)
-
-
 @dataclass(frozen=True, slots=True)
 class LoadedQuestions:
     """The dataset of `Corpus.questions`, and how it was read."""

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..configs.schema import EnvironmentConfig
-from ..data.corpus import Corpus, open_corpus
+from ..data.corpus import Corpus
 from ..data.jsonl import Span
 from ..errors import ConfigError, DataError, IndexFolderError
 from ..logs import Progress
@@ -69,7 +69,7 @@ def build_shard(config: EnvironmentConfig, shard: int, shards: int, *, progress:
     if not 1 <= shard <= shards:
         raise ConfigError(f"shard {shard}/{shards} does not exist; give 1/{shards} to {shards}/{shards}.")
     target = _target(config, overwrite=True)
-    corpus, factory, parts = open_corpus(config.dataset), open_factory(config), _parts_of(target)
+    corpus, factory, parts = Corpus(config.dataset), open_factory(config), _parts_of(target)
     source = IndexSource(
         preset=factory.preset,
         settings=index_settings(config, factory.preset, factory.fingerprint),
@@ -135,7 +135,7 @@ def merge_index(config: EnvironmentConfig, *, overwrite: bool = False, progress:
             f"{len(missing)} of {len(folders)} parts are missing in {parts}, the first is number {missing[0]}. "
             "Run the shards that have not finished again: querylect index build --shard i/N."
         )
-    if open_corpus(config.dataset).origin() != steps.origin:
+    if Corpus(config.dataset).origin() != steps.origin:
         raise DataError(
             f"the corpus of {steps.dataset!r} was changed while it was indexed. Build anew: querylect index build "
             "--restart."
@@ -166,7 +166,7 @@ def _has_fitting_index(member: EnvironmentConfig, overwrite: bool) -> bool:
         return False
     try:
         index = open_index(member.index)
-        check_corpus(index, open_corpus(member.dataset))
+        check_corpus(index, Corpus(member.dataset))
         open_retriever(index, member)
     except IndexFolderError:
         if not overwrite:

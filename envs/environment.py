@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ..configs.schema import EnvironmentConfig
-from ..data.corpus import LoadedQuestions, open_corpus
+from ..data.corpus import Corpus, LoadedQuestions
 from ..data.history import lines_of
 from ..data.sampling import in_batches
 from ..data.types import Dataset, Question
@@ -101,7 +101,7 @@ class Environment:
         retriever, ModelError for its models, IndexFolderError where the index folder is missing, corrupt, or was
         built from another corpus or for another retriever.
         """
-        index, corpus = open_index(config.index), open_corpus(config.dataset)
+        index, corpus = open_index(config.index), Corpus(config.dataset)
         check_corpus(index, corpus)
         dataset = loaded.current(config.dataset) if loaded is not None else None
         if dataset is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..configs.environment import ClientConfig, DatasetConfig, EnvironmentConfig
 from ..configs.evaluation import SpecConfig, SpecEnvironment
-from ..data.corpus import LoadedQuestions, load_questions, open_corpus
+from ..data.corpus import Corpus, LoadedQuestions, load_questions
 from ..data.sampling import QuestionSample, draw, draw_of_parts, sampled
 from ..data.types import AllDocuments, Question, Split
 from ..envs.build import build_index
@@ -153,7 +153,7 @@ class SpecEnvironments:
             with progress_bar(f"indexing {dataset} for {name}") as progress:
                 build_index(env, progress=progress)
         index = open_index(env.index)
-        check_corpus(index, open_corpus(source))
+        check_corpus(index, Corpus(source))
         loaded = self.load(source, index.documents)
         split = self._split(dataset, loaded)
         level = split.relevance_level(loaded.dataset.relevance_level)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir
-from querylect.data.corpus import open_corpus
+from querylect.data.corpus import Corpus
 from querylect.data.load import corpus_hash
 from querylect.envs import build
 from querylect.envs.build import build_index, build_shard, merge_index
@@ -187,10 +187,10 @@ def test_the_corpus_is_read_in_blocks_and_never_held(config, tmp_path, monkeypat
     build_index(config)
     assert sum(map(len, batches)) == DOCUMENTS
     assert max(map(len, batches)) < 30
-    _, lines = open_corpus(config.dataset).blocks(BLOCK)
+    _, lines = Corpus(config.dataset).blocks(BLOCK)
     assert lines == len((tmp_path / "data" / "corpus.jsonl").read_text().split("\n"))
     for size in (1, 7, 100, 10**6):
-        corpus = open_corpus(config.dataset)
+        corpus = Corpus(config.dataset)
         loaded = [document for block in corpus.blocks(size)[0] for document in corpus.read(block)]
         assert loaded == list(load_beir(tmp_path / "data").corpus)
     assert open_index(config.index).meta.corpus_hash == corpus_hash(loaded)
