@@ -42,6 +42,10 @@ def sweep(
     Given again, finished runs are not repeated, and a stopped one goes on.
     """
     set_up_logging(verbose)
+    requests = {"at-once": at_once, "nodes": nodes, "gpus": gpus, "time": time}
+    requests |= {"partition": partition, "account": account}
+    if not slurm and (for_slurm := [f"--{option}" for option, value in requests.items() if value is not None]):
+        raise ConfigError(f"{', '.join(for_slurm)}: these are for --slurm. Add it, or leave them out.")
     if not values:
         raise ConfigError("nothing is swept. Give values, as --set train.learning_rate=1e-5,1e-4.")
     from .runs import plan_sweep

@@ -16,6 +16,9 @@ from ..errors import StoppedError
 from ..storage import only_command, write_text
 from .runs import SweepPlan
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+"""Those on which a run saves its last step and ends."""
+
 
 def run_sweep(plan: SweepPlan, evaluate: bool, report: Callable[[str], None]) -> dict[str, int]:
     """Do what is left of each run; `report` gets a line for each command.
@@ -38,32 +41,35 @@ def run_sweep(plan: SweepPlan, evaluate: bool, report: Callable[[str], None]) ->
 def run_process(arguments: Sequence[str], variables: Mapping[str, str]) -> int:
     """The exit code of `querylect ARGUMENTS`, negative if a signal killed it; its output goes to stderr.
 
-    `variables` are added to its environment, unless they are set already. It is in this process's group, so that Ctrl-C
-    reaches both; SIGTERM is handed on. Raises KeyboardInterrupt or StoppedError once it has ended after one.
+    `variables` are added to its environment, unless they are set already. It is in a session of its own, and SIGNALS
+    are handed on to it, so that it gets Ctrl-C once, whoever was sent it. Raises KeyboardInterrupt or StoppedError once
+    it has ended after one.
     """
     process: subprocess.Popen[bytes] | None = None
-    terminated = False
+    received: list[int] = []
+    early: list[int] = []
 
-    def hand_on(_number: int, _frame: FrameType | None) -> None:
-        nonlocal terminated
-        terminated = True
-        if process is not None:
-            process.terminate()
+    def hand_on(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        if process is None:
+            early.append(number)
+        else:
+            process.send_signal(number)
 
-    before = signal.signal(signal.SIGTERM, hand_on)
+    caught = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, hand_on) for number in caught}
     try:
         command = [sys.executable, "-P", "-m", "querylect", *arguments]
-        process = subprocess.Popen(command, stdout=2, env={**variables, **os.environ})
-        if terminated:
-            process.terminate()
+        process = subprocess.Popen(command, stdout=2, start_new_session=True, env={**variables, **os.environ})
+        for number in early:
+            process.send_signal(number)
         code = process.wait()
-    except KeyboardInterrupt:
-        if process is not None:
-            process.wait()
-        raise
     finally:
-        signal.signal(signal.SIGTERM, before)
-    if terminated or code == StoppedError.exit_code:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if signal.SIGINT in received:
+        raise KeyboardInterrupt
+    if received or code == StoppedError.exit_code:
         message = "a signal ended the run; its last finished step is saved. Give the same command again to go on."
         raise StoppedError(message)
     return code

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -28,7 +29,7 @@ from ..command import end, programs
 from ..forked import Forked
 from ..lessons import change, records, without_seconds
 from ..raising import refused
-from ..waiting import until
+from ..waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.model, pytest.mark.usefixtures("workdir")]
 GRID = ("train.learning_rate=1e-4,1e-3", "rollout.branching=[2,2],[4]")
@@ -161,31 +162,57 @@ def test_an_array_is_submitted_once_for_settings_that_stay(workdir, tmp_path, mo
 
 
 RUN = """#!/usr/bin/env bash
-trap 'echo TERM >>told; exit 75' TERM
+trap 'echo TERM >>received; exit 75' TERM
+trap 'echo INT >>received; exit 130' INT
 [ "$5" != fails ] || exit 7
-touch up
+touch started
 while [ -p pipe ]; do read -t 0.1 <>pipe; done
 """
+"""What runs in the place of `python -P -m querylect train CONFIG`."""
 
 
-def test_sigterm_is_handed_on_and_ends_the_sweep(workdir, monkeypatch):
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, StoppedError), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_to_the_sweep_alone_ends_its_run_and_the_sweep(workdir, monkeypatch, number, error):
     programs(workdir, python=RUN)
     os.mkfifo(workdir / "pipe")
     monkeypatch.setattr(sys, "executable", str(workdir / "python"))
     assert run_process(["train", "fails"], {}) == 7
 
     def stop_it():
-        until((workdir / "up").exists)
-        os.kill(os.getpid(), signal.SIGTERM)
+        until((workdir / "started").exists)
+        os.kill(os.getpid(), number)
 
-    previous = signal.getsignal(signal.SIGTERM)
+    previous = signal.getsignal(number)
     stopper = threading.Thread(target=stop_it)
     stopper.start()
-    with pytest.raises(StoppedError):
+    with pytest.raises(error):
         run_process(["train", "endless"], {})
     stopper.join()
-    assert (workdir / "told").read_text() == "TERM\n"
-    assert signal.getsignal(signal.SIGTERM) is previous
+    assert (workdir / "received").read_text() == f"{number.name.removeprefix('SIG')}\n"
+    assert signal.getsignal(number) is previous
+
+
+@pytest.mark.server
+def test_ctrl_c_in_a_terminal_reaches_the_run_once_and_no_other_one_starts(workdir):
+    programs(workdir, python=RUN)
+    os.mkfifo(workdir / "pipe")
+    code = "import sys; from querylect.cli import main; sys.executable = sys.argv[1]; main(sys.argv[2:])"
+    arguments = [str(workdir / "python"), "sweep", "tiny", "--set", "seed=0,1"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    until((workdir / "started").exists, lambda: f"no run has started: {process.poll()}")
+    os.killpg(process.pid, signal.SIGINT)
+    _, printed = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert (workdir / "received").read_text() == "INT\n"
+    assert printed.splitlines()[1:] == ["Interrupted. Repeat the command to go on (train and optimize: with --resume)."]
+
+
+def test_options_of_slurm_without_slurm_are_refused(capsys):
+    for option, value in (("--at-once", "2"), ("--nodes", "1"), ("--gpus", "0"), ("-p", "gpu"), ("-A", "us")):
+        assert command("tiny", "--set", "seed=0,1", "--dry-run", option, value) == 2
+        assert "--slurm" in capsys.readouterr().err
 
 
 def test_a_run_that_fails_keeps_no_other_one_from_running(workdir, monkeypatch, capsys):
