@@ -33,7 +33,7 @@ from .environments import SAMPLE_SEED
 from .frame import frame_of
 from .leakage import held_out_questions, refuse_training_split, with_near, without_trained
 from .records import METRICS, NO_RAG, RAW, EvalRecord, read_records, record_of_search
-from .results import Results
+from .results import EvalResults
 from .store import RecordStore, open_store, question_set, refuse_other
 from .table import Arm, Note, TableSpec, tabulate
 from .tasks.gold import GoldSet, gold_answers
@@ -131,7 +131,7 @@ def answer_questions(
         notes.insert(
             0, Note("sample", sample.size, f"The questions are a sample of those with a right answer: {sample}.")
         )
-    results = Results(
+    results = EvalResults(
         name=f"Answers of {settings.reader.model}",
         split=config.eval.split,
         metrics=list(spec.metrics),

@@ -52,7 +52,7 @@ class Examples:
 
 
 @dataclass(slots=True, kw_only=True)
-class Results:
+class EvalResults:
     """An evaluation: its figures, and everything that is needed to understand and repeat it."""
 
     name: str
@@ -119,15 +119,15 @@ class Results:
         return next((score.label for score in self.scores if score.arm == arm), arm.system)
 
 
-_RESULTS = TypeAdapter(Results)
+_RESULTS = TypeAdapter(EvalResults)
 
 
-def write_json(path: Path, results: Results) -> None:
+def write_json(path: Path, results: EvalResults) -> None:
     """Write results.json. Raises StorageError."""
     write_text(path, _RESULTS.dump_json(results, indent=1).decode() + "\n")
 
 
-def read_results(path: Path) -> Results:
+def read_results(path: Path) -> EvalResults:
     """Read results.json, or the one of a folder. Raises DataError."""
     path = path / RESULTS if path.is_dir() else path
     try:
@@ -138,7 +138,7 @@ def read_results(path: Path) -> Results:
         ) from error
 
 
-def headline(results: Results, arm: Arm, baselines: Collection[Arm], names: Mapping[str, str]) -> str:
+def headline(results: EvalResults, arm: Arm, baselines: Collection[Arm], names: Mapping[str, str]) -> str:
     """One sentence on what an arm beats and what it does not, counted over datasets and environments if several.
 
     `names` are those of systems inside the sentence; others go by their label.

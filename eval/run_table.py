@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ..configs.evaluation import BEST_FREE, UNWRITTEN, SpecConfig
 from .records import HISTORY, HYDE, NO_RAG, RAW, REFERENCE, TRAINED, UNTRAINED, WARM_START
-from .results import Results, headline
+from .results import EvalResults, headline
 from .table import ALPHA, Arm, TableSpec, decimal
 
 LEGEND = [("†", "↓", "the raw question"), ("‡", "⇓", "the untrained policy at the same turn")]
@@ -67,7 +67,7 @@ def _pairs(arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
     pairs = [(arm, Arm(RAW, 0)) for arm in arms if arm.system not in (RAW, BEST_FREE)]
     for arm in arms:
         if arm.system == TRAINED:
-            pairs += [(arm, one) for one in baselines(arm) if one in arms and one.system != RAW]
+            pairs += [(arm, rival) for rival in baselines(arm) if rival in arms and rival.system != RAW]
     return pairs
 
 
@@ -77,7 +77,7 @@ def baselines(arm: Arm) -> list[Arm]:
     return [Arm(UNTRAINED, arm.turn), Arm(RAW, 0), *single]
 
 
-def verdict(results: Results, turn: int | None, judged: bool) -> str:
+def verdict(results: EvalResults, turn: int | None, judged: bool) -> str:
     """One sentence on what the policy beats and what it does not, at the turn that counts (None: its last)."""
     if not judged:
         return (
@@ -91,6 +91,6 @@ def verdict(results: Results, turn: int | None, judged: bool) -> str:
         value = decimal(raw.mean) if raw is not None else ""
         return f"Only the raw question was evaluated: nDCG@10 is {value}." if known else ""
     arm = last._replace(turn=min(turn or last.turn, last.turn)) if last.system == TRAINED else last
-    compared = [one for one in baselines(arm) if one.system != REFERENCE]  # what its writers knew, not a rival
+    compared = [rival for rival in baselines(arm) if rival.system != REFERENCE]  # what its writers knew, not a rival
     sentence = headline(results, arm, compared, _NAMES)
     return sentence or "No policy could be compared with the raw question."

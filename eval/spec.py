@@ -30,7 +30,7 @@ from .environments import EvalEnvironment, SpecEnvironments, chosen_environments
 from .export import write_trec_files
 from .leakage import LEAKS, TrainedQuestions, write_leaks_file
 from .records import TRAINED, EvalRecord
-from .results import Results
+from .results import EvalResults
 from .run import with_run_baselines
 from .store import RERUN, open_store, refuse_other
 from .summary import results_of
@@ -46,7 +46,7 @@ def evaluate_spec(
     output: Path | None = None,
     overwrite: bool = False,
     trust: bool = False,
-    beside: Callable[[Path, Results], None] | None = None,
+    beside: Callable[[Path, EvalResults], None] | None = None,
     run: RunConfig | None = None,
 ) -> tuple[Path, QuerylectError | None]:
     """Evaluate a spec and write its folder: `output`, or OUTPUT/NAME of the spec.
@@ -149,7 +149,7 @@ def _incomplete(evaluation: Evaluation) -> QuerylectError | None:
     )
 
 
-def write_files(evaluation: Evaluation, records: Mapping[Cell, Sequence[EvalRecord]]) -> Results:
+def write_files(evaluation: Evaluation, records: Mapping[Cell, Sequence[EvalRecord]]) -> EvalResults:
     """Write all files except the store, from the records of each cell; returns what they show."""
     spec, folder = evaluation.spec, evaluation.folder
     write_text(folder / "plan.yaml", dump_spec(spec))

@@ -94,18 +94,20 @@ def add_best_free(
     """
     notes, frames = [], [frame]
     for dataset, environment in dict.fromkeys(key[:2] for key in tuned):
-        here = {key[2]: weights for key, weights in tuned.items() if key[:2] == (dataset, environment)}
-        answers = {name: select(frame, dataset=dataset, environment=environment, system=name) for name in here}
+        candidates = {key[2]: weights for key, weights in tuned.items() if key[:2] == (dataset, environment)}
+        answers = {name: select(frame, dataset=dataset, environment=environment, system=name) for name in candidates}
         answers = {name: rows for name, rows in answers.items() if len(rows)}
-        best, by_validation = best_baseline({name: list(rows[metric].dropna()) for name, rows in answers.items()}, here)
+        best, by_validation = best_baseline(
+            {name: list(rows[metric].dropna()) for name, rows in answers.items()}, candidates
+        )
         if best is None:
             continue
         frames.append(answers[best].rename(index={best: BEST_FREE}, level="system"))
-        where = f"{dataset} in {environment}" if environment else dataset
-        for name, weights in here.items():
-            notes.append(Note("tuned", weights.questions, f"{where}: {name}: {weights.sentence}"))
+        subject = f"{dataset} in {environment}" if environment else dataset
+        for name, weights in candidates.items():
+            notes.append(Note("tuned", weights.questions, f"{subject}: {name}: {weights.sentence}"))
         chosen = "on validation questions" if by_validation else "on the evaluated questions, which is in its favour"
-        notes.append(Note("best_free", 1, f"{where}: {best} is the best training-free baseline {chosen}."))
+        notes.append(Note("best_free", 1, f"{subject}: {best} is the best training-free baseline {chosen}."))
     return pd.concat(frames), notes
 
 

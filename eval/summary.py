@@ -15,7 +15,7 @@ from .environments import EvalEnvironment
 from .examples import choose_examples
 from .frame import frame_of
 from .records import TRAINED, UNTRAINED, EvalRecord
-from .results import Examples, Results
+from .results import EvalResults, Examples
 from .run import is_warm_start
 from .run_table import FAMILY, LEGEND, table_of_run, verdict
 from .spec_tables import add_best_free, family, label, legend, sample_notes, table_spec, trained_in
@@ -25,7 +25,7 @@ from .table import Arm, Note, tabulate
 Records = Mapping[Cell, Sequence[EvalRecord]]
 
 
-def results_of(evaluation: Evaluation, records: Records) -> Results:
+def results_of(evaluation: Evaluation, records: Records) -> EvalResults:
     """The results of the records that count, by cell."""
     spec, cells, run = evaluation.spec, evaluation.cells, evaluation.run
     every = [record for of_cell in records.values() for record in of_cell]
@@ -54,7 +54,7 @@ def results_of(evaluation: Evaluation, records: Records) -> Results:
     }
     trained = evaluation.systems.get(TRAINED) if run is not None else None
     used = trained.used if isinstance(trained, RewritingSystem) else None
-    results = Results(
+    results = EvalResults(
         name=spec.name,
         split=spec.split,
         metrics=list(spec.metrics),

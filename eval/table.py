@@ -248,20 +248,20 @@ def _question_sets(cells: Sequence[tuple[str, str, str]]) -> list[_QuestionSet]:
 def _score(name: Mapping[str, Any], arm: Arm, spec: TableSpec, strata: Sequence[tuple[float, "DataFrame"]]) -> Score:
     values = {metric: [(weight, answers[metric].dropna()) for weight, answers in strata] for metric in spec.metrics}
     complete = {metric: sets for metric, sets in values.items() if all(len(scored) for _, scored in sets)}
-    shown = [*COSTS, "truncated", "unsearched"]
+    columns = [*COSTS, "truncated", "unsearched"]
     if arm.turn:
-        shown += [FALL_BACK, *SHARES]
+        columns += [FALL_BACK, *SHARES]
     tokens_and_cut = ("prompt_tokens", "tokens", "cut")  # known answers alone may not be representative
 
     def mean(column: str) -> float | None:
         sets = [(weight, answers.loc[answers["answers"] > 0, column]) for weight, answers in strata]
         if column not in tokens_and_cut:
-            sets = [(weight, known.dropna()) for weight, known in sets]
-        if not all(len(known) for _, known in sets) or any(known.isna().any() for _, known in sets):
+            sets = [(weight, present.dropna()) for weight, present in sets]
+        if not all(len(present) for _, present in sets) or any(present.isna().any() for _, present in sets):
             return None
-        return math.fsum(weight * fmean(known) for weight, known in sets)
+        return math.fsum(weight * fmean(present) for weight, present in sets)
 
-    shares: dict[str, Any] = {column: mean(column) for column in dict.fromkeys(shown)}
+    shares: dict[str, Any] = {column: mean(column) for column in dict.fromkeys(columns)}
     return Score(
         **name,
         system=arm.system,
@@ -317,13 +317,13 @@ def _marked(score: Score, scores: Sequence[Score], comparisons: Sequence[Compari
 def _notes(
     questions: _QuestionSet, environment: str, spec: TableSpec, scores: Sequence[Score], incomplete: Sequence[Arm]
 ) -> list[Note]:
-    where = f"{questions.title} in {environment}" if environment else questions.title
+    subject = f"{questions.title} in {environment}" if environment else questions.title
     average = len(questions.weights) > 1
-    asked = max((score.of for score in scores), default=0)
+    size = max((score.of for score in scores), default=0)
     notes: list[tuple[str, float | None, str]] = []
-    if asked < FEW and not average:
+    if size < FEW and not average:
         text = "the intervals are wide, and a difference that is not significant may be there all the same."
-        notes.append(("few", asked, f"{questions.title}: only {asked} question{'s' * (asked != 1)}: {text}"))
+        notes.append(("few", size, f"{questions.title}: only {size} question{'s' * (size != 1)}: {text}"))
     for score in scores if not average else ():
         failed = score.of - score.n
         cut = score.cut if score.system in spec.warn_if_cut and (score.cut or 0) >= CUT_OFTEN else None
@@ -334,9 +334,9 @@ def _notes(
             ("unsearched", score.unsearched, "{} of its answers searched nothing (rewriter.stop: answer) and score 0."),
         )
         for kind, count, text in remarks:
-            notes.append((kind, count, f"{score.label} on {where}: {text.format(percent(count))}"))
+            notes.append((kind, count, f"{score.label} on {subject}: {text.format(percent(count))}"))
     for arm in incomplete:
-        text = f"{spec.label(arm)} was not evaluated on every part of {where}, so it has no average."
+        text = f"{spec.label(arm)} was not evaluated on every part of {subject}, so it has no average."
         notes.append(("incomplete", 1, text))
     return [Note(kind, count, text) for kind, count, text in notes if count]
 

@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from ..markdown_tables import markdown_table
 from ..storage import write_text
 from .records import RAW
-from .results import RESULTS, Results, write_json
+from .results import RESULTS, EvalResults, write_json
 from .table import ALPHA, MEAN, Arm, Comparison, Score, decimal, listed, p_cell, percent, signed
 
 SHARES = {"cut": "cut at limit", "format_ok": "in format", "repeats": "repeats the question"}
@@ -51,7 +51,7 @@ class Drawing:
     """An SVG as a data: URL."""
 
 
-def write_results(folder: Path, results: Results, drawings: Sequence[Drawing] = ()) -> None:
+def write_results(folder: Path, results: EvalResults, drawings: Sequence[Drawing] = ()) -> None:
     """Write results.json, tables.md, tables.tex, scores.csv, comparisons.csv and report.html. Raises StorageError."""
     write_json(folder / RESULTS, results)
     write_text(folder / "tables.md", markdown(results))
@@ -61,7 +61,7 @@ def write_results(folder: Path, results: Results, drawings: Sequence[Drawing] = 
     write_text(folder / "report.html", html(results.name, [results], drawings))
 
 
-def wide(results: Results) -> pd.DataFrame:
+def wide(results: EvalResults) -> pd.DataFrame:
     """Systems × datasets and environments, on the first metric, with the mean over datasets."""
     whole = [score for score in results.scores if not score.part]
 
@@ -84,7 +84,7 @@ def wide(results: Results) -> pd.DataFrame:
     return table.reindex(index=cells["system"].unique(), columns=columns).reset_index()
 
 
-def caption(results: Results) -> str:
+def caption(results: EvalResults) -> str:
     """The wide table in one sentence."""
     datasets = [name for name in results.datasets if name != MEAN]
     sampled = [f"{name}: {sample}" for name, sample in results.samples.items()]
@@ -103,7 +103,7 @@ def caption(results: Results) -> str:
     return f"{text}."
 
 
-def written_table(results: Results) -> pd.DataFrame:
+def written_table(results: EvalResults) -> pd.DataFrame:
     """What is written and what it costs, on the mean of the datasets: a row for each system, and environment."""
     rows = []
     for score in results.scores:
@@ -126,7 +126,7 @@ def written_table(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def transfer(results: Results) -> pd.DataFrame:
+def transfer(results: EvalResults) -> pd.DataFrame:
     """How a policy that was trained with one retriever performs with the others (Yuan et al., RQ1.2): the first metric
     at its last turn, and its gain over the raw question. Empty unless there are two different training environments."""
     if len({environment for name, environment in results.trained_in.items() if results.last(name)}) < 2:
@@ -135,7 +135,7 @@ def transfer(results: Results) -> pd.DataFrame:
     for system, trained_in in results.trained_in.items():
         row, arm = {"policy (trained in)": f"{system} ({trained_in})"}, results.last(system)
         for environment in results.environments if arm is not None else ():
-            score, raw = (results.score(one, environment=environment) for one in (arm, Arm(RAW, 0)) if one)
+            score, raw = (results.score(side, environment=environment) for side in (arm, Arm(RAW, 0)) if side)
             text = decimal(score.mean if score else None)
             if score and raw and score.mean is not None and raw.mean is not None:
                 text += f" ({signed(score.mean - raw.mean)})"
@@ -144,7 +144,7 @@ def transfer(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows).fillna("–")
 
 
-def intervals_table(results: Results, dataset: str, part: str) -> pd.DataFrame:
+def intervals_table(results: EvalResults, dataset: str, part: str) -> pd.DataFrame:
     """Every metric of one dataset or part in every environment, with its interval; the marks are of the first one."""
     rows: dict[str, dict[str, str]] = {}
     for score in results.scores:
@@ -158,7 +158,7 @@ def intervals_table(results: Results, dataset: str, part: str) -> pd.DataFrame:
     return pd.DataFrame(rows.values()).fillna("–")
 
 
-def tests_table(results: Results, dataset: str, part: str) -> pd.DataFrame:
+def tests_table(results: EvalResults, dataset: str, part: str) -> pd.DataFrame:
     """The tested differences of one dataset or part."""
     return pd.DataFrame(
         {
@@ -177,7 +177,7 @@ def tests_table(results: Results, dataset: str, part: str) -> pd.DataFrame:
     )
 
 
-def tables(results: Results) -> list[tuple[str, str, pd.DataFrame]]:
+def tables(results: EvalResults) -> list[tuple[str, str, pd.DataFrame]]:
     """Title, caption and content of the tables of every file; none without a score."""
     if not results.scores:
         return []
@@ -186,7 +186,7 @@ def tables(results: Results) -> list[tuple[str, str, pd.DataFrame]]:
     return [*shown, ("Transfer", TRANSFER, matrix)] if len(matrix) else shown
 
 
-def markdown(results: Results) -> str:
+def markdown(results: EvalResults) -> str:
     """The tables and all notes, for a README."""
     lines = [f"# {results.name}", "", *([results.headline, ""] if results.headline else [])]
     for title, text, table in tables(results):
@@ -196,7 +196,7 @@ def markdown(results: Results) -> str:
     return "\n".join([*lines, *(f"- {' '.join(text.split())}" for text in texts if text)]) + "\n"
 
 
-def latex(results: Results) -> str:
+def latex(results: EvalResults) -> str:
     """The tables as floats; "" without one."""
     floats = [
         _float(f"{results.name}-{title.split()[0].lower()}", f"{title}. {text}", table)
@@ -206,7 +206,7 @@ def latex(results: Results) -> str:
 
 
 def html(
-    title: str, evaluations: Sequence[Results], drawings: Sequence[Drawing] = (), runs: pd.DataFrame | None = None
+    title: str, evaluations: Sequence[EvalResults], drawings: Sequence[Drawing] = (), runs: pd.DataFrame | None = None
 ) -> str:
     """One self-contained page that needs neither server nor network: evaluations, and curves of training runs."""
     pages = [
@@ -232,7 +232,7 @@ def html(
     return template.render(title=title, pages=pages, drawings=drawings, runs=runs)
 
 
-def scores_frame(results: Results) -> pd.DataFrame:
+def scores_frame(results: EvalResults) -> pd.DataFrame:
     """One line per system, turn, dataset, part, environment and metric, with its 95% interval, and per share of answers
     without one."""
     rows = []
@@ -259,7 +259,7 @@ def scores_frame(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def comparisons_frame(results: Results) -> pd.DataFrame:
+def comparisons_frame(results: EvalResults) -> pd.DataFrame:
     """One line per tested difference: its interval, p, p after Holm's correction, wins, ties and losses."""
     return pd.DataFrame(
         {**_place(row), "label": results.label(row.arm), **asdict(row), "significant": row.significant}

@@ -15,7 +15,7 @@ from pathlib import Path
 from ..configs.yaml12 import write_yaml
 from ..envs.schemas import EnvironmentInfo
 from ..eval.records import TRAINED
-from ..eval.results import Results
+from ..eval.results import EvalResults
 from ..markdown_tables import markdown_table
 from .exported import Exported
 from .results import questions_asked
@@ -27,7 +27,7 @@ LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 def model_card(
     exported: Exported,
-    measured: Mapping[str, Results],
+    measured: Mapping[str, EvalResults],
     base: BaseModelSource,
     repository: str | None,
     rank: int | None,
@@ -114,7 +114,7 @@ def _retriever(searched: EnvironmentInfo) -> str:
     return f"the retriever `{searched.retriever.get('name', '?')}` over `{searched.name}`"
 
 
-def _tables(results: Results) -> str:
+def _tables(results: EvalResults) -> str:
     """The scores of an evaluation, what was written, and the tested differences."""
     from ..eval.text import intervals_table, tests_table, written_table
 

@@ -13,7 +13,7 @@ from ..configs.rewriter import RewriterConfig
 from ..configs.schema import RunConfig
 from ..data.history import records_of
 from ..data.types import Question
-from ..eval.results import Results
+from ..eval.results import EvalResults
 from ..llms.base import Message
 from ..rewriters.base import StagedQuestion
 from ..rewriters.few_shot import prompt_path
@@ -37,7 +37,7 @@ def describe(
     base: BaseModelSource,
     engine: Engine,
     dtype: str,
-    results: Mapping[str, Results],
+    results: Mapping[str, EvalResults],
     folder: Path,
     *,
     adapter: bool,

@@ -18,7 +18,7 @@ from ..data.leakage import words
 from ..data.types import Question
 from ..errors import CheckpointError
 from ..eval.records import TRAINED
-from ..eval.results import RESULTS, Results, read_results
+from ..eval.results import RESULTS, EvalResults, read_results
 from ..eval.run import EVALUATIONS
 from ..eval.table import MEAN, Arm, Comparison, Score
 from ..storage import logged_objects
@@ -30,13 +30,13 @@ _ANSWER_SETTINGS = ("policy.model", "rewriter", "rollout", "reward.metric", "rew
 """Sections and settings, besides the weights, that affect answers."""
 
 
-def find_results(source: CheckpointSource, required: bool = True) -> dict[str, Results]:
+def find_results(source: CheckpointSource, required: bool = True) -> dict[str, EvalResults]:
     """The results of these weights by environment name; of several evaluations the one with the most questions.
 
     If they are `required`, an environment without any raises CheckpointError, which says why the evaluations that
     there are cannot be used.
     """
-    results: dict[str, Results] = {}
+    results: dict[str, EvalResults] = {}
     paths = (*source.run.glob(RESULTS), *sorted(source.run.glob(f"{EVALUATIONS}/*/{RESULTS}")))
     for name in environments(source.config):
         usable, reasons = [], []
@@ -59,7 +59,7 @@ def find_results(source: CheckpointSource, required: bool = True) -> dict[str, R
     return results
 
 
-def _unusable(path: Path, results: Results, name: str, source: CheckpointSource) -> str:
+def _unusable(path: Path, results: EvalResults, name: str, source: CheckpointSource) -> str:
     """Why results are not a held-out evaluation of what is exported in an environment; "" if they are."""
     if name and name not in results.environments:
         return f"was not measured on {name}"
@@ -84,7 +84,7 @@ def _unusable(path: Path, results: Results, name: str, source: CheckpointSource)
     return ""
 
 
-def questions_asked(results: Results) -> int:
+def questions_asked(results: EvalResults) -> int:
     """Questions of the evaluation, of which some may have failed."""
     return max(score.of for score in results.scores)
 
@@ -97,7 +97,7 @@ def _questions(path: Path) -> set[Any]:
     }
 
 
-def _published(results: Results, name: str) -> Results:
+def _published(results: EvalResults, name: str) -> EvalResults:
     """What an export repeats of results, of one environment."""
     environment = results.provenance["environments"][name]
     dataset = environment["dataset"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..configs.evaluation import RAW
 from ..eval.records import TRAINED
-from ..eval.results import Results, read_results
+from ..eval.results import EvalResults, read_results
 from ..eval.table import Arm
 from ..markdown_tables import markdown_table
 from ..rollouts.checkpoints import best_record, best_value
@@ -67,7 +67,7 @@ def _state(run: SweepRun, exit_code: int | None) -> str:
     return f"step {max(steps, default=0)} of {run.config.train.steps}" if run.is_started else "not started"
 
 
-def _final_scores(results: Results) -> Row:
+def _final_scores(results: EvalResults) -> Row:
     """The trained policy in each environment, at the turn that its users get: mean, 95 % interval, and the mean of the
     raw question."""
     row: Row = {}

@@ -13,7 +13,7 @@ from ...configs.paper import ENVIRONMENT_AWARE
 from ...data.published import Published, published
 from ...errors import QuerylectError
 from ...storage import write_text
-from ..results import Results
+from ..results import EvalResults
 from ..spec import evaluate_spec
 from ..table import MEAN, percentage
 from .tables import markdown
@@ -34,14 +34,14 @@ def run_environment_aware(
     Raises what `evaluate_spec` raises.
     """
 
-    def write_page(folder: Path, results: Results) -> None:
+    def write_page(folder: Path, results: EvalResults) -> None:
         write_text(folder / "results.md", results_page(spec, results, published(ENVIRONMENT_AWARE)))
 
     path, failed = evaluate_spec(spec, output, overwrite, beside=write_page)
     return path.with_name("results.md"), failed
 
 
-def results_page(spec: SpecConfig, results: Results, theirs: Published) -> str:
+def results_page(spec: SpecConfig, results: EvalResults, theirs: Published) -> str:
     """For each retriever, and dataset with parts, a table of our rows and the paper's."""
     metric = spec.metrics[0]
     rows = [

@@ -11,7 +11,7 @@ from querylect.data.published import published
 from querylect.errors import ConfigError
 from querylect.eval.frame import frame_of
 from querylect.eval.papers.environment_aware import results_page
-from querylect.eval.results import Results
+from querylect.eval.results import EvalResults
 from querylect.eval.spec_tables import table_spec
 from querylect.eval.table import Arm, Note, tabulate
 from querylect.eval.tasks.reader import reader_name
@@ -74,7 +74,7 @@ def test_the_page_has_our_rows_and_the_papers_by_retriever():
     rows.append(record(RAW, "1", 0.125, "scifact", "contriever"))
     frame = frame_of(rows, {"ragbench": list(parts), "scifact": ["1"]}, spec.metrics, parts=["ragbench"])
     table = tabulate(frame, table_spec(spec))
-    results = Results(
+    results = EvalResults(
         name="x", split="test", metrics=list(spec.metrics), scores=table.scores, comparisons=table.comparisons,
         notes=[Note("x", 1, "a note")],
     )  # fmt: skip

@@ -12,7 +12,7 @@ from querylect.configs.yaml12 import write_yaml
 from querylect.errors import CheckpointError, ConfigError, StorageError
 from querylect.eval.frame import frame_of
 from querylect.eval.records import METRICS, EvalRecord, read_records
-from querylect.eval.results import Results, read_results
+from querylect.eval.results import EvalResults, read_results
 from querylect.eval.run import results_folder, spec_of_run, with_run_baselines
 from querylect.eval.run_table import table_of_run, verdict
 from querylect.eval.spec_tables import add_best_free
@@ -153,7 +153,9 @@ def test_the_headline_names_what_is_beaten_the_best_baseline_and_the_warm_start_
     spec = SpecConfig.model_validate({**values, "bootstrap": 50, "training_free": ["rm3", "weighted_words"]})
     frame, _ = add_best_free(frame, tuned, METRICS[0])
     table = tabulate(frame, table_of_run(spec))
-    results = Results(name="x", split="test", metrics=list(METRICS), scores=table.scores, comparisons=table.comparisons)
+    results = EvalResults(
+        name="x", split="test", metrics=list(METRICS), scores=table.scores, comparisons=table.comparisons
+    )
     systems = [system for system, _ in scores]
     assert [score.system for score in table.scores] == [*systems[:3], BEST_FREE, *systems[3:]]
     assert verdict(results, None, judged=True) == (

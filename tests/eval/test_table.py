@@ -6,7 +6,7 @@ import pytest
 from querylect.configs.evaluation import BEST_FREE, SpecConfig
 from querylect.eval.frame import frame_of
 from querylect.eval.records import EvalRecord
-from querylect.eval.results import Results, headline
+from querylect.eval.results import EvalResults, headline
 from querylect.eval.spec_tables import add_best_free, legend, sample_notes, table_spec
 from querylect.eval.statistics import holm
 from querylect.eval.table import MEAN, Arm, tabulate
@@ -56,7 +56,7 @@ def evaluated(rows, settings=None, samples=None):
     ids = {dataset: list(names) for dataset, names in questions.items()}
     frame = frame_of(rows, ids, settings.metrics, samples=samples, parts=settings.parts)
     table = tabulate(frame, table_spec(settings))
-    return Results(
+    return EvalResults(
         name="a <plan> & more",
         split="test",
         metrics=list(settings.metrics),

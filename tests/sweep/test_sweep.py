@@ -18,7 +18,7 @@ from querylect.cli import main
 from querylect.configs.load import dump_config, load_config
 from querylect.configs.section import Name
 from querylect.errors import ConfigError, StoppedError
-from querylect.eval.results import Results, write_json
+from querylect.eval.results import EvalResults, write_json
 from querylect.eval.table import Score
 from querylect.slurm.launch import LaunchOptions, submit
 from querylect.sweep import local
@@ -95,7 +95,9 @@ def test_the_table_is_read_from_the_run_folders(capsys):
         )
         for system, turn, mean in (("raw", 0, 0.2), ("trained", 1, 0.3), ("trained", 2, 0.4))
     ]  # fmt: skip
-    results = Results(name="x", split="test", metrics=["ndcg@10", "recall@10"], scores=scores, comparisons=[], turn=1)
+    results = EvalResults(
+        name="x", split="test", metrics=["ndcg@10", "recall@10"], scores=scores, comparisons=[], turn=1
+    )
     write_json(runs[1].folder / "results.json", results)
     started(runs[2])
     assert command("tiny", "--set", "seed=0,1,2", "--table") == 0
