@@ -202,6 +202,9 @@ def test_a_rewriter_of_two_stages_asks_the_same_model_before(values, endpoint):
     assert {record.question_id for record in rows_of(folder)} == {f"t-{name}" for name in ASKED} - {"t-gums"}
     cost = row(results, "asked", 1)
     assert (cost["calls"], cost["prompt_tokens"], cost["tokens"]) == (2, 14.0, 6.0), "hypothesis and queries"
+    folder, results, failed = carry_out(with_system(values, turns=1, rewriter={"name": "hcqr"}))
+    assert failed is None, "where only questions whose first stage failed are left"
+    assert row(results, "asked", 1)["n"] == 4
     folder, results, _ = carry_out(with_system(values, turns=1, rewriter={"name": "hcqr"}, samples=2))
     cost = row(results, "asked", 1)
     assert (cost["calls"], cost["prompt_tokens"], cost["tokens"]) == (1.5, 10.5, 4.5), "samples share a hypothesis"
