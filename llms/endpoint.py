@@ -280,6 +280,6 @@ def _whole_characters(body: bytes) -> str:
 def _problem(error: ValueError) -> str:
     """What does not fit in an answer, with the field."""
     if not isinstance(error, ValidationError):
-        return str(error)
+        return "not JSON" if isinstance(error, json.JSONDecodeError) else str(error)
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".lstrip(": ")

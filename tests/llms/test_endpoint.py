@@ -109,7 +109,7 @@ def test_what_never_succeeds_is_missing_for_its_reason(opened):
 @pytest.mark.parametrize(
     ("deed", "field"),
     [
-        ("garbage", "Unterminated string"),
+        ("garbage", "not JSON"),
         ("null", "content"),
         ("empty", "choices"),
         ("form", "choices"),

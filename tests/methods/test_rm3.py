@@ -121,10 +121,6 @@ def test_first_titles_and_weighted_words_by_hand():
     assert words.plan("the", None, 10) == SearchPlan.of("the")
 
 
-def test_the_service_names_the_terms_of_more_than_a_tenth_of_the_documents(served):
-    assert served.info().retriever["frequent_terms"] == ["common"]
-
-
 def test_both_bm25_engines_name_the_same_frequent_terms(tmp_path):
     save_beir(Dataset("small", CORPUS, {"test": Split(QUESTIONS, QRELS)}), tmp_path / "data")
     dataset = DatasetConfig(path=str(tmp_path / "data"))
