@@ -27,6 +27,9 @@ def index_questions(
     add: Annotated[
         Path | None, typer.Option("--add", metavar="FILE", help="Add vetted questions (JSON lines) and ask nobody.")
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an index of other settings or another model.")
+    ] = False,
     env: MixMember = None,
     dry_run: DryRun = False,
     verbose: Verbose = False,
@@ -45,7 +48,9 @@ def index_questions(
     from .index import write_question_index
 
     with progress_bar("asking") as progress:
-        description = write_question_index(settings.questions, settings.env, folder, add=add, progress=progress)
+        description = write_question_index(
+            settings.questions, settings.env, folder, add=add, overwrite=overwrite, progress=progress
+        )
     typer.echo(f"{folder}: {description.questions} questions")
     for name, count in {**description.counts, **description.costs}.items():
         typer.echo(f"{name.replace('_', ' ')}: {count}")

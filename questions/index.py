@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..configs.differences import flat
 from ..configs.schema import EnvironmentConfig, QuestionsConfig
 from ..data.load import corpus_hash, load_dataset
 from ..data.sampling import draw
@@ -34,7 +35,7 @@ from ..envs.retrievers.question_index import (
     same_question,
     write_rows,
 )
-from ..errors import DataError, IncompleteError
+from ..errors import ConfigError, DataError, IncompleteError
 from ..logs import Progress
 from ..storage import atomic_folder, data_sha256, logged_objects, only_command, restore_folder, write_lines
 from .asking import QuestionModels, open_models
@@ -54,15 +55,18 @@ def write_question_index(
     to: str | Path,
     *,
     add: Path | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Description:
     """Write the question index of the corpus of `env` at `to`, or bring the existing one up to date.
 
-    `add` names a file of vetted questions to add to the existing index, or to make a new one of; no model is asked.
+    `add` names a file of vetted questions to add to the existing index, or to make a new one of; no model is asked. An
+    index of another dataset, other settings or another model is replaced only with `overwrite`; its vetted questions
+    stay.
 
-    Raises DataError for the corpus or the file, IndexFolderError for a folder that is no question index, and as
-    `Llm.ask`. Raises IncompleteError after the index is written if replies are missing; the same command asks for those
-    again.
+    Raises DataError for the corpus or the file, IndexFolderError for a folder that is no question index, ConfigError
+    for an index that is not replaced, and as `Llm.ask`. Raises IncompleteError after the index is written if replies
+    are missing; the same command asks for those again.
     """
     target = Path(to).expanduser()
     with only_command(target.parent, f".{target.name}.lock"):
@@ -72,13 +76,19 @@ def write_question_index(
         documents = draw(dataset.corpus, config.limit, 0)
         hashes = {document.id: content_hash(document) for document in documents}
         vetted = _vetted(existing, hashes)
+        identity: dict[str, object] = {
+            "dataset": dataset.name,
+            "questions": config.model_dump(mode="json", exclude={"writer", "judge"}),
+        }
         if add is not None:
+            _refuse_other(existing, identity, overwrite)
             rows, vetted = _still_valid(existing, hashes), [*vetted, *_vetted_in(add, hashes)]
             models_info, costs = (existing.description.asked, existing.description.costs) if existing else ({}, {})
         else:
             with open_models(config, progress) as models:
-                rows = _ask(config, models, documents)
-                models_info, costs = {**models.identity, "prompts": versions(["writer", "judge"])}, models.costs()
+                models_info = {**models.identity, "prompts": versions(["writer", "judge"])}
+                _refuse_other(existing, identity | models_info, overwrite)
+                rows, costs = _ask(config, models, documents), models.costs()
         questions, answers = _matrix(rows, config.mean, len(documents), vetted)
         counts = _counts(rows, questions, answers, len(documents))
         if not questions:
@@ -99,7 +109,7 @@ def write_question_index(
                 questions_hash=questions_hash,
                 questions=len(questions),
                 asked=models_info,
-                settings=config.model_dump(mode="json", exclude={"writer", "judge"}),
+                settings=identity["questions"],
                 counts=counts,
                 costs=costs,
                 rounds=rounds,
@@ -112,6 +122,24 @@ def write_question_index(
             "that came are cached."
         )
     return description
+
+
+def _refuse_other(existing: QuestionIndex | None, identity: Mapping[str, object], overwrite: bool) -> None:
+    """Raise ConfigError where an existing index differs in dataset, settings, or models that it names."""
+    if existing is None or overwrite:
+        return
+    description = existing.description
+    previous = {"dataset": description.dataset, "questions": description.settings, **description.asked}
+    shared = previous.keys() & identity.keys()  # vetted questions alone come from no model, and are written by none
+    old, new = (
+        dict(flat({name: values[name] for name in values if name in shared})) for values in (previous, identity)
+    )
+    changes = [f"{name}: {old.get(name)} → {new.get(name)}" for name in old | new if old.get(name) != new.get(name)]
+    if changes:
+        raise ConfigError(
+            f"{existing.path} holds other questions, which this would replace ({'; '.join(changes[:3])}). Give another "
+            "folder with --to, or replace them with --overwrite."
+        )
 
 
 def _ask(config: QuestionsConfig, models: QuestionModels, documents: Sequence[Document]) -> list[Row]:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from querylect.envs.retrievers.question_index import open_question_index, verify_question_index
-from querylect.errors import DataError, IncompleteError
+from querylect.errors import ConfigError, DataError, IncompleteError
 from querylect.llms.cache import ReplyCache
 from querylect.questions.index import write_question_index
 
@@ -15,9 +15,9 @@ from ..raising import refused
 HEAD, LEMON = "What helps when my head hurts?", "Does lemon juice help?"
 
 
-def write(model, env, folder=None, cache=None, add=None, **settings):
+def write(model, env, folder=None, cache=None, add=None, overwrite=False, **settings):
     with questions_config(model, cache and ReplyCache(cache), **settings) as config:
-        return write_question_index(config, env, folder or env.question_index.folder, add=add)
+        return write_question_index(config, env, folder or env.question_index.folder, add=add, overwrite=overwrite)
 
 
 def matrix_of(folder):
@@ -115,11 +115,35 @@ def test_vetted_questions_are_added_without_asking_and_stay(tmp_path, corpus):  
     assert write(model, corpus, mean=0.5).hash == description.hash, "they stay"
     save_corpus(tmp_path / "data", {**TEXTS, "aspirin": "other words"})
     with refused(DataError, "'aspirin'"):
-        write(model, corpus, add=add)
+        write(model, corpus, add=add, mean=0.5)
     for text, facts in (('{"question": "?", "contents": ["x"]}', ("'?'", "'x'")), ('{"question": "?"}', ("line 1",))):
         add.write_text(text)
         with refused(DataError, add, *facts):
             write(model, corpus, tmp_path / "new", add=add)
+
+
+def test_an_index_of_others_is_replaced_only_when_asked(tmp_path, corpus):  # noqa: F811
+    model, folder, add = QuestionModel(), corpus.question_index.folder, tmp_path / "live.jsonl"
+    add.write_text(json.dumps({"question": LEMON, "contents": ["citrus"]}))
+    write(model, corpus, add=add)
+    first = write(model, corpus)  # vetted questions alone came from no model
+    another, answered = QuestionModel(), model.answered
+    another.identity = {"local": "another"}
+    with refused(ConfigError, folder, "questions.mean: None → 0.5", "--overwrite"):
+        write(model, corpus, mean=0.5)
+    with refused(ConfigError, folder, "writer.model: scripted → None", "--overwrite"):
+        write(another, corpus)
+    with refused(ConfigError, folder, "questions.mean", "--overwrite"):
+        write(another, corpus, add=add, mean=0.5)
+    renamed = corpus.model_copy(update={"dataset": save_corpus(tmp_path / "renamed")})
+    (tmp_path / "renamed" / "meta.json").write_text(json.dumps({"name": "renamed"}))
+    with refused(ConfigError, folder, "dataset", "--overwrite"):
+        write(model, renamed)
+    assert (model.answered, another.answered) == (answered, 0), "no model is asked first"
+    assert open_question_index(folder).description == first
+    assert write(another, corpus, add=add).asked == first.asked, "none is asked for vetted questions"
+    assert write(another, corpus, overwrite=True, mean=0.5).asked["writer"] == {"local": "another"}
+    assert matrix_of(folder)[LEMON] == ["citrus"]
 
 
 @pytest.mark.parametrize(("mean", "left"), [(0.5, 3), (1.0, 6), (50, 7)])
