@@ -7,7 +7,7 @@ from statistics import fmean
 
 import numpy as np
 import torch
-from querylect.train import batch, credit, turns
+from querylect.train import credit, loss, turns
 
 TRAINER = "querylect.train.trainer"
 """Imported only by a rule that replaces something in it, for it imports TRL."""
@@ -83,7 +83,7 @@ def mean_over_a_whole_path(monkeypatch):
             mean_length = fmean(len(node.completion_ids) for node in path)
             for node in path:
                 shares[id(node)].append(len(node.completion_ids) / mean_length)
-        return batch.turn_batch(trees, leaves, advantages * [fmean(its) for its in shares.values()], *how)
+        return loss.turn_batch(trees, leaves, advantages * [fmean(its) for its in shares.values()], *how)
 
     monkeypatch.setattr(f"{TRAINER}.turn_batch", of_paths)
 
@@ -101,7 +101,7 @@ def samplers_probabilities_of_the_parent(monkeypatch):
         for node in [node for tree in trees for node in tree.walk()][::-1]:
             for child in node.children:
                 child.logprobs = np.resize(node.logprobs, len(child.completion_ids)).tolist()
-        return batch.turn_batch(trees, *how)
+        return loss.turn_batch(trees, *how)
 
     monkeypatch.setattr(f"{TRAINER}.turn_batch", of_parents)
 
