@@ -85,9 +85,9 @@ class SystemConfig(Section):
 
     @model_validator(mode="after")
     def _check_model(self) -> "SystemConfig":
-        given = [name for name in ("run", "policy", "llm", "training_free") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} exclude each other: each says what writes the queries; name one")
+        sources = [name for name in ("run", "policy", "llm", "training_free") if getattr(self, name) is not None]
+        if len(sources) > 1:
+            raise ValueError(f"{' and '.join(sources)} exclude each other: each says what writes the queries; name one")
         if self.checkpoint is not None and self.run is None:
             raise ValueError(f"checkpoint is {self.checkpoint!r} and run is missing; name the run folder too")
         if self.passages > 1 and (self.llm is None or self.turns > 1):

@@ -73,25 +73,25 @@ def chosen_cells(
     sources = {name: source for name, source in spec.datasets.items() if not datasets or name in datasets}
     searched = {}
     for name, environment in spec.environments.items():
-        own = None if name in environments else among(environment.datasets, sources)
-        if own != [] and (not environments or name in environments):
+        chosen = None if name in environments else among(environment.datasets, sources)
+        if chosen != [] and (not environments or name in environments):
             urls = {dataset: urls for dataset, urls in environment.urls.items() if dataset in sources}
-            searched[name] = environment.model_copy(update={"datasets": own, "urls": urls})
-    kept = {}
+            searched[name] = environment.model_copy(update={"datasets": chosen, "urls": urls})
+    remaining = {}
     for name, system in spec.systems.items():
-        where = {"datasets": among(system.datasets, sources), "environments": among(system.environments, searched)}
-        if (not systems or name in systems) and [] not in where.values():
-            kept[name] = system.model_copy(update=where)
-    if nowhere := [name for name in systems if name not in kept]:
+        limits = {"datasets": among(system.datasets, sources), "environments": among(system.environments, searched)}
+        if (not systems or name in systems) and [] not in limits.values():
+            remaining[name] = system.model_copy(update=limits)
+    if nowhere := [name for name in systems if name not in remaining]:
         message = f"the system {nowhere[0]!r} of {spec.name} is evaluated on none of the chosen datasets."
         raise ConfigError(f"{message} Choose some of its own environments and datasets, or leave it out.")
     return spec.model_copy(
         update={
             "datasets": sources,
             "environments": searched,
-            "systems": kept,
-            "training_free": [name for name in spec.training_free if name in kept],
-            "baselines": [name for name in spec.baselines if name == RAW or name in kept] or [RAW],
+            "systems": remaining,
+            "training_free": [name for name in spec.training_free if name in remaining],
+            "baselines": [name for name in spec.baselines if name == RAW or name in remaining] or [RAW],
             "parts": among(spec.parts, sources),
         }
     )

@@ -80,9 +80,9 @@ def model_answers(
         trees, seconds = answer(conversation, part, options, client)
         records = records_of_trees(name, trees, options.metrics, seconds)
         if isinstance(conversation, PromptedConversation):
-            asked = {question.id: question for question in part}
+            by_id = {question.id: question for question in part}
             for (question, turn, sample), reason in conversation.missing.items():
-                records.append(record_of_failure(name, asked[question], turn, sample, reason, options.metrics))
+                records.append(record_of_failure(name, by_id[question], turn, sample, reason, options.metrics))
             conversation.missing = {}
         yield records
 

@@ -192,10 +192,10 @@ class SpecEnvironments:
     def load(self, source: DatasetConfig, documents: Container[str] | None = None) -> LoadedQuestions:
         """The questions and judgements of a dataset, of an index with these `documents`. Raises DataError."""
         key = source.model_dump_json()
-        known = self._loaded.get(key)
-        if known is None or (known.complete and documents is not None):
-            known = self._loaded[key] = load_questions(source, AllDocuments() if documents is None else documents)
-        return known
+        loaded = self._loaded.get(key)
+        if loaded is None or (loaded.complete and documents is not None):
+            loaded = self._loaded[key] = load_questions(source, AllDocuments() if documents is None else documents)
+        return loaded
 
     def _split(self, dataset: str, loaded: LoadedQuestions) -> Split:
         split = loaded.dataset.splits.get(self.spec.split)

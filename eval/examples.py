@@ -80,5 +80,5 @@ def choose_examples(
 def _side(record: EvalRecord | None, score: float | None) -> Side:
     rewrites: Sequence[str] = record.rewrites if record is not None and record.turn else ()
     ranking = record.ranking[:DOCUMENTS] if record is not None else ()
-    known = float(score) if score is not None and score == score else None
-    return Side(tuple(rewrites), known, record is None or record.format_ok, tuple(ranking))
+    value = float(score) if score is not None and score == score else None
+    return Side(tuple(rewrites), value, record is None or record.format_ok, tuple(ranking))

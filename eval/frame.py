@@ -69,9 +69,9 @@ def frame_of(
     unknown[list(metrics)] |= (answers.to_numpy() != expected)[:, None]
     frame = frame.mask(unknown).assign(answers=answers)
     arms = answers.index.droplevel("question").unique()
-    asked = [(*arm, question) for arm in arms for question in questions[arm[0]]]
-    frame = frame.reindex(pd.MultiIndex.from_frame(pd.DataFrame(asked, columns=index))).fillna({"answers": 0})
-    return frame.assign(part=[key[-1].partition("/")[0] if key[0] in parts else "" for key in asked])
+    expected_rows = [(*arm, question) for arm in arms for question in questions[arm[0]]]
+    frame = frame.reindex(pd.MultiIndex.from_frame(pd.DataFrame(expected_rows, columns=index))).fillna({"answers": 0})
+    return frame.assign(part=[key[-1].partition("/")[0] if key[0] in parts else "" for key in expected_rows])
 
 
 def select(frame: pd.DataFrame, **keys: object) -> pd.DataFrame:

@@ -70,8 +70,8 @@ def llm_identity(config: LlmConfig) -> dict[str, object]:
 def templates_identity() -> str:
     """A hash of the code and the prompt templates of all rewriters and training-free baselines."""
     files = [path for name in ("rewriters", "methods") for path in (_CODE / name).rglob("*")]
-    kept = sorted(path for path in files if path.suffix in (".py", ".yaml", ".j2", ".txt", ".md"))
-    return data_sha256([path.read_text(encoding="utf-8") for path in kept])
+    hashed = sorted(path for path in files if path.suffix in (".py", ".yaml", ".j2", ".txt", ".md"))
+    return data_sha256([path.read_text(encoding="utf-8") for path in hashed])
 
 
 def answering_versions() -> dict[str, str]:

@@ -57,8 +57,8 @@ class TrainedQuestions:
         leaks: list[Leak] = []
         for member in system.training_environments:
             urls, source = member.client.urls, member.env.dataset
-            own = source == environment.env.dataset if urls == "local" else urls == environment.client_config.urls
-            if own:
+            same = source == environment.env.dataset if urls == "local" else urls == environment.client_config.urls
+            if same:
                 leaks += trained_on(self.split, environment.questions, environment.train)
                 self._note_near(system, environment, {leak.question.id for leak in leaks})
                 continue
@@ -102,8 +102,8 @@ class TrainedQuestions:
     def _list(
         self, leaks: Sequence[Leak], environment: EvalEnvironment, system: RewritingSystem, left_out: bool
     ) -> None:
-        where = {"dataset": environment.dataset, "system": system.name, "left_out": left_out}
-        self.records += [record for leak in leaks if (record := {**leak.record(), **where}) not in self.records]
+        source = {"dataset": environment.dataset, "system": system.name, "left_out": left_out}
+        self.records += [record for leak in leaks if (record := {**leak.record(), **source}) not in self.records]
 
 
 def _train_of_service(urls: object, environments: Sequence[EvalEnvironment]) -> Sequence[Question]:

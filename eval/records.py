@@ -184,11 +184,11 @@ def with_first_stage(record: EvalRecord, replies: Sequence[LlmResponse]) -> Eval
     """The record with the costs of what the first stage said; of several samples, which share it, only the first."""
     if record.sample or not replies:
         return record
-    read = [reply.prompt_tokens for reply in replies] if record.turn == 1 else []
+    prompt_tokens = [reply.prompt_tokens for reply in replies] if record.turn == 1 else []
     return replace(
         record,
         tokens=complete_sum([record.tokens, *(reply.tokens for reply in replies)]),
-        prompt_tokens=complete_sum([record.prompt_tokens, *read]),
+        prompt_tokens=complete_sum([record.prompt_tokens, *prompt_tokens]),
         calls=record.calls + sum(len(reply.texts) for reply in replies),
     )
 

@@ -34,8 +34,8 @@ def spec_of_run(
     for name, member in chosen(config, environment).items():
         source = member.env.dataset
         dataset = _slug(Path(source.path).name)
-        kept = source if member.client.urls == "local" else None  # a service has its own questions
-        while datasets.setdefault(dataset, kept) != kept:
+        local = source if member.client.urls == "local" else None  # a service has its own questions
+        while datasets.setdefault(dataset, local) != local:
             dataset += f"-{name}"
         env = EnvironmentConfig.model_validate(member.env.model_dump(exclude={"dataset"}))
         environments[name or _slug(env.retriever)] = SpecEnvironment(env=env, client=member.client, datasets=[dataset])
@@ -105,8 +105,8 @@ def with_run_baselines(spec: SpecConfig) -> SpecConfig:
         trained = config is not None and system.checkpoint != UNTRAINED
         for kind, baseline in baselines_of(system, config).items() if trained and config is not None else ():
             settings = _untrained_settings(spec, baseline, config)
-            wanted = kind.replace("-", "_") in spec.run_baselines
-            if wanted and f"{name}-{kind}" not in spec.systems and settings not in present:
+            requested = kind.replace("-", "_") in spec.run_baselines
+            if requested and f"{name}-{kind}" not in spec.systems and settings not in present:
                 systems[f"{name}-{kind}"] = baseline
                 present.append(settings)
         systems[name] = system
@@ -157,8 +157,8 @@ def _untrained_settings(spec: SpecConfig, system: SystemConfig, config: RunConfi
     task = task_model(base.optimize, Path(system.run).expanduser() / "best") if system.run else None
     mix = base.mix if system.rewriter is None else None
     settings = base.model_copy(update={"rollout": system.rollout or base.rollout})
-    where = [system.datasets, system.environments]
-    return base.policy.model, answer_settings(system, settings, rewriter), mix, task, where
+    limits = [system.datasets, system.environments]
+    return base.policy.model, answer_settings(system, settings, rewriter), mix, task, limits
 
 
 def _slug(name: str) -> str:

@@ -87,9 +87,9 @@ def verdict(results: EvalResults, turn: int | None, judged: bool) -> str:
     last = results.last(TRAINED) or results.last(UNTRAINED)
     if last is None:
         raw = results.score(Arm(RAW, 0))
-        known = raw is not None and raw.mean is not None and len(results.scores) == 1
+        alone = raw is not None and raw.mean is not None and len(results.scores) == 1
         value = decimal(raw.mean) if raw is not None else ""
-        return f"Only the raw question was evaluated: nDCG@10 is {value}." if known else ""
+        return f"Only the raw question was evaluated: nDCG@10 is {value}." if alone else ""
     arm = last._replace(turn=min(turn or last.turn, last.turn)) if last.system == TRAINED else last
     compared = [rival for rival in baselines(arm) if rival.system != REFERENCE]  # what its writers knew, not a rival
     sentence = headline(results, arm, compared, _NAMES)

@@ -63,7 +63,11 @@ def results_of(evaluation: Evaluation, records: Records) -> EvalResults:
         notes=[*notes, *table.notes, *free, *sample_notes(spec)],
         legend=LEGEND if run is not None else legend(spec),
         family=FAMILY.format(permutations=spec.permutations) if run is not None else family(spec),
-        samples={one.dataset: one.sample for one in evaluation.environments if one.sample is not None},
+        samples={
+            environment.dataset: environment.sample
+            for environment in evaluation.environments
+            if environment.sample is not None
+        },
         trained_in={name: environment for name, environment in training.items() if environment},
         turn=used.turn if used is not None else None,
         examples=_examples(evaluation, frame, records),
@@ -90,29 +94,33 @@ def _examples(evaluation: Evaluation, frame: DataFrame, records: Records) -> lis
         names = [[RAW, cell.system.name]] if evaluation.run is None else [[RAW, *of_run]]
         if cell.system.engine_key is None or cell.system.name != names[0][-1]:
             continue
-        here = frame.loc[([dataset], [environment]), :]
-        turns = here.reset_index().groupby("system")["turn"].max()
+        answers = frame.loc[([dataset], [environment]), :]
+        turns = answers.reset_index().groupby("system")["turn"].max()
         if any(name not in turns for name in names[0]):
             continue
         arms = [Arm(name, int(turns[name])) for name in names[0]]
-        beside = [other for other in evaluation.cells if other.environment is cell.environment]
-        of_place = [record for other in beside for record in records[other]]
+        beside = [peer for peer in evaluation.cells if peer.environment is cell.environment]
+        of_place = [record for peer in beside for record in records[peer]]
         labels = {label(spec, arm): arm for arm in arms}
         title = f"{label(spec, arms[-1])} {cell.environment.label}"
         relevant = cell.environment.split.qrels if cell.environment.split is not None else None
-        examples.append(choose_examples(here, of_place, labels, spec.metrics[0], title, relevant))
-    return [one for one in examples if one is not None]
+        examples.append(choose_examples(answers, of_place, labels, spec.metrics[0], title, relevant))
+    return [chosen for chosen in examples if chosen is not None]
 
 
 def _facts(evaluation: Evaluation) -> dict[str, str]:
     """Where the figures come from."""
     spec, environments = evaluation.spec, evaluation.environments
     facts = {"Questions": f"split {spec.split}, seed {spec.seed}, rankings {spec.depth} deep"}
-    facts |= {f"Sample of {one.dataset}": one.sample.of_questions() for one in environments if one.sample}
     facts |= {
-        f"Binary metrics of {one.dataset}": f"count grades of {one.relevance_level} or more"
-        for one in environments
-        if one.relevance_level > 1
+        f"Sample of {environment.dataset}": environment.sample.of_questions()
+        for environment in environments
+        if environment.sample
+    }
+    facts |= {
+        f"Binary metrics of {environment.dataset}": f"count grades of {environment.relevance_level} or more"
+        for environment in environments
+        if environment.relevance_level > 1
     }
     deep = [name for name in spec.metrics if name in ("map", "r-precision")]
     if deep and spec.depth < 1000:
@@ -120,7 +128,7 @@ def _facts(evaluation: Evaluation) -> dict[str, str]:
             f"of rankings {spec.depth} deep: a document below counts as not found; published figures are of 1,000"
         )
     facts |= {f"Licence of {dataset}": licence for dataset, licence in evaluation.licences.items() if licence}
-    facts |= {f"Environment {one.title}": _environment_facts(one) for one in environments}
+    facts |= {f"Environment {environment.title}": _environment_facts(environment) for environment in environments}
     if evaluation.run is not None:
         facts["Policy"] = evaluation.run.policy.model
     facts["Versions"] = ", ".join(f"{name} {version}" for name, version in versions().items())
@@ -140,15 +148,15 @@ def _provenance(evaluation: Evaluation) -> dict[str, object]:
         "versions": versions(),
         "licences": evaluation.licences,
         "environments": {
-            one.name: {
-                "name": one.title,
-                "dataset": one.dataset,
-                "retriever": one.retriever.name,
-                "corpus_size": one.documents,
-                "corpus_hash": one.corpus_hash,
-                "index_hash": one.identity["index"],
+            environment.name: {
+                "name": environment.title,
+                "dataset": environment.dataset,
+                "retriever": environment.retriever.name,
+                "corpus_size": environment.documents,
+                "corpus_hash": environment.corpus_hash,
+                "index_hash": environment.identity["index"],
             }
-            for one in evaluation.environments
+            for environment in evaluation.environments
         },
     }
     if evaluation.run is None:

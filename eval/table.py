@@ -214,14 +214,14 @@ def tabulate(frame: "DataFrame", spec: TableSpec) -> Table:
             if not present:
                 continue
             arms = sorted(present, key=lambda arm: (order[arm.system], arm.turn))
-            whole = {
+            columns = {
                 arm: [(w, by_arm[arm]) for w, by_arm in strata] for arm in arms if all(arm in c for _, c in strata)
             }
             name = {"dataset": questions.dataset, "part": questions.part, "environment": environment}
-            row = [_score(name, arm, spec, answers) for arm, answers in whole.items()]
-            tested = _comparisons(name, spec, whole)
+            row = [_score(name, arm, spec, answers) for arm, answers in columns.items()]
+            tested = _comparisons(name, spec, columns)
             families.setdefault(questions.dataset if questions.part else "", []).extend(tested)
-            notes += _notes(questions, environment, spec, row, [arm for arm in arms if arm not in whole])
+            notes += _notes(questions, environment, spec, row, [arm for arm in arms if arm not in columns])
             scores += row
     comparisons = [row for family in families.values() for row in _adjusted(family)]
     scores = [_marked(score, scores, comparisons, spec) for score in scores]
@@ -309,7 +309,7 @@ def _marked(score: Score, scores: Sequence[Score], comparisons: Sequence[Compari
         if column(row) == column(score) and row.arm == score.arm and row.against in spec.marks:
             better, worse = spec.marks[row.against]
             marks += {"better": better, "worse": worse, "same": ""}[row.outcome]
-    means = [other.mean for other in scores if column(other) == column(score) and other.mean is not None]
+    means = [row.mean for row in scores if column(row) == column(score) and row.mean is not None]
     best = score.mean is not None and len(means) > 1 and round(score.mean, 3) == round(max(means), 3)
     return replace(score, marks=marks, best=best)
 

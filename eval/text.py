@@ -63,7 +63,7 @@ def write_results(folder: Path, results: EvalResults, drawings: Sequence[Drawing
 
 def wide(results: EvalResults) -> pd.DataFrame:
     """Systems × datasets and environments, on the first metric, with the mean over datasets."""
-    whole = [score for score in results.scores if not score.part]
+    scores = [score for score in results.scores if not score.part]
 
     def column(environment: str, dataset: str) -> str:
         if len(results.environments) == 1:
@@ -76,7 +76,7 @@ def wide(results: EvalResults) -> pd.DataFrame:
             "column": column(score.environment, score.dataset),
             "cell": (f"**{decimal(score.mean)}**" if score.best else decimal(score.mean)) + score.marks,
         }
-        for score in whole
+        for score in scores
     )
     columns = [column(environment, dataset) for environment in results.environments for dataset in results.datasets]
     columns = [name for name in columns if name in set(cells["column"])]
@@ -92,8 +92,10 @@ def caption(results: EvalResults) -> str:
         scope = f"{len(datasets)} datasets" + (f" ({'; '.join(sampled)})" if sampled else "")
         scope += f" with {results.environments[0]}" if len(results.environments) == 1 else ""
     else:
-        asked = max(score.of for score in results.scores if not score.part)
-        scope = f"{datasets[0]} ({asked:,} questions" + "".join(f": {text.split(': ')[1]}" for text in sampled) + ")"
+        questions = max(score.of for score in results.scores if not score.part)
+        scope = (
+            f"{datasets[0]} ({questions:,} questions" + "".join(f": {text.split(': ')[1]}" for text in sampled) + ")"
+        )
     text = f"{metric_label(results.metrics[0])} on the {results.split} split of {scope}; bold: the best of a column"
     marks = {mark for score in results.scores if not score.part for mark in score.marks}
     if legend := [entry for entry in results.legend if marks & {*entry[:2]}]:
@@ -181,9 +183,9 @@ def tables(results: EvalResults) -> list[tuple[str, str, pd.DataFrame]]:
     """Title, caption and content of the tables of every file; none without a score."""
     if not results.scores:
         return []
-    shown = [("Results", caption(results), wide(results)), (COSTS_TITLE, WRITTEN, written_table(results))]
+    sections = [("Results", caption(results), wide(results)), (COSTS_TITLE, WRITTEN, written_table(results))]
     matrix = transfer(results)
-    return [*shown, ("Transfer", TRANSFER, matrix)] if len(matrix) else shown
+    return [*sections, ("Transfer", TRANSFER, matrix)] if len(matrix) else sections
 
 
 def markdown(results: EvalResults) -> str:
@@ -239,8 +241,8 @@ def scores_frame(results: EvalResults) -> pd.DataFrame:
     for score in results.scores:
         shares = {name: getattr(score, share) for share, name in SHARES.items()}
         shares[f"{results.metrics[0]} with fall-back"] = score.with_fall_back
-        shown = {**score.metrics, **{name: value for name, value in shares.items() if value is not None}}
-        for metric, mean in shown.items():
+        means = {**score.metrics, **{name: value for name, value in shares.items() if value is not None}}
+        for metric, mean in means.items():
             low, high = score.intervals.get(metric, (None, None))
             marks = score.marks if metric == results.metrics[0] else ""
             rows.append(

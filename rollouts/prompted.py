@@ -46,9 +46,9 @@ class PromptedConversation(Conversation):
     def generate(self, branches: Sequence[Branch], turn: int, width: int, greedy: bool) -> list[tuple[Branch, Node]]:
         """As Conversation.generate, without the answers that the model did not give (`missing`). Those of one number
         have one seed and are asked together. Raises as `Llm.ask`."""
-        asked = [(branch.sample + number, number, branch) for branch in branches for number in range(width)]
+        entries = [(branch.sample + number, number, branch) for branch in branches for number in range(width)]
         nodes: list[tuple[Branch, Node]] = []
-        for sample, group in groupby(sorted(asked, key=lambda entry: entry[0]), key=lambda entry: entry[0]):
+        for sample, group in groupby(sorted(entries, key=lambda entry: entry[0]), key=lambda entry: entry[0]):
             _, numbers, of_sample = zip(*group, strict=True)
             sampling = self._sampling(sample, greedy)
             for branch, number, node in zip(of_sample, numbers, self._answers(of_sample, turn, sampling), strict=True):
@@ -62,8 +62,8 @@ class PromptedConversation(Conversation):
 
     def next_turn(self, branch: Branch, node: Node, documents: Sequence[Document]) -> Branch:
         question = cut_history(branch.tree.question, self.rollout.history_tokens)
-        shown = cut_documents(documents[: self.rollout.documents], self.rollout, _count, _cut)
-        message = Message(role="user", content=self.rewriter.follow_up(question, shown, node.turn + 1))
+        visible = cut_documents(documents[: self.rollout.documents], self.rollout, _count, _cut)
+        message = Message(role="user", content=self.rewriter.follow_up(question, visible, node.turn + 1))
         return branch.below(node, [Message(role="assistant", content=node.text), message], [])
 
     def _sampling(self, sample: int, greedy: bool) -> SamplingParams:
@@ -81,19 +81,19 @@ class PromptedConversation(Conversation):
         prompts = [Prompt((*branch.messages, *prefilled)) for branch in branches]
         reasons: dict[int, str] = {}
         replies = self.llm.ask(prompts, sampling, reasons.__setitem__)
-        given = [[] if reply is None else [reply] for reply in replies]
+        received = [[] if reply is None else [reply] for reply in replies]
         rewrites = [
             self._read(branch, reply, turn) if reply is not None else Rewrite(None)
             for branch, reply in zip(branches, replies, strict=True)
         ]
-        failed = [i for i, rewrite in enumerate(rewrites) if given[i] and rewrite.failure and not self.trained]
-        repairs = [Prompt((*prompts[i].messages, *repair(_text(given[i][0]), rewrites[i].failure))) for i in failed]
+        failed = [i for i, rewrite in enumerate(rewrites) if received[i] and rewrite.failure and not self.trained]
+        repairs = [Prompt((*prompts[i].messages, *repair(_text(received[i][0]), rewrites[i].failure))) for i in failed]
         for i, reply in zip(failed, self.llm.ask(repairs, sampling) if repairs else [], strict=True):
             if reply is not None:
-                given[i].append(reply)
+                received[i].append(reply)
                 rewrites[i] = self._read(branches[i], reply, turn)
         for i, (branch, rewrite) in enumerate(zip(branches, rewrites, strict=True)):
-            if not given[i]:
+            if not received[i]:
                 yield reasons.get(i, "no reply")
                 continue
             rewrite = branch.kept(rewrite)
@@ -102,13 +102,13 @@ class PromptedConversation(Conversation):
                 [],
                 [],
                 [],
-                all(text.finished for text in given[i][-1].texts),
-                opening + _text(given[i][-1]).removeprefix(opening),
+                all(text.finished for text in received[i][-1].texts),
+                opening + _text(received[i][-1]).removeprefix(opening),
                 rewrite,
                 reused=rewrite.stop and branch.last_searched is not None,
-                tokens=complete_sum([reply.tokens for reply in given[i]]),
-                prompt_tokens=complete_sum([reply.prompt_tokens for reply in given[i]]),
-                calls=sum(len(reply.texts) for reply in given[i]),
+                tokens=complete_sum([reply.tokens for reply in received[i]]),
+                prompt_tokens=complete_sum([reply.prompt_tokens for reply in received[i]]),
+                calls=sum(len(reply.texts) for reply in received[i]),
             )
 
     def _read(self, branch: Branch, reply: LlmResponse, turn: int) -> Rewrite:
