@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _PACKAGES_OF_MODULES = {
     "Stemmer": "PyStemmer",
     "faiss": "faiss-cpu",
+    "lxml": "lxml_html_clean",
+    "markdown_it": "markdown-it-py",
     "opensearchpy": "opensearch-py",
     "pytrec_eval": "pytrec-eval-terrier",
     "sklearn": "scikit-learn",

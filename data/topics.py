@@ -1,17 +1,21 @@
-"""Questions in the forms of TREC's topics: lines of id, tab and text; `<top>` records; XML. The title is asked."""
+"""Questions in the forms of TREC's topics: lines of id, tab and text; `<top>` records; XML.
 
+The title is asked; in XML without titles the `query`, else all text.
+"""
+
+import html
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 from ..errors import DataError
+from .inline_markup import without_tags
 from .jsonl import read_lines
 
 NAMES = ("queries.tsv", "topics.tsv", "topics.txt", "topics.xml")
-_MARK = re.compile(r"</?(?:top|num|title|desc|narr)>", re.IGNORECASE)
-_INLINE = re.compile(r"</?[a-zA-Z][\w-]*(?:\s[^<>]*)?/?>")
-"""Markup within a text; any other "<" is part of the text."""
+_MARK = re.compile(r"</?(?:top|head|num|dom|title|desc|smry|narr|con|fac|def)>", re.IGNORECASE)
+_ENTITY = re.compile(r"&(?:#\d+|#x[\da-f]+|[a-z]\w*);", re.IGNORECASE)
 
 
 def read_topics(path: Path) -> Iterator[tuple[int, str, str]]:
@@ -38,7 +42,8 @@ def _record(record: str) -> tuple[str, str]:
         if not mark[0].startswith("</")
     }
     number = re.sub(r"^\s*number:", "", fields.get("num", ""), flags=re.IGNORECASE)
-    return number, _INLINE.sub("", fields.get("title", ""))
+    title = re.sub(r"^\s*topic:", "", fields.get("title", ""), flags=re.IGNORECASE)
+    return number, _ENTITY.sub(lambda entity: html.unescape(entity[0]), without_tags(title))
 
 
 def _xml(path: Path, content: str) -> Iterator[tuple[str, str]]:
@@ -48,5 +53,5 @@ def _xml(path: Path, content: str) -> Iterator[tuple[str, str]]:
         raise DataError(f"{path} is not valid XML ({error}). Correct it.") from error
     for topic in root.iter("topic"):
         identifier = topic.get("number") or topic.get("id") or topic.findtext("num") or ""
-        title = topic.find("title")
-        yield identifier, "".join((topic if title is None else title).itertext())
+        fields = (field for name in ("title", "query") if (field := topic.find(name)) is not None)
+        yield identifier, "".join(next(fields, topic).itertext())

@@ -20,7 +20,9 @@ from ruamel.yaml.error import YAMLError
 from ...configs.yaml12 import parse_yaml
 from ...errors import DataError, MissingPackageError, in_one_line
 from ...sources import optional_packages
+from ..inline_markup import without_tags
 from ..jsonl import read_records, text_of
+from ..leakage import words
 
 log = logging.getLogger(__name__)
 for library in ("pypdf", "trafilatura"):
@@ -37,6 +39,7 @@ _PRESENTATION = re.compile("[\ufb00-\ufdff\ufe70-\ufefc]+")
 
 _DOUBLED_F = re.compile("f(?=[\ufb03\ufb04])")
 """The f before ffi or ffl, where a font has its ligature fi or fl in their place."""
+_HEADINGS = "//*[self::h1 or self::h2 or self::h3 or self::h4 or self::h5 or self::h6]"
 
 
 class UnreadableDocumentError(DataError):
@@ -110,7 +113,7 @@ def split_markdown(markdown: str) -> tuple[str, list[TextSection]]:
     tokens = MarkdownIt("commonmark").enable("table").parse(markdown)
     for token, inline in pairwise(tokens):
         if token.type == "heading_open" and token.level == 0 and token.map is not None:
-            headings.append((token.map[0], token.map[1], int(token.tag[1]), " ".join(_plain(inline).split())))
+            headings.append((token.map[0], token.map[1], int(token.tag[1]), _heading(inline)))
         elif inline.type == "inline" and inline.map is not None:
             _replace_links(lines, inline)
     if not title and headings and headings[0][2] == 1:
@@ -139,11 +142,39 @@ def _front_matter(markdown: str) -> tuple[str, str]:
         return "", markdown
     try:
         values = parse_yaml(front[2]) if front[1] == "---" else tomllib.loads(front[2])
-    except (YAMLError, tomllib.TOMLDecodeError):
-        values = {}
+    except (YAMLError, ValueError):
+        values = {"title": _title_line(front[2])}
     if not isinstance(values, dict):  # text between two rules
         return "", markdown
-    return " ".join(str(values.get("title") or "").split()), markdown[front.end() :]
+    title = values.get("title")
+    stated = "" if title is None or isinstance(title, list | dict) else str(title)
+    return " ".join(stated.split()), markdown[front.end() :]
+
+
+def _title_line(head: str) -> str:
+    """The title of a head that is not valid as a whole, such as `title: Part 1: the pump`."""
+    line = re.search(r"^title[ \t]*[:=][ \t]*(.*)", head, re.MULTILINE)
+    value = line[1].strip() if line is not None else ""
+    try:
+        title = parse_yaml(value)
+    except (YAMLError, ValueError):
+        title = value
+    if value.startswith(("[", "{")):
+        return ""
+    return value if isinstance(title, dict) else str(title or "")
+
+
+def _heading(inline: Token) -> str:
+    """The text of a heading without marks of emphasis and code, tags, and links that show no word ("¶")."""
+    parts: list[str] = []
+    for child in inline.children or ():
+        if child.type == "link_open":
+            start = len(parts)
+        elif child.type == "link_close":
+            parts[start:] = ["".join(parts[start:])] if re.search(r"\w", "".join(parts[start:])) else []
+        else:
+            parts.append("\n" if child.type in ("softbreak", "hardbreak") else child.content)
+    return " ".join(without_tags("".join(parts)).split())
 
 
 def _plain(inline: Token) -> str:
@@ -207,18 +238,28 @@ def _read_html(path: Path, name: str) -> list[SourceDocument]:
     """Its title is the first h1 of `main` or `article`, then `<title>`, then the first heading of the text."""
     with optional_packages("documents"):
         import trafilatura
-        from lxml import html
-    data = path.read_bytes()
-    text = trafilatura.extract(data, output_format="markdown", include_comments=False, favor_recall=True)
+    page = trafilatura.load_html(path.read_bytes())
+    if page is None:
+        raise UnreadableDocumentError("it holds no text")
+    for element in page.xpath(f"{_HEADINGS}//br | {_HEADINGS}//a"):
+        if element.tag == "br":
+            element.tail = f" {element.tail or ''}"
+            element.drop_tag()
+        elif not re.search(r"\w", element.text_content()):  # a link to the heading itself: "¶"
+            element.drop_tree()
+    elements = [*page.xpath("//main//h1 | //article//h1"), *page.xpath("//head/title")]
+    stated = [" ".join(element.text_content().split()) for element in elements]
+    text = trafilatura.extract(page, output_format="markdown", include_comments=False, favor_recall=True)
     if not text:
         raise UnreadableDocumentError("it holds no text")
-    page = html.fromstring(data)
-    elements = [*page.xpath("//main//h1 | //article//h1"), *page.xpath("//head/title")]
-    stated = (" ".join(element.text_content().split()) for element in elements)
     first, sections = split_markdown(text)
     title = next(filter(None, stated), "") or first or _title_of_file(path)
-    above = (first,) if first and first not in title else ()
+    above = (first,) if _letters(first) not in _letters(title) else ()
     return [SourceDocument(name, title, tuple(TextSection((*above, *part.headings), part.text) for part in sections))]
+
+
+def _letters(text: str) -> str:
+    return words(text).replace(" ", "")
 
 
 def _read_pdf(path: Path, name: str) -> list[SourceDocument]:

@@ -119,10 +119,30 @@ in a kettle
 """
 XML = """<topics>
 <topic number="q1"><title>tendon <i>pain</i>, &lt; 90 mmHg</title><desc>no</desc></topic>
-<topic number="q2">vinegar <b>lime</b> a&lt;b
-in a kettle</topic>
+<topic number="q2"><query>vinegar <b>lime</b> a&lt;b
+in a kettle</query><narrative>no</narrative></topic>
 </topics>"""
 LINES = "q1\ttendon pain, < 90 mmHg\nq2\tvinegar lime a<b in a kettle\n"
+
+
+@pytest.mark.parametrize(
+    ("title", "question"),
+    [
+        ("a<b and c>d here", "a<b and c>d here"),
+        ("if <b and c>, p <p or 3 < x>", "if <b and c>, p <p or 3 < x>"),
+        ("AT&amp;T &lt;5 &quot;q&quot; &#39;&eacute;", 'AT&T <5 "q" \'é'),
+        ("AT&T R&D &copy x&lt5 &b&gt;", "AT&T R&D &copy x&lt5 &b>"),
+        ('H<sub>2</sub>O <B>or</B> <a href="x y">a</a>', "H2O or a"),
+        ("&lt;b&gt; in List<String>", "<b> in List<String>"),
+        ("one<br/>two<p>three", "one two three"),
+        ("Topic: Airbus", "Airbus"),
+    ],
+)
+def test_only_inline_tags_are_taken_out_of_a_title_of_trec(folder, title, question):
+    (folder / "queries.jsonl").unlink()
+    head = "<top>\n<head> Tipster\n<num> Number: q1\n<dom> Domain: x\n<title> "
+    (folder / "topics.txt").write_text(f"{head}{title}\n<desc> d\n</top>\n{head.replace('q1', 'q2')}b")
+    assert load_beir(folder).splits["test"].questions[0].text == question
 
 
 @pytest.mark.parametrize(("name", "text"), [("topics.txt", RECORDS), ("topics.xml", XML), ("topics.tsv", LINES)])

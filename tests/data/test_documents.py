@@ -94,6 +94,14 @@ def test_headings_title_and_links_of_markdown():
         ("---\ntitle: [broken\n---\n", ""),
         ("---\ntitle: 2024\n...\n", "2024"),
         ('+++\ntitle = "Pump"\n+++\n', "Pump"),
+        ("---\ntitle: [a, b]\n---\n", ""),
+        ("---\ntitle: {en: a}\n---\n", ""),
+        ("---\ntitle:\n---\n", ""),
+        ("---\ntitle: Part 1: the pump\n---\n", "Part 1: the pump"),
+        ("---\ntitle: @home\ntags: [a]\n---\n", "@home"),
+        ('---\ndescription: a: b\ntitle: "Pump" # mine\n---\n', "Pump"),
+        ("---\ntitle: Pump\ndate: 2024-13-45\n---\n", "Pump"),
+        ("---\ntitle: [a\nb: c: d\n---\n", ""),
     ],
 )
 def test_front_matter_is_yaml_or_toml(head, title):
@@ -116,6 +124,8 @@ def test_every_heading_stands_in_a_passage_under_the_headings_above_it():
         "Arctic > Hours\n\nNine to five.\n\nTropical > Hours\n\nSix to noon.\n\nFile > Export\n\nA PDF.\n\nNo seals"
     )
     assert split_markdown("# Only a title")[1] == [TextSection((), "Only a title")]
+    marked = split_markdown("# *The* `x < y` pump\n## CO<sub>2</sub> [_in_](y) C# [¶](z)\ntext")
+    assert marked == ("The x < y pump", [TextSection(("CO2 in C#",), "text")])
     faq = split_markdown("# FAQ\n## Do you ship? Yes.\n## By cheque? No.")
     assert [section.headings for section in faq[1]] == [("Do you ship? Yes.",), ("By cheque? No.",)]
 
@@ -130,11 +140,16 @@ BODY = "<p>" + "The pump moves water from the well to the tank on the hill. " * 
         (f"<main><h1>Pump <i>1</i></h1>{BODY}</main>", "Pump 1"),
         (f"<main><div><article><h1>Pump</h1>{BODY}</article></div></main>", "Pump"),
         (f"<main>{BODY}</main>", "Site"),
+        (f"<main><h1>An <em>in</em>line <code>x &lt; y</code> <b>title</b></h1>{BODY}</main>", "An inline x < y title"),
+        (f"<main><h1>CO<sub>2</sub> in<br>a café</h1>{BODY}</main>", "CO2 in a café"),
+        (f'<main><h1>Pump <a href="x">two</a><a href="#p">¶</a></h1>{BODY}</main>', "Pump two"),
     ],
 )
-def test_the_title_of_a_page_is_its_own(tmp_path, body, title):
-    (tmp_path / "a.html").write_text(PAGE.format(body))
-    assert read_documents(tmp_path / "a.html", "a.html")[0].title == title
+def test_the_title_of_a_page_is_its_own_and_stands_once(tmp_path, body, title):
+    (tmp_path / "a.html").write_text(PAGE.format(body), encoding="utf-8")
+    (document,) = read_documents(tmp_path / "a.html", "a.html")
+    assert document.title == title
+    assert [section.headings for section in document.sections] == [()]
 
 
 def test_a_title_that_many_files_share_is_warned_of(tmp_path, caplog):

@@ -146,7 +146,7 @@ def test_baselines_measures_and_compares(small_environment, tmp_path, capsys):
     )
     assert end("data", "baselines", config) == 0
     stdout = capsys.readouterr().out
-    assert stdout.startswith("small/bm25: ndcg@10 0.")
+    assert stdout.startswith("bm25 on data: ndcg@10 0.3")
     assert "over 3 test questions: no figure is published" in stdout
     assert end("data", "baselines", config, "--split", "absent") == 2
     assert "--split 'absent' is unknown" in capsys.readouterr().err

