@@ -10,10 +10,15 @@ from pydantic import TypeAdapter, ValidationError
 from ..data.sampling import QuestionSample
 from ..errors import DataError, in_one_line
 from ..storage import write_text
-from .records import now
-from .table import MEAN, Arm, Comparison, Note, Score, listed
+from .records import RAW, now
+from .table import MEAN, Arm, Comparison, Note, Score, decimal, listed
 
 RESULTS = "results.json"
+UNJUDGED = (
+    "The questions have no relevant documents, so every figure of this table is 0 and says nothing. "
+    "`querylect answers` lets a reader answer from the rankings, and scores its answers."
+)
+"""The verdict where no environment has judgements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,3 +173,11 @@ def headline(results: EvalResults, arm: Arm, baselines: Collection[Arm], names: 
     ]
     turn = f"At turn {arm.turn}, " if arm.turn else ""
     return f"{turn}{names.get(arm.system, results.label(arm))} {', but '.join(phrases)}."
+
+
+def raw_alone(results: EvalResults) -> str:
+    """The figure of the raw question in one sentence where nothing else has a score; else ""."""
+    raw = results.score(Arm(RAW, 0)) if len(results.scores) == 1 else None
+    if raw is None or raw.mean is None:
+        return ""
+    return f"Only the raw question was evaluated: {results.metrics[0]} is {decimal(raw.mean)}."

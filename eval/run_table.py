@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from ..configs.evaluation import BEST_FREE, UNWRITTEN, SpecConfig
 from .records import HISTORY, HYDE, NO_RAG, RAW, REFERENCE, TRAINED, UNTRAINED, WARM_START
-from .results import EvalResults, headline
-from .table import ALPHA, Arm, TableSpec, decimal
+from .results import EvalResults, headline, raw_alone
+from .table import ALPHA, Arm, TableSpec
 
 LEGEND = [("†", "↓", "the raw question"), ("‡", "⇓", "the untrained policy at the same turn")]
 """What the marks of the table mean."""
@@ -77,19 +77,11 @@ def baselines(arm: Arm) -> list[Arm]:
     return [Arm(UNTRAINED, arm.turn), Arm(RAW, 0), *single]
 
 
-def verdict(results: EvalResults, turn: int | None, judged: bool) -> str:
+def verdict(results: EvalResults, turn: int | None) -> str:
     """One sentence on what the policy beats and what it does not, at the turn that counts (None: its last)."""
-    if not judged:
-        return (
-            "The questions have no relevant documents, so every figure of this table is 0 and says nothing. "
-            "`querylect answers RUN` lets a reader answer from the rankings, and scores its answers."
-        )
     last = results.last(TRAINED) or results.last(UNTRAINED)
     if last is None:
-        raw = results.score(Arm(RAW, 0))
-        alone = raw is not None and raw.mean is not None and len(results.scores) == 1
-        value = decimal(raw.mean) if raw is not None else ""
-        return f"Only the raw question was evaluated: nDCG@10 is {value}." if alone else ""
+        return raw_alone(results)
     arm = last._replace(turn=min(turn or last.turn, last.turn)) if last.system == TRAINED else last
     compared = [rival for rival in baselines(arm) if rival.system != REFERENCE]  # what its writers knew, not a rival
     sentence = headline(results, arm, compared, _NAMES)

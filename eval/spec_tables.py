@@ -1,6 +1,7 @@
 """What the tables of a spec show: rows, comparisons, marks, and the best training-free baseline."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -10,8 +11,9 @@ from ..configs.evaluation import BEST_FREE, HISTORY, RAW, REFERENCE, UNWRITTEN, 
 from ..rewriters.retriever_info import RetrieverInfo
 from .frame import select
 from .records import UNTRAINED
+from .results import EvalResults, raw_alone
 from .systems import RewritingSystem
-from .table import ALPHA, Arm, Note, TableSpec, listed
+from .table import ALPHA, MEAN, Arm, Note, TableSpec, listed
 from .training_free import Tuned, best_baseline
 
 MARKS = (("†", "↓"), ("‡", "⇓"))
@@ -142,3 +144,22 @@ def _pairs(spec: SpecConfig, arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
         if baseline is not None:
             pairs += [(arm, baseline) for arm in arms if arm.system not in (BEST_FREE, *excluded)]
     return pairs
+
+
+def verdict(spec: SpecConfig, results: EvalResults) -> str:
+    """What beats the raw question, or without it the first baseline, and what is worse, counted over datasets and
+    environments; "" where nothing is compared with it."""
+    main = RAW if RAW in spec.baselines else spec.baselines[0]
+    rows = [row for row in results.comparisons if row.against == main and not row.part and row.dataset != MEAN]
+    if not rows:
+        return raw_alone(results)
+    better, worse = (
+        Counter(results.label(row.arm) for row in rows if row.outcome == outcome) for outcome in ("better", "worse")
+    )
+    winners = listed(list(better), "and") if better else "Nothing"
+    verb = "beat" if len(better) > 1 else "beats"
+    count = f"{better.total()} of {len(rows)}" if better else len(rows)
+    sentence = f"{winners} {verb} {PHRASES.get(main, main)} in {count} comparison{'s' * (len(rows) > 1)}"
+    if worse:
+        sentence += f"; worse, in {worse.total()}: {listed(list(worse), 'and')}"
+    return f"{sentence}."

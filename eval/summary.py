@@ -15,10 +15,11 @@ from .environments import EvalEnvironment
 from .examples import choose_examples
 from .frame import frame_of
 from .records import TRAINED, UNTRAINED, EvalRecord
-from .results import EvalResults, Examples
+from .results import UNJUDGED, EvalResults, Examples
 from .run import is_warm_start
-from .run_table import FAMILY, LEGEND, table_of_run, verdict
-from .spec_tables import add_best_free, family, label, legend, sample_notes, table_spec, trained_in
+from .run_table import FAMILY, LEGEND, table_of_run
+from .run_table import verdict as verdict_of_run
+from .spec_tables import add_best_free, family, label, legend, sample_notes, table_spec, trained_in, verdict
 from .systems import RewritingSystem
 from .table import Arm, Note, tabulate
 
@@ -78,9 +79,10 @@ def results_of(evaluation: Evaluation, records: Records) -> EvalResults:
         cells=[_cell_json(cell) for cell in cells],
         failed=[asdict(failure) for failure in evaluation.failures],
     )
-    if run is not None:
-        judged = any(environment.judged for environment in evaluation.environments)
-        results.headline = verdict(results, results.turn, judged)
+    if evaluation.environments and not any(environment.judged for environment in evaluation.environments):
+        results.headline = UNJUDGED
+    else:
+        results.headline = verdict_of_run(results, results.turn) if run is not None else verdict(spec, results)
     return results
 
 

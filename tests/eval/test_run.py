@@ -158,13 +158,12 @@ def test_the_headline_names_what_is_beaten_the_best_baseline_and_the_warm_start_
     )
     systems = [system for system, _ in scores]
     assert [score.system for score in table.scores] == [*systems[:3], BEST_FREE, *systems[3:]]
-    assert verdict(results, None, judged=True) == (
+    assert verdict(results, None) == (
         "At turn 1, the trained policy beats the untrained policy, the raw question, the best training-free baseline "
         "and HyDE at equal cost, but does not beat its warm start."
     )
     against = {row.against for row in table.comparisons if row.system == "trained"}
     assert against == {"raw", "untrained", "warm-start", BEST_FREE, "hyde"}
-    assert "no relevant documents" in verdict(results, None, judged=False)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from querylect.configs.evaluation import BEST_FREE, SpecConfig
 from querylect.eval.frame import frame_of
 from querylect.eval.records import EvalRecord
 from querylect.eval.results import EvalResults, headline
-from querylect.eval.spec_tables import add_best_free, legend, sample_notes, table_spec
+from querylect.eval.spec_tables import add_best_free, legend, sample_notes, table_spec, verdict
 from querylect.eval.statistics import holm
 from querylect.eval.table import MEAN, Arm, tabulate
 from querylect.eval.training_free import Tuned
@@ -224,5 +224,11 @@ def test_the_verdict_counts_datasets():
         for row in records({(RAW, "bm25"): [0.5] * 30, (TRAINED, "bm25"): [0.5 + gain] * 30}, dataset)
     ]
     settings = spec(datasets=dict.fromkeys(gains), systems={"trained": {"run": "runs/x"}})
-    sentence = headline(evaluated(rows, settings), TRAINED, [RAW], {"raw": "the raw question"})
+    results = evaluated(rows, settings)
+    sentence = headline(results, TRAINED, [RAW], {"raw": "the raw question"})
     assert sentence == "At turn 1, trained beats the raw question in 1 of 3 (and is worse in 1)."
+    assert verdict(settings, results) == "trained beats the raw question in 1 of 3 comparisons; worse, in 1: trained."
+    alone = evaluated(records({(RAW, "bm25"): [0.5] * 30}))
+    assert verdict(spec(), alone) == "Only the raw question was evaluated: ndcg@10 is 0.500."
+    same = evaluated(records({(RAW, "bm25"): [0.5] * 30, (TRAINED, "bm25"): [0.5] * 30}), settings)
+    assert verdict(settings, same) == "Nothing beats the raw question in 1 comparison."
