@@ -187,7 +187,7 @@ class Evaluation:
         questions = {environment.dataset: question_set(environment.questions) for environment in self.environments}
         return {
             "split": self.spec.split,
-            "questions": {name: questions.get(name) for name in self.spec.datasets},
+            "questions": questions,
             "environments": {environment.title: environment.identity for environment in self.environments},
             "systems": {cell.label: cell.identity for cell in self.cells},
         }
