@@ -158,28 +158,30 @@ class PromptAdapter:
         """
         settings = data_sha256([prompt_yaml(prompt)])
         keys = {question.id: answer_key(settings, question) for question in questions}
-        pending = [question for question in questions if not self._store.get(keys[question.id])]
+        pending = [question for question in questions if len(self._store.get(keys[question.id])) < self._turns]
         rewriter, decoding = replace(self._rewriter, prompt=prompt), DecodeOptions(self._turns, [self._metric])
         system = SystemConfig(llm=self._config.optimize.task, turns=self._turns)
         parts = batches(pending, ANSWERED_AT_ONCE)
         for records in model_answers(
             parts, "task", decoding, system, self._model, self._client, rewriter, self._config.rollout
         ):
-            if failures := [record.failure for record in records if record.failure]:
-                raise EngineUnavailableError(
-                    f"optimize.task gave no answer to {len(failures)} questions ({failures[0]}). Check the "
-                    "endpoint and continue with --resume."
-                )
-            for record in records:
-                if record.metrics[self._metric] is None:
-                    raise EnvironmentUnavailableError(
-                        f"a search for question {record.question_id!r} got no answer before client.deadline "
-                        f"({self._config.client.deadline:g} s; last failure: {self._client.last_failure}). Check the "
-                        "service and continue with --resume."
-                    )
-            self._store.add(replace(record, key=keys[record.question_id]) for record in records)
-            self._searches += len(records)
+            failures = {record.question_id: record.failure for record in records if record.failure}
+            failed = {record.question_id for record in records if record.metrics[self._metric] is None}
+            complete = [record for record in records if record.question_id not in failed | failures.keys()]
+            self._store.add(replace(record, key=keys[record.question_id]) for record in complete)
+            self._searches += len(complete)
             self._progress(self._searches)
+            if failures:
+                raise EngineUnavailableError(
+                    f"optimize.task gave no answer to {len(failures)} questions ({next(iter(failures.values()))}). "
+                    "Check the endpoint and continue with --resume."
+                )
+            if failed:
+                raise EnvironmentUnavailableError(
+                    f"the searches for {len(failed)} questions got no answer before client.deadline "
+                    f"({self._config.client.deadline:g} s; last failure: {self._client.last_failure}). Check the "
+                    "service and continue with --resume."
+                )
         return [sorted(self._store.get(keys[question.id]), key=lambda record: record.turn) for question in questions]
 
     def turn_reward(self, record: EvalRecord) -> float:

@@ -1,20 +1,26 @@
 """A run of `querylect optimize`: GEPA (arXiv 2507.19457) on the environment, reward and questions of training.
 
 The folder is that of a training run (train/run_folder.py), with the optimised prompt in best/ in place of weights, and
-in gepa/ GEPA's own run folder, from which it resumes (its state, all candidates in candidates.json, its log), and the
-record of each answer (eval.jsonl).
+in gepa/ GEPA's own run folder, from which it resumes (its state before each iteration, all candidates in
+candidates.json, its log), and the record of each answer (eval.jsonl). An iteration that was stopped is done again from
+the answers and the replies that are kept.
 """
 
 import json
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
-from math import prod
+from math import ceil, prod
 from pathlib import Path
+from random import Random
 from statistics import fmean
 from types import SimpleNamespace
 
 from gepa import optimize as gepa_optimize
+from gepa.core.data_loader import DataLoader
+from gepa.core.state import GEPAState
+from gepa.strategies.batch_sampler import EpochShuffledBatchSampler
+from gepa.strategies.candidate_selector import ParetoCandidateSelector
 
 from ..configs.mix import only
 from ..configs.run_settings import is_own
@@ -106,7 +112,8 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
             valset=validation,
             adapter=adapter,
             reflection_lm=reflection,
-            reflection_minibatch_size=min(_MINIBATCH, len(train)),
+            candidate_selection_strategy=CandidateDraw(config.seed),
+            batch_sampler=Minibatches(config.seed, min(_MINIBATCH, len(train))),
             max_metric_calls=budget // turns,
             stop_callbacks=lambda state: reflection.failure is not None,
             logger=SimpleNamespace(log=log.debug),
@@ -119,6 +126,31 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
         prompt = adapter.prompt_of(result.candidates[result.best_idx])
         _write_best(folder, config, adapter, prompt, validation, result.best_idx)
     return folder.path
+
+
+class CandidateDraw(ParetoCandidateSelector):
+    """GEPA's choice of the prompt to change, drawn by the iteration alone: a resumed run repeats the one that was
+    stopped, and finds its answers and its proposal."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(None)
+        self._seed = seed
+
+    def select_candidate_idx(self, state: GEPAState) -> int:
+        self.rng = Random(f"{self._seed} candidate {state.i}")
+        return super().select_candidate_idx(state)
+
+
+class Minibatches:
+    """GEPA's minibatches: every training question once an epoch. They depend on the iteration alone, too."""
+
+    def __init__(self, seed: int, size: int) -> None:
+        self._seed, self._size = seed, size
+
+    def next_minibatch_ids(self, loader: DataLoader, state: GEPAState) -> list[int]:
+        epoch = state.i // ceil(len(loader) / self._size)
+        draw = Random(f"{self._seed} epoch {epoch}")
+        return EpochShuffledBatchSampler(self._size, draw).next_minibatch_ids(loader, state)
 
 
 class ReflectionModel:

@@ -76,10 +76,8 @@ def write_question_index(
         documents = draw(dataset.corpus, config.limit, 0)
         hashes = {document.id: content_hash(document) for document in documents}
         vetted = _vetted(existing, hashes)
-        identity: dict[str, object] = {
-            "dataset": dataset.name,
-            "questions": config.model_dump(mode="json", exclude={"writer", "judge"}),
-        }
+        settings = config.model_dump(mode="json", exclude={"writer", "judge"})
+        identity = {"dataset": dataset.name, "questions": settings}
         if add is not None:
             _refuse_other(existing, identity, overwrite)
             rows, vetted = _still_valid(existing, hashes), [*vetted, *_vetted_in(add, hashes)]
@@ -109,7 +107,7 @@ def write_question_index(
                 questions_hash=questions_hash,
                 questions=len(questions),
                 asked=models_info,
-                settings=identity["questions"],
+                settings=settings,
                 counts=counts,
                 costs=costs,
                 rounds=rounds,

@@ -105,6 +105,16 @@ def test_trl_trains_on_the_rewards_of_the_service(client, tmp_path):
     assert moved
 
 
+def test_an_outage_teaches_trl_nothing(client, unavailable_client, tmp_path):  # noqa: F811
+    trainer = trainer_of(client, tmp_path, [[call("triptan")], ["that is all"]], max_steps=1)
+    for environment in trainer._environment_pool[None]:
+        environment._client = unavailable_client
+    trainer.environment_factories = {None: environment_factory(unavailable_client)}
+    entries, moved = train(trainer)
+    assert entries[0]["rewards/RetrievalEnvironment/mean"] is None
+    assert not moved
+
+
 def test_the_history_of_a_question_is_in_its_chat():
     pytest.importorskip("datasets")
     history = (Utterance("user", "a"), Utterance("assistant", "b"))

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -15,7 +15,7 @@ from querylect.data.types import Utterance
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 from querylect.errors import CheckpointError, ConfigError, EngineUnavailableError
-from querylect.optimize import adapter
+from querylect.optimize import adapter, run
 from querylect.optimize.run import optimize, relevant_titles, searches_of_training
 from querylect.train.run import train
 
@@ -162,22 +162,50 @@ def test_a_frozen_model_at_an_endpoint_can_have_its_prompt_optimised_and_evaluat
         Rewriter.from_pretrained(folder)
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-def test_a_run_that_was_interrupted_goes_on_without_repeating_an_answer(prompting, run_app, monkeypatch, batch):
+def test_a_run_that_is_stopped_again_and_again_pays_for_nothing_twice(prompting, run_app, monkeypatch, tmp_path):
+    """With two of five training questions a proposal, iterations differ in their questions and in the prompt to change.
+    Each batch of answers is stopped once, and given at the next start."""
     calls, answer = [], adapter.model_answers
 
-    def interrupted(parts, *arguments):
-        calls.append(parts)
-        if len(calls) == batch:
-            raise KeyboardInterrupt
+    def stopped(parts, *arguments):
+        if parts:
+            calls.append(parts)
+            if stops and len(calls) % 2:
+                raise KeyboardInterrupt
         return answer(parts, *arguments)
 
-    monkeypatch.setattr(adapter, "model_answers", interrupted)
-    with reflecting(run_app, prompting, WORSE, BETTER) as (config, _):
-        with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(run, "_MINIBATCH", 2)
+    monkeypatch.setattr(adapter, "model_answers", stopped)
+    texts = [f"{text} {number}" for number, text in enumerate([WORSE, BETTER, "Think of the blood, the blood."] * 4)]
+    paid = []
+    for stops in (False, True):
+        few = {"optimize.searches": 32, "optimize.reflection.cache": str(tmp_path / f"replies-{stops}")}
+        with reflecting(run_app, change(prompting, name=f"stopped-{stops}", **few), *texts) as (config, reflection):
+            starts = 0
+            calls.clear()
+            while not (config.run_folder / "best").exists():
+                starts += 1
+                with suppress(KeyboardInterrupt):
+                    optimize(config, resume=starts > 1)
+        keys = sorted((row["key"], row["turn"]) for row in answers_in(config.run_folder))
+        candidates = json.loads((config.run_folder / "gepa" / "candidates.json").read_text())
+        paid.append((keys, candidates, reflection.prompts))
+    assert starts > 5
+    assert paid[0] == paid[1]
+    assert len(paid[0][1]) > 2, "more than one prompt is changed"
+
+
+def test_answers_beside_one_that_fails_are_kept(prompting, run_app, impatient):
+    task = ChatServer(lambda body: "<rewrite>blood</rewrite>")
+    with serving(run_app, task) as url, reflecting(run_app, prompting, BETTER) as (config, _):
+        config = change(config, **{"optimize.task": {"model": "t", "base_url": url, "cache": None}})
+        task.always = lambda body: (500, {}) if "sugar" in last_user(body) else None
+        with refused(EngineUnavailableError, "1 questions", "--resume"):
             optimize(config)
-        assert optimize(config, resume=True) == config.run_folder
-    check(config.run_folder)
+        task.always = None
+        optimize(config, resume=True)
+    asked = Counter(json.dumps(body["messages"]) for body in task.bodies)
+    assert sorted(asked.values())[-2:] == [1, 2], "the failed one alone is asked again"
 
 
 def test_a_finished_run_answers_nothing_more_until_its_budget_is_raised(prompting, run_app, monkeypatch):
