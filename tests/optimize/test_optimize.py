@@ -205,7 +205,8 @@ def test_answers_beside_one_that_fails_are_kept(prompting, run_app, impatient):
         task.always = None
         optimize(config, resume=True)
     asked = Counter(json.dumps(body["messages"]) for body in task.bodies)
-    assert sorted(asked.values())[-2:] == [1, 2], "the failed one alone is asked again"
+    (again,) = [messages for messages, count in asked.items() if count > 1]
+    assert "sugar" in again, "the failed one alone is asked again"
 
 
 def test_a_finished_run_answers_nothing_more_until_its_budget_is_raised(prompting, run_app, monkeypatch):
