@@ -42,6 +42,9 @@ from .text import write_results
 
 PROMPTS_AT_ONCE = 256
 """Approximate number of prompts searched, asked and stored together."""
+MARKS = {RAW: ("†", "↓"), NO_RAG: ("‡", "⇓")}
+LEGEND = [(*marks, name) for marks, name in zip(MARKS.values(), ("the raw question", "no retrieval"), strict=True)]
+"""What the marks of the table mean."""
 OPEN_METRICS = ("f1", "cover_em", "em")
 FAMILY = (
     "Tested is the first metric: each system against the raw question's ranking, and that against no retrieval, with "
@@ -124,6 +127,7 @@ def answer_questions(
         bootstrap=config.eval.bootstrap,
         permutations=config.eval.permutations,
         seed=config.seed,
+        marks=MARKS,
     )
     table = tabulate(frame_of(answered, {info.name: question_ids}, spec.metrics), spec)
     notes = [*_notes(searches, answered, gold), *table.notes]
@@ -138,6 +142,7 @@ def answer_questions(
         scores=table.scores,
         comparisons=table.comparisons,
         notes=notes,
+        legend=LEGEND,
         family=FAMILY,
         facts={
             "reader": json.dumps(reading, ensure_ascii=False),
@@ -196,7 +201,7 @@ class Answering:
                 key=self.reader.key(prompt, draw),
             )
             records.append(record)
-            if not self.store.get(record.key):
+            if not self._replies(record.key):
                 prompts.setdefault(record.key, (record, prompt))
         replies = self.reader.ask([prompt for _, prompt in prompts.values()], draw) if prompts else []
         for (record, _), reply in zip(prompts.values(), replies, strict=True):
@@ -204,7 +209,11 @@ class Answering:
                 text = reply.texts[0]
                 cached = replace(record, text=text.text, cut=not text.finished)
                 self.store.add([replace(cached, reader_prompt_tokens=reply.prompt_tokens, reader_tokens=reply.tokens)])
-        return [self._answered(record, self.store.get(record.key)) for record in records]
+        return [self._answered(record, self._replies(record.key)) for record in records]
+
+    def _replies(self, key: str) -> list[EvalRecord]:
+        """The stored records with a reply to this prompt; a missing one is asked for again."""
+        return [record for record in self.store.get(key) if record.text is not None]
 
     def _answered(self, record: EvalRecord, stored: Sequence[EvalRecord]) -> EvalRecord:
         """The record with what was read for its key, scored; without an answer where there was no reply."""

@@ -248,7 +248,7 @@ def _question_sets(cells: Sequence[tuple[str, str, str]]) -> list[_QuestionSet]:
 def _score(name: Mapping[str, Any], arm: Arm, spec: TableSpec, strata: Sequence[tuple[float, "DataFrame"]]) -> Score:
     values = {metric: [(weight, answers[metric].dropna()) for weight, answers in strata] for metric in spec.metrics}
     complete = {metric: sets for metric, sets in values.items() if all(len(scored) for _, scored in sets)}
-    columns = [*COSTS, "truncated", "unsearched"]
+    columns = [*COSTS, "cut", "truncated", "unsearched"]
     if arm.turn:
         columns += [FALL_BACK, *SHARES]
     tokens_and_cut = ("prompt_tokens", "tokens", "cut")  # known answers alone may not be representative

@@ -17,6 +17,7 @@ from ..storage import write_text
 from .records import RAW
 from .results import RESULTS, EvalResults, write_json
 from .table import ALPHA, MEAN, Arm, Comparison, Score, decimal, listed, p_cell, percent, signed
+from .tasks.metrics import TITLES
 
 SHARES = {"cut": "cut at limit", "format_ok": "in format", "repeats": "repeats the question"}
 """Shares of answers that tables have beside the metrics: field of a score → name."""
@@ -27,6 +28,7 @@ WRITTEN = (
     "wrong format were searched as it stands. Costs are means per question, earlier turns included; tokens read are "
     "those of the last prompt, which holds the turns before it; seconds are a batch's, shared out equally."
 )
+EVERY_METRIC = "Means over the questions with a score, of which there are n; intervals are in scores.csv."
 TRANSFER = (
     "Rows: policies and the environment that they were trained in; columns: the environment in which they are asked. "
     "In brackets: the difference from the raw question there. Bold: the environment of the training."
@@ -105,6 +107,17 @@ def caption(results: EvalResults) -> str:
     return f"{text}."
 
 
+def metrics_table(results: EvalResults) -> pd.DataFrame:
+    """Every metric, on the mean of the datasets: a row for each system, and environment."""
+    rows = []
+    for score in results.scores:
+        if score.dataset == results.datasets[-1] and not score.part:
+            environment = {"environment": score.environment} if len(results.environments) > 1 else {}
+            metrics = {metric_label(metric): decimal(mean) for metric, mean in score.metrics.items()}
+            rows.append({"system": score.label, **environment, **metrics, "n": f"{score.n:,}"})
+    return pd.DataFrame(rows)
+
+
 def written_table(results: EvalResults) -> pd.DataFrame:
     """What is written and what it costs, on the mean of the datasets: a row for each system, and environment."""
     rows = []
@@ -180,7 +193,7 @@ def tests_table(results: EvalResults, dataset: str, part: str) -> pd.DataFrame:
 
 
 def tables(results: EvalResults) -> list[tuple[str, str, pd.DataFrame]]:
-    """Title, caption and content of the tables of every file; none without a score."""
+    """Title, caption and content of the tables of the page; none without a score."""
     if not results.scores:
         return []
     sections = [("Results", caption(results), wide(results)), (COSTS_TITLE, WRITTEN, written_table(results))]
@@ -188,10 +201,16 @@ def tables(results: EvalResults) -> list[tuple[str, str, pd.DataFrame]]:
     return [*sections, ("Transfer", TRANSFER, matrix)] if len(matrix) else sections
 
 
+def printed(results: EvalResults) -> list[tuple[str, str, pd.DataFrame]]:
+    """The tables of Markdown and LaTeX: `tables`, and every metric, which the page has with its interval."""
+    sections = tables(results)
+    return [*sections, ("Every metric", EVERY_METRIC, metrics_table(results))] if sections else []
+
+
 def markdown(results: EvalResults) -> str:
     """The tables and all notes, for a README."""
     lines = [f"# {results.name}", "", *([results.headline, ""] if results.headline else [])]
-    for title, text, table in tables(results):
+    for title, text, table in printed(results):
         rows = table.to_numpy().tolist()
         lines += [f"## {title}", "", *markdown_table(list(table.columns), rows), "", text, ""]
     texts = [*(note.text for note in results.notes), results.family, *(f"{k}: {v}" for k, v in results.facts.items())]
@@ -202,7 +221,7 @@ def latex(results: EvalResults) -> str:
     """The tables as floats; "" without one."""
     floats = [
         _float(f"{results.name}-{title.split()[0].lower()}", f"{title}. {text}", table)
-        for title, text, table in tables(results)
+        for title, text, table in printed(results)
     ]
     return "\n".join([r"% needs \usepackage{booktabs,graphicx}", *floats]) if floats else ""
 
@@ -270,9 +289,10 @@ def comparisons_frame(results: EvalResults) -> pd.DataFrame:
 
 
 def metric_label(name: str) -> str:
-    """The metric as papers write it: nDCG@10, MRR."""
+    """The metric as papers write it: nDCG@10, MRR, EM."""
     metric, at, k = name.partition("@")
     labels = {"ndcg": "nDCG", "recall": "Recall", "mrr": "MRR", "map": "MAP", "p": "P", "r-precision": "R-precision"}
+    labels |= TITLES
     return labels.get(metric, metric.capitalize()) + at + k
 
 

@@ -130,6 +130,8 @@ def test_every_system_reads_what_it_found(config, records, server):
     assert {(row.system, row.environment, row.against) for row in results.comparisons} == {
         (system, f"top {top}", baseline) for system, baseline in (("raw", NO_RAG), ("trained", "raw")) for top in (1, 2)
     }
+    assert "| trained, turn 2 | top 1 | 0.667 | 0.667 | 0.667 | 0.500 | 3 |" in page.read_text()
+    assert "| system | environment | F1 | cover EM | EM | nDCG@10 | n |" in page.read_text()
     prompts = {last_user(body) for body in server.bodies}
     assert len(prompts) == len(server.bodies), "equal prompts are asked once"
 
@@ -144,8 +146,10 @@ def test_missing_answers_are_left_out_and_asked_again(config, records, server):
     assert (trained.n, trained.of, trained.metrics["cover_em"]) == (2, 3, 0.5)
     server.always, request_count = None, len(server.bodies)
     answer_questions(config(), records)
-    assert all(record.answer is not None for record in read_answers(page).values())
-    assert all("About insulin" in last_user(body) for body in server.bodies[request_count:])
+    assert all(record.answer for record in read_answers(page).values())
+    again = [last_user(body) for body in server.bodies[request_count:]]
+    assert again
+    assert all("About insulin" in prompt for prompt in again)
 
 
 def test_a_run_goes_on_where_its_file_ends(config, records, server):
