@@ -109,7 +109,7 @@ class EvalRecord:
     @property
     def unsearched(self) -> bool:
         """Whether the model stopped before any search (`rewriter.stop: answer`): the ranking is empty and scores 0."""
-        return self.format_ok and self.plan is None and not self.searches
+        return self.turn > 0 and self.format_ok and self.plan is None and not self.searches
 
     @property
     def display_text(self) -> str:

@@ -201,7 +201,7 @@ def tables(results: EvalResults) -> list[tuple[str, str, pd.DataFrame]]:
     return [*sections, ("Transfer", TRANSFER, matrix)] if len(matrix) else sections
 
 
-def printed(results: EvalResults) -> list[tuple[str, str, pd.DataFrame]]:
+def printed_tables(results: EvalResults) -> list[tuple[str, str, pd.DataFrame]]:
     """The tables of Markdown and LaTeX: `tables`, and every metric, which the page has with its interval."""
     sections = tables(results)
     return [*sections, ("Every metric", EVERY_METRIC, metrics_table(results))] if sections else []
@@ -210,7 +210,7 @@ def printed(results: EvalResults) -> list[tuple[str, str, pd.DataFrame]]:
 def markdown(results: EvalResults) -> str:
     """The tables and all notes, for a README."""
     lines = [f"# {results.name}", "", *([results.headline, ""] if results.headline else [])]
-    for title, text, table in printed(results):
+    for title, text, table in printed_tables(results):
         rows = table.to_numpy().tolist()
         lines += [f"## {title}", "", *markdown_table(list(table.columns), rows), "", text, ""]
     texts = [*(note.text for note in results.notes), results.family, *(f"{k}: {v}" for k, v in results.facts.items())]
@@ -221,7 +221,7 @@ def latex(results: EvalResults) -> str:
     """The tables as floats; "" without one."""
     floats = [
         _float(f"{results.name}-{title.split()[0].lower()}", f"{title}. {text}", table)
-        for title, text, table in printed(results)
+        for title, text, table in printed_tables(results)
     ]
     return "\n".join([r"% needs \usepackage{booktabs,graphicx}", *floats]) if floats else ""
 

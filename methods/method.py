@@ -13,20 +13,22 @@ retriever does not answer, the call raises StageError, which ends the question w
 scored as 0.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, Protocol, TypeVar
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, TemplateError
 from jinja2.runtime import Macro
 from pydantic import BaseModel
 
 from ..configs.methods import AskingConfig, PromptConfig
 from ..data.types import Document
 from ..envs.plan import SearchPlan
+from ..errors import ConfigError
 from ..llms.base import LlmResponse, Prompt, SamplingParams
 from ..llms.prose import without_end_of_turn, without_thinking
 from ..llms.structured import FormPrompt, Structured
@@ -119,8 +121,13 @@ def answer_text(reply: LlmResponse) -> str:
 
 
 def prompts_of(name: str, settings: PromptConfig) -> Any:
-    """The prompts of a method: the macros of its template, and those of the file that its settings name instead."""
-    return SimpleNamespace(**{key: value for text in prompt_texts(name, settings) for key, value in _macros(text)})
+    """The prompts of a method: the macros of its template, and those of the file that its settings name instead.
+
+    Raises ConfigError for a file that is no template; so do the macros where they fail.
+    """
+    with _template_errors():
+        macros = [macro for text in prompt_texts(name, settings) for macro in _macros(text)]
+    return SimpleNamespace(**dict(macros))
 
 
 def prompt_texts(name: str, settings: PromptConfig) -> list[str]:
@@ -137,10 +144,24 @@ def _macros(template: str) -> list[tuple[str, Callable[..., str]]]:
     environment.globals |= {helper.__name__: helper for helper in helpers}
 
     def stripped(macro: Callable[..., str]) -> Callable[..., str]:
-        return lambda *args, **kwargs: macro(*args, **kwargs).strip()
+        def rendered(*args: object, **kwargs: object) -> str:
+            with _template_errors():
+                return macro(*args, **kwargs).strip()
+
+        return rendered
 
     module = vars(environment.from_string(template).module)
     return [(name, stripped(macro)) for name, macro in module.items() if isinstance(macro, Macro)]
+
+
+@contextmanager
+def _template_errors() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, TemplateError) as error:
+        raise ConfigError(
+            f"the template of a prompt cannot be used: {error}. Correct `prompt`, or its file."
+        ) from error
 
 
 def numbered(documents: Sequence[Document], words: int, start: int = 1) -> str:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ...configs.methods import PromptConfig
 from ...configs.paper import PaperConfig, PaperSystem, Style
 from ...data.packaged import PACKAGED
 from ...data.sampling import in_batches
@@ -22,7 +23,7 @@ from ...errors import ConfigError, DataError, EnvironmentUnavailableError
 from ...llms.access import Llm
 from ...llms.base import LlmResponse, SamplingParams
 from ...logs import progress_bar
-from ...methods.method import MISSING, NO_RANKING
+from ...methods.method import MISSING, NO_RANKING, prompts_of
 from ...methods.methods import METHODS, make_method, method_settings, named_sources, prompt_text
 from ...methods.reading import shares
 from ...methods.runner import MethodRun, Runner
@@ -122,10 +123,12 @@ def _sources(paper: PaperConfig, task: str, system: PaperSystem) -> dict[str, st
 
 
 def _check(paper: PaperConfig, task: str, name: str, system: PaperSystem) -> None:
-    """Raise ConfigError for an unknown method, settings that it does not take, a source that it may not search, and a
-    cross-encoder that it needs and the paper does not name."""
+    """Raise ConfigError for an unknown method, settings that it does not take, a broken file of prompts, a source that
+    it may not search, and a cross-encoder that it needs and the paper does not name."""
     try:
         settings, sources = method_settings(system.method, system.settings), list(_sources(paper, task, system))
+        if isinstance(settings, PromptConfig):
+            prompts_of(system.method, settings)
         unknown = [source for source in named_sources(settings) if source and source not in sources]
         if unknown or (METHODS[system.method].searches and not sources):
             raise ConfigError(

@@ -276,5 +276,6 @@ def test_a_question_without_a_search_is_read_without_documents(config, tmp_path,
     assert answers["trained"].metrics["ndcg@10"] == 0.0
     assert answers["raw"].documents == ("triptan",)
     texts = [note.text for note in read_results(page.parent).notes]
+    assert not any(text.startswith("no retrieval") for text in texts), "no policy stopped there"
     assert "1 times a policy stopped before any search; its question was read without documents." in texts
     assert len(server.bodies) == 2, "the reader alone has the same prompt"

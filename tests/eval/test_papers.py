@@ -275,6 +275,7 @@ def test_what_is_missing_or_unknown_is_told_before_anything_is_asked(values, ser
         ({"method": "hydra"}, ["'hydra'", "'hyde'"]),
         ({"method": "std_rag", "settings": {"source": ["w"]}}, ["'std_rag'", "no setting source;", "sources"]),
         ({"method": "rerank"}, ["reranker.model=MODEL"]),
+        ({"method": "main_rag", "settings": {"prompt": "no.j2"}}, ["no.j2"]),
         ({"method": "main_rag", "sources": []}, ["systems.a.sources"]),
         ({"method": "misknow", "settings": {"first": ["small"], "second": ["wiki"]}}, ["'wiki'", "'small'"]),
     ):

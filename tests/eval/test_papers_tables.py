@@ -37,6 +37,7 @@ def test_a_packaged_paper_survives_a_round_trip_and_has_its_figures(name, tmp_pa
 
 
 def test_a_dry_run_of_environment_aware_shows_the_rows_of_warm_starts(tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text("name: explore\n")
     (tmp_path / "warm_start").mkdir()
     for name in ("config.json", "model.safetensors"):
         (tmp_path / "warm_start" / name).write_text("{}")

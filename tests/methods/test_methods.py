@@ -145,6 +145,21 @@ def test_a_file_replaces_the_prompts_that_it_has(tmp_path):
     assert prompt_text("csqe", settings[0]).startswith(prompt_text("csqe", settings[1]))
 
 
+@pytest.mark.parametrize(
+    ("template", "fact"),
+    [
+        (None, "mine.j2"),
+        ("{% macro pick(question) %}", "endmacro"),
+        ("{% macro passage(question) %}{{ title }}{% endmacro %}", "'title'"),
+    ],
+)
+def test_a_wrong_file_of_prompts_is_named(template, fact, tmp_path):
+    if template is not None:
+        (tmp_path / "mine.j2").write_text(template)
+    with refused(ConfigError, fact, "`prompt`"):
+        run(method_of("csqe", prompt=str(tmp_path / "mine.j2")), lambda _: "", wiki=Shelf({ASKED.text: [doc("a")]}))
+
+
 def test_lines_of_a_local_model_come_to_the_same_context():
     judgement = "Thought: w1: nothing.\nJudge: yes\nMissing knowledge: the tamer\nQuery: dog tamers"
     wiki = Shelf({ASKED.text: [doc("w1"), doc("w2")], "dog tamers": [doc("w2"), doc("w9")]})
