@@ -139,8 +139,8 @@ class SpecConfig(Section):
     NAME-hyde, HyDE by that policy with as many tokens; NAME-warm-start, its policy before GRPO, if it had a warm start.
     Runs whose rows would be equal share them. []: none."""
     parts: list[str] = []
-    """Datasets whose question ids start with a part name (`covidqa/17`): results are reported per part and averaged.
-    Datasets of kind ragbench are always treated this way."""
+    """Datasets whose question ids start with a part name (`covidqa/17`), such as RAGBench: results are reported per part
+    and averaged."""
     policy: PolicyConfig = PolicyConfig()
     """Default policy of systems without one."""
     rewriter: RewriterConfig = RewriterConfig()
@@ -202,10 +202,6 @@ class SpecConfig(Section):
     def free_systems(self) -> list[str]:
         """The systems without a model: training-free baselines."""
         return [name for name, system in self.systems.items() if system.training_free is not None]
-
-    def has_parts(self, dataset: str) -> bool:
-        """Whether question ids of a dataset begin with the name of a part."""
-        return dataset in self.parts
 
     def _references(self) -> Iterable[tuple[str, Iterable[str], Iterable[str]]]:
         """Settings of the spec that name other parts of it, as (path, names used, names defined)."""

@@ -206,7 +206,7 @@ class SpecEnvironments:
 
     def _limited(self, dataset: str, questions: list[Question]) -> list[Question]:
         """A sample of `limit` questions; if the dataset has parts, `limit` of each part."""
-        if not self.spec.has_parts(dataset):
+        if dataset not in self.spec.parts:
             return draw(questions, self.spec.limit, SAMPLE_SEED)
         return draw_of_parts(questions, self.spec.limit, SAMPLE_SEED, lambda question: question.id.partition("/")[0])
 

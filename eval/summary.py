@@ -35,7 +35,7 @@ def results_of(evaluation: Evaluation, records: Records) -> EvalResults:
         {cell.environment.dataset: [question.id for question in cell.environment.questions] for cell in cells},
         spec.metrics,
         samples={cell.system.name: cell.system.options.paths for cell in cells},
-        parts=[dataset for dataset in spec.datasets if spec.has_parts(dataset)],
+        parts=spec.parts,
     )
     tuned = {
         (cell.environment.dataset, cell.environment.name, cell.system.name): weights

@@ -63,7 +63,7 @@ def results_page(spec: SpecConfig, results: EvalResults, theirs: Published) -> s
             cell = {"": "paper", "dataset": dataset, "part": part, "system": figure.system, "cell": f"{figure.value:g}"}
             rows.append(cell | {"environment": figure.generator})
     frame = pd.DataFrame(rows)
-    average = frame["dataset"].map(lambda name: "average" if spec.has_parts(name) else name)
+    average = frame["dataset"].map(lambda name: "average" if name in spec.parts else name)
     frame["column"] = frame["part"].where(frame["part"] != "", average)
     frame["group"] = frame["dataset"].where(average == "average", "")
     models = [

@@ -109,10 +109,3 @@ def test_writers_of_passages_or_several_queries_have_room_by_default():
     assert SpecConfig.model_validate(parse_yaml(dump_spec(spec))) == spec, "the written spec is the same evaluation"
     fixed = SpecConfig.model_validate({**values, "rollout": {"max_new_tokens": 32}})
     assert fixed.systems["passage"].rollout is None
-
-
-def test_a_prepared_dataset_and_ragbench_have_parts():
-    spec = SpecConfig.model_validate(
-        {"datasets": {"a": None, "b": None}, "parts": ["a"], "environments": {"x": {"urls": {"a": ["http://h"]}}}}
-    )
-    assert (spec.has_parts("a"), spec.has_parts("b")) == (True, False)
