@@ -113,7 +113,7 @@ def _set(values: dict[str, Any], key: str, value: object, names: set[str]) -> No
     path = ""
     for section in sections:
         if f"{path}NAME" in names and section not in values:
-            raise ValueError(f"there is no {section!r} in {path[:-1]}, which has {', '.join(values)}")
+            raise ValueError(f"there is no {section!r} in {path[:-1]}, which has {', '.join(values) or 'none'}")
         path += f"{section}."
         if not isinstance(values.get(section), dict):
             values[section] = {}
