@@ -76,7 +76,7 @@ def parts_of(config):
 
 @pytest.mark.parametrize("config", ["bm25s", "rank_bm25"], indirect=True)
 def test_any_number_of_shards_gives_the_same_bytes(config):
-    """Those of the other kinds: test_envs_kinds.py."""
+    """Those of the other kinds: test_kinds.py."""
     reference = build_index(config)
     assert reference.documents == DOCUMENTS
     for shards in (1, 3):

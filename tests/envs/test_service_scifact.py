@@ -2,7 +2,7 @@
 
 It is the only check that goes from files on disk through tokeniser, index, process, HTTP, fusion and metric to a number
 that others measured. A shifted ranking or a wrong gain moves it by more than the tolerance, as do lost titles. Dense
-retrieval is compared with sentence-transformers (test_envs_peers.py). Milvus ranks as the local index does.
+retrieval is compared with sentence-transformers (test_peers.py). Milvus ranks as the local index does.
 """
 
 import statistics

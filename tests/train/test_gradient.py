@@ -60,7 +60,7 @@ CASES = {
     "16x1-trajectory": ({"rollout.branching": [16, 1], **TRAJECTORY}, []),
 }
 """Settings, and rules that stand nowhere in the product and give another gradient by them. Single turns are compared
-with stock TRL (test_train_losses.py)."""
+with stock TRL (test_losses.py)."""
 
 
 def made_up_rewards(trees):

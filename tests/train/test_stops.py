@@ -50,7 +50,7 @@ def checkpoints(folder):
 
 def assert_left(config, undisturbed, step):
     """The run can be resumed, its logs end with `step`, and its only checkpoint is that of the undisturbed run after
-    it, from which test_train_run.py goes on exactly."""
+    it, from which test_run.py goes on exactly."""
     folder = RunFolder(config.run_folder)
     checkpoint = folder.reopen(config)
     assert checkpoints(folder.path) == [checkpoint.name] == [f"checkpoint-{step}"]
