@@ -185,6 +185,7 @@ def test_settings_that_do_not_go_together_are_named_in_one_line(text, setting, f
         ("train={stps: 5}", ["train.stps;", "train.steps?"]),
         ("train.steps=[1", ["line 1"]),
         ("policy.lora=5", ["policy.lora is 5", "LoraConfig"]),
+        ("mix.environments.a.weight=2", ["no 'a' in mix.environments, which has none"]),
     ],
 )
 def test_a_wrong_override_is_named(override, facts):
