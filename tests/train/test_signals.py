@@ -6,13 +6,22 @@ from types import SimpleNamespace
 
 import pytest
 from querylect.train.distributed.processes import Processes
-from querylect.train.distributed.stopping import StopOnSignal
+from querylect.train.distributed.stopping import SIGNALS, StopOnSignal
 
 pytestmark = pytest.mark.model
 
 TERM, USR1, INT = int(signal.SIGTERM), int(signal.SIGUSR1), int(signal.SIGINT)
 STEP = {"loss": 0.0}
 LAST = SimpleNamespace(global_step=3, max_steps=9)
+
+
+@pytest.fixture(autouse=True)
+def heard():
+    """Who starts the tests may have had signals ignored: nohup SIGHUP, a shell Ctrl-C of what it runs beside itself."""
+    previous = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
+    yield
+    for number, handler in previous.items():
+        signal.signal(number, handler)
 
 
 def control():
