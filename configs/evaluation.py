@@ -139,8 +139,8 @@ class SpecConfig(Section):
     NAME-hyde, HyDE by that policy with as many tokens; NAME-warm-start, its policy before GRPO, if it had a warm start.
     Runs whose rows would be equal share them. []: none."""
     parts: list[str] = []
-    """Datasets whose question ids start with a part name (`covidqa/17`), such as RAGBench: results are reported per part
-    and averaged."""
+    """Datasets whose question ids start with a part name (`covidqa/17`), such as RAGBench: results are reported per
+    part and averaged."""
     policy: PolicyConfig = PolicyConfig()
     """Default policy of systems without one."""
     rewriter: RewriterConfig = RewriterConfig()
