@@ -2,7 +2,7 @@
 
     python benchmarks/adapt_writers.py wordnet --to FOLDER [--passages N] [--questions N] [KEY=VALUE …]
 
-DATASET is a kind of dataset without settings (wordnet, hpo) or a BEIR folder with training and test questions. Rows:
+DATASET is a packaged dataset (wordnet, hpo) or a BEIR folder with training and test questions. Rows:
 
     model      `querylect adapt` on the documents, with the writer of the config
     scripted   the same with a served writer that answers with the dataset's own training question for a passage, as a
@@ -25,13 +25,13 @@ from threading import Thread
 
 from machine import describe
 from querylect.configs.schema import DatasetConfig
-from querylect.data.beir import load_beir, save_beir
 from querylect.data.load import load_dataset
+from querylect.data.packaged import dataset_folder
 from querylect.data.types import AllDocuments, Dataset, relevant
 from querylect.eval.results import read_results
 from querylect.eval.table import Comparison
 from querylect.markdown_tables import markdown_table
-from querylect.questions.prompts import cut
+from querylect.questions.prompts import excerpt
 
 ROWS = ("model", "scripted", "real")
 WORDS = 200
@@ -48,7 +48,8 @@ def main() -> None:
     parser.add_argument("--passages", type=int, default=6000)
     args = parser.parse_intermixed_args()
     print(describe())
-    dataset, folder = _saved(args.dataset, args.to)
+    folder = dataset_folder(args.dataset)
+    dataset = load_dataset(DatasetConfig(path=str(folder)))
     source = [str(folder / "corpus.jsonl"), "--test", str(folder), f"questions.words={WORDS}", *args.changes]
     rows = list[list[str]]()
     for row in args.row or ROWS:
@@ -64,16 +65,6 @@ def main() -> None:
             _train_on_real(folder, args.changes, to)
         rows.append(_row(row, to / "runs" / row, folder if row == "real" else to / "dataset"))
     print("\n".join(markdown_table(_HEADER, rows)))
-
-
-def _saved(name: str, to: Path) -> tuple[Dataset, Path]:
-    """The dataset and its BEIR folder."""
-    if (Path(name) / "corpus.jsonl").exists():
-        return load_beir(Path(name)), Path(name)
-    folder = to / "dataset"
-    if not folder.exists():
-        save_beir(load_dataset(DatasetConfig(path=name)), folder)
-    return load_beir(folder), folder
 
 
 def _querylect(*arguments: str) -> None:
@@ -100,7 +91,7 @@ def _served_writer(dataset: Dataset) -> Iterator[str]:
     split = dataset.splits["train"]
     for question in split.questions:
         for name in relevant(split.qrels.get(question.id, {})):
-            questions.setdefault(cut(by_id[name], WORDS), question.text)
+            questions.setdefault(excerpt([by_id[name]], WORDS), question.text)
 
     class Writer(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -138,7 +129,7 @@ def _row(name: str, run: Path, trained_on: Path) -> list[str]:
     means = {score.arm: score.mean for score in results.scores}
     tests = {row.against: row for row in results.comparisons if row.system == "trained"}
     scores = [f"{means[system]:.3f}" for system in (("raw", 0), ("untrained", 1), ("trained", 1))]
-    count = len(load_beir(trained_on, ["train"], AllDocuments()).splits["train"].questions)
+    count = len(load_dataset(DatasetConfig(path=str(trained_on)), AllDocuments()).splits["train"].questions)
     leads = map(_lead, (tests["untrained"], tests["raw"]))
     return [name, f"{count:,}", *scores, *leads, f"{results.scores[0].of:,}"]
 
