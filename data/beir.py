@@ -15,7 +15,7 @@ from pathlib import Path
 from ..errors import DataError
 from ..storage import atomic_folder, file_sha256, json_object, write_lines
 from .history import parse_history, records_of
-from .jsonl import ALL_LINES, Span, identifier_of, plain_or_gzipped, read_records, strings_of, text_of
+from .jsonl import ALL_LINES, Span, grade_of, identifier_of, plain_or_gzipped, read_records, strings_of, text_of
 from .judgements import COLUMNS, read_judgements, splits_of, within_corpus
 from .topics import NAMES, read_topics
 from .types import Dataset, Document, Question, Split
@@ -56,7 +56,8 @@ def load_beir(
     else:
         loaded = _unjudged_splits(folder)
         notes.append(f"{name}: its questions have no judgements." if loaded else f"{name} is a corpus.")
-    ignores, level = bool(meta.get("ignore_identical_ids", False)), int(str(meta.get("relevance_level", 1)))
+    ignores = bool(meta.get("ignore_identical_ids", False))
+    level = grade_of(meta.get("relevance_level", 1), folder / "meta.json", 1)
     return Dataset(name, corpus, loaded, tuple(notes), licence, ignores, level)
 
 
@@ -230,7 +231,12 @@ def question_line(question: Question, more: Mapping[str, object] | None = None) 
         "excluded_ids": question.excluded,
     }
     present = {name: value for name, value in optional.items() if value}
-    return _json({"_id": question.id, "text": question.text, **present, **(more or {})})
+    line = _json({"_id": question.id, "text": question.text, **present, **(more or {})})
+    try:
+        line.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DataError(f"question {question.id!r}: a field is not valid Unicode ({error}). Correct it.") from error
+    return line
 
 
 def write_meta(folder: Path, meta: Mapping[str, object]) -> None:

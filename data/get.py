@@ -83,14 +83,14 @@ def _downloaded(benchmark: KnownBenchmark, revision: str | None) -> list[Path]:
     if not benchmark.repositories:
         raise DataError(f"{benchmark.name} cannot be fetched by a program: {benchmark.by_hand}.")
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HTTPError, XetDownloadError
+    from huggingface_hub.errors import HFValidationError, HTTPError, XetDownloadError
 
     folders = []
     for repository in benchmark.repositories:
         try:
             patterns = list(repository.files)
             path = snapshot_download(repository.repo, repo_type="dataset", revision=revision, allow_patterns=patterns)
-        except (HTTPError, XetDownloadError, OSError) as error:
+        except (HFValidationError, HTTPError, XetDownloadError, OSError) as error:
             raise HubError(
                 f"the Hub could not give {repository.repo} ({in_one_line(error)}). Check the name, and the terms of "
                 "the repository on the Hub, and run the same command again: it goes on with what has arrived. "

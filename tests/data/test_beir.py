@@ -210,6 +210,7 @@ def test_a_broken_line_names_file_and_line(folder, name, line, facts):
         ("queries.jsonl", None, ["queries.jsonl"]),
         ("qrels/test.tsv", HEADER.encode() + b"q1\td1\t0\n", ["set", "test"]),
         ("meta.json", b"{", ["meta.json"]),
+        ("meta.json", b'{"relevance_level": "two"}', ["meta.json", "'two'"]),
     ],
 )
 def test_a_file_that_is_missing_or_says_too_little_is_named(folder, name, content, facts):
@@ -235,6 +236,12 @@ def test_without_qrels_questions_that_name_their_split_are_not_judged(folder):
     refuses(folder, "'q'", "['train']", "train")
     (folder / "queries.jsonl").write_text(jsonl(QUESTIONS))
     refuses(folder, folder, "split")
+
+
+def test_a_field_that_no_file_can_hold_is_refused_where_it_is_written(tmp_path):
+    dataset = Dataset("n", (Document("d", "", "t"),), {"test": Split((Question("q", "?"),), {"q": {"d": 1}})})
+    with refused(DataError, "'q'", "\\ud800"):
+        save_beir(dataset, tmp_path / "n", {"q": {"answers": ["\ud800"]}})
 
 
 def test_what_is_saved_is_read_back_equal(tmp_path):

@@ -81,8 +81,9 @@ def test_a_broken_download_goes_on_where_it_stopped(tmp_path, hub):
     get("beir/scifact", tmp_path / "scifact")
     assert "corpus.jsonl.gz" not in [name for name, _ in hub.ranges]
     assert len(load_beir(tmp_path / "scifact").corpus) == 400
-    with refused(HubError, "no/where"):
-        get("hub:no/where", tmp_path / "x")
+    for repository in ("no/where", "a/b/c", " "):
+        with refused(HubError, repository):
+            get(f"hub:{repository}", tmp_path / "x")
 
 
 @pytest.mark.parametrize(
@@ -149,4 +150,4 @@ def test_baselines_measures_and_compares(small_environment, tmp_path, capsys):
     assert stdout.startswith("bm25 on data: ndcg@10 0.3")
     assert "over 3 test questions: no figure is published" in stdout
     assert end("data", "baselines", config, "--split", "absent") == 2
-    assert "--split 'absent' is unknown" in capsys.readouterr().err
+    assert "no questions in split 'absent'" in capsys.readouterr().err

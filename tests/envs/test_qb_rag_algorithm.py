@@ -15,7 +15,7 @@ PROBE = Probe(terms=(Term(text="?"),))
 def answers(**pairs):
     """Answers by question: `answers(q1="a b")`."""
     return [
-        AnswerabilityEntry(question=question, content=content, source="written", judged=True)
+        AnswerabilityEntry(question=question, content=content, source="written")
         for question, contents in pairs.items()
         for content in contents.split()
     ]

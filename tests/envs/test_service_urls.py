@@ -1,7 +1,5 @@
 """Services that a cluster job has started are used by the runs of their environment."""
 
-import json
-
 import pytest
 from querylect.configs.load import load_config
 from querylect.configs.schema import ClientConfig
@@ -26,7 +24,7 @@ def services(tmp_path, monkeypatch):
 
 def test_a_served_environment_is_found_by_a_run_that_starts_none(small_environment, services, tmp_path, monkeypatch):
     settings = [f"env.index={small_environment.index}"]
-    settings += [f"env.dataset={json.dumps({'kind': 'beir', 'path': small_environment.dataset.path})}"]
+    settings += [f"env.dataset.path={small_environment.dataset.path}"]
     config = load_config("tiny", settings).env
     command = ["serve", "tiny", *settings, "--tell", str(services / "it.json"), "--facing", "127.0.0.1"]
     monkeypatch.setenv("QUERYLECT_TOKEN", "s3cret")
