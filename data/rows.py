@@ -52,9 +52,12 @@ def _json(path: Path) -> Iterator[tuple[int, Any]]:
         yield from read_records(path, "rows, one JSON object per line")
         return
     try:
-        yield from enumerate(parse_json(path.read_text(encoding="utf-8")), start=1)
+        rows = parse_json(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise DataError(f"{path} cannot be read ({error}); expected a JSON list of rows.") from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise DataError(f"{path} is no JSON list of objects; expected the rows of a table.")
+    yield from enumerate(rows, start=1)
 
 
 def _parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Any]]:
