@@ -138,7 +138,8 @@ class CandidateDraw(ParetoCandidateSelector):
 
     def select_candidate_idx(self, state: GEPAState) -> int:
         self.rng = Random(f"{self._seed} candidate {state.i}")
-        return super().select_candidate_idx(state)
+        chosen: int = super().select_candidate_idx(state)
+        return chosen
 
 
 class Minibatches:
@@ -150,7 +151,8 @@ class Minibatches:
     def next_minibatch_ids(self, loader: DataLoader, state: GEPAState) -> list[int]:
         epoch = state.i // ceil(len(loader) / self._size)
         draw = Random(f"{self._seed} epoch {epoch}")
-        return EpochShuffledBatchSampler(self._size, draw).next_minibatch_ids(loader, state)
+        ids: list[int] = EpochShuffledBatchSampler(self._size, draw).next_minibatch_ids(loader, state)
+        return ids
 
 
 class ReflectionModel:
