@@ -13,7 +13,7 @@ from .card import model_card
 from .describe import describe
 from .exported import FILE
 from .results import find_results
-from .source import BaseModelSource, base_of, open_source
+from .source import BaseModelSource, base_of, open_source, refuse_no_run
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -35,9 +35,10 @@ OURS = (
 def export_to_folder(run: Path, target: Path, *, overwrite: bool = False, **options: Any) -> str:
     """Write the export to `target`, whole or not at all, and return its path. `options` are those of `write_export`.
 
-    Raises ConfigError if `target` exists, CheckpointError as `find_results`, ModelError and CheckpointError as
-    `load_policy`.
+    Raises ConfigError if `target` exists or `run` is no run folder, CheckpointError as `find_results`, ModelError and
+    CheckpointError as `load_policy`.
     """
+    refuse_no_run(run)
     resolved, folder_of_run = target.resolve(), run.resolve()
     if folder_of_run.is_relative_to(resolved) or (target.exists() and resolved.is_relative_to(folder_of_run)):
         raise ConfigError(f"--to {target} would replace the run {run}, or a part of it. Choose another folder.")
@@ -57,6 +58,7 @@ def export_to_hub(run: Path, repo_id: str, *, public: bool = False, endpoint: st
     """
     from huggingface_hub import HfApi
 
+    refuse_no_run(run)
     if repo_id.count("/") != 1:
         raise ConfigError(f"hub:{repo_id} is no repository. Write hub:OWNER/NAME.")
     api = HfApi(endpoint=endpoint)

@@ -57,11 +57,17 @@ class CheckpointSource:
         return best.get("step") if name == "best" else self.config.train.steps
 
 
+def refuse_no_run(run: Path) -> None:
+    """Raise ConfigError for a folder that `querylect train` did not write."""
+    if not (run / "config.yaml").is_file():
+        raise ConfigError(f"{run} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote.")
+
+
 def open_source(run: Path, checkpoint: str | None = None, trust: bool = False) -> CheckpointSource:
     """The named checkpoint of a run folder, by default the one that `querylect eval` takes.
 
-    Raises ConfigError if `run` is no run folder or needs `trust` (as `load_run_config`), CheckpointError if it lacks a
-    checkpoint or environment.json.
+    Raises ConfigError if it needs `trust` (as `load_run_config`), CheckpointError if it lacks a checkpoint or
+    environment.json.
     """
     config = load_run_config(run, trust=trust)
     folder = find_checkpoint(run, checkpoint)

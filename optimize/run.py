@@ -69,7 +69,7 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
     folder = RunFolder(config.run_folder)
     if not resume:
         folder.refuse_existing()
-    elif not is_own(folder.path):
+    elif folder.path.exists() and not is_own(folder.path):
         raise CheckpointError(
             f"{folder.path} is not yours, and GEPA's state in it is a pickle, which can run code when read. If you "
             "trust its author, make it yours."
@@ -105,15 +105,15 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
         adapter = PromptAdapter(
             config, client, rewriter, model, store, [*train, *validation], titles, lambda done: progress(done, budget)
         )
-        reflection = ReflectionModel(config, models)
+        reflection, draws = ReflectionModel(config, models), IterationDraws(config.seed, min(_MINIBATCH, len(train)))
         result = gepa_optimize(
             seed_candidate={COMPONENT: rewriter.prompt.system},
             trainset=train,
             valset=validation,
             adapter=adapter,
             reflection_lm=reflection,
-            candidate_selection_strategy=CandidateDraw(config.seed),
-            batch_sampler=Minibatches(config.seed, min(_MINIBATCH, len(train))),
+            candidate_selection_strategy=draws,
+            batch_sampler=draws,
             max_metric_calls=budget // turns,
             stop_callbacks=lambda state: reflection.failure is not None,
             logger=SimpleNamespace(log=log.debug),
@@ -128,30 +128,22 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
     return folder.path
 
 
-class CandidateDraw(ParetoCandidateSelector):
-    """GEPA's choice of the prompt to change, drawn by the iteration alone: a resumed run repeats the one that was
-    stopped, and finds its answers and its proposal."""
+class IterationDraws:
+    """GEPA's choices of the prompt to change and of the questions, every training question once an epoch, drawn by the
+    iteration alone: a resumed run repeats those of the iteration that was stopped, and finds its answers and its
+    proposal."""
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(None)
-        self._seed = seed
+    def __init__(self, seed: int, minibatch: int) -> None:
+        self._seed, self._minibatch = seed, minibatch
 
     def select_candidate_idx(self, state: GEPAState) -> int:
-        self.rng = Random(f"{self._seed} candidate {state.i}")
-        chosen: int = super().select_candidate_idx(state)
-        return chosen
-
-
-class Minibatches:
-    """GEPA's minibatches: every training question once an epoch. They depend on the iteration alone, too."""
-
-    def __init__(self, seed: int, size: int) -> None:
-        self._seed, self._size = seed, size
+        draw = Random(f"{self._seed} candidate {state.i}")
+        index: int = ParetoCandidateSelector(draw).select_candidate_idx(state)
+        return index
 
     def next_minibatch_ids(self, loader: DataLoader, state: GEPAState) -> list[int]:
-        epoch = state.i // ceil(len(loader) / self._size)
-        draw = Random(f"{self._seed} epoch {epoch}")
-        ids: list[int] = EpochShuffledBatchSampler(self._size, draw).next_minibatch_ids(loader, state)
+        draw = Random(f"{self._seed} epoch {state.i // ceil(len(loader) / self._minibatch)}")
+        ids: list[int] = EpochShuffledBatchSampler(self._minibatch, draw).next_minibatch_ids(loader, state)
         return ids
 
 

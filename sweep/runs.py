@@ -92,7 +92,10 @@ def plan_sweep(config: str, overrides: Sequence[str], swept: Sequence[str], name
     Raises ConfigError, before anything is written, for a text of another form, if a run has invalid settings, or if its
     folder holds a run of others.
     """
-    values = dict(map(_values_of, swept))
+    parsed = list(map(_values_of, swept))
+    values = dict(parsed)
+    if repeated := [key for key, count in Counter(key for key, _ in parsed).items() if count > 1]:
+        raise ConfigError(f"--set {repeated[0]} is given twice. Give all its values at once, as --set KEY=A,B,C.")
     base = load_config(config, overrides)
     name = as_name(name) if name else f"{base.name}-sweep"
     output = f"{base.output.rstrip('/')}/{name}"
@@ -120,6 +123,8 @@ def _values_of(text: str) -> tuple[str, list[object]]:
         parsed = parse_yaml(f"[{values}]")
     except YAMLError:
         parsed = []
+    if any(value in parsed[:number] for number, value in enumerate(parsed)):
+        raise ConfigError(f"--set {text!r} has a value twice, and equal runs are one. Leave one out.")
     if not (key and parsed):
         raise ConfigError(f"--set {text!r} is no key with values. Write it as --set train.steps=20,40.")
     return key, parsed

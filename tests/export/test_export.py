@@ -9,7 +9,7 @@ from querylect.configs.load import dump_config, load_config
 from querylect.data.types import Question
 from querylect.errors import CheckpointError, ConfigError, ModelError
 from querylect.eval.table import signed
-from querylect.export.export import export_to_folder, refuse_lone_adapter
+from querylect.export.export import export_to_folder, export_to_hub, refuse_lone_adapter
 from querylect.export.exported import FILE, read_exported, settings_of
 from querylect.export.source import BaseModelSource, base_of
 from querylect.inference.rewriter import Rewriter
@@ -261,6 +261,13 @@ def test_a_file_that_describes_no_rewriter_is_told(tmp_path, text):
         (tmp_path / FILE).write_text(text)
     with refused(ModelError, tmp_path / FILE):
         read_exported(tmp_path)
+
+
+def test_a_folder_without_a_run_is_refused_before_anything_is_written(tmp_path):
+    for export in (export_to_folder, export_to_hub):
+        with refused(ConfigError, tmp_path / "none", "config.yaml"):
+            export(tmp_path / "none", tmp_path / "to" if export is export_to_folder else "owner/name")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_existing_target_is_replaced_whole_and_only_when_told(copied, tmp_path):

@@ -245,3 +245,8 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(arguments, fact, capsys):
     printed = capsys.readouterr()
     assert not printed.out
     assert fact in printed.err
+
+
+def test_a_run_that_was_never_started_is_not_resumed(prompting):
+    with refused(CheckpointError, "prompt", "--resume"):
+        optimize(prompting, resume=True)

@@ -76,7 +76,9 @@ def test_nothing_starts_where_one_combination_is_invalid(workdir, capsys):
     for key in ("name=a,b", "output=a"):
         with refused(ConfigError, key.partition("=")[0]):
             plan(key)
-    for text in ("seed", "=1", "seed=[1"):
+    with refused(ConfigError, "seed"):
+        plan("seed=0,1", "seed=2")
+    for text in ("seed", "=1", "seed=[1", "seed=0,1,0"):
         with refused(ConfigError, repr(text)):
             plan(text)
 
