@@ -8,8 +8,8 @@ FOLDER/runs/NAME     the training run, and in it the evaluation and its report
 FOLDER/exported      the trained policy as a plain model folder
 FOLDER/stages.json   the settings that each stage was started with
 
-A stage is finished when its output exists, for each output appears whole. A second call goes on with the first stage
-that is not finished.
+A stage is finished when its output exists, for each output appears whole, and no part of an evaluation failed. A second
+call goes on with the first stage that is not finished.
 """
 
 import json
@@ -24,6 +24,7 @@ from ..configs.schema import DatasetConfig, RunConfig
 from ..configs.section import as_name
 from ..data.documents.corpus import source_digest
 from ..errors import ConfigError
+from ..eval.results import RESULTS
 from ..storage import folder_sha256, json_object, only_command, write_text
 
 _NOT_LEARNED = (*(name for name in FREE_TO_CHANGE if name != "eval"), "questions", "optimize")
@@ -38,7 +39,7 @@ class Stage:
     arguments: Sequence[str]
     """Of `querylect`."""
     output: Path
-    """Exists once the stage is finished."""
+    """Exists once the stage is finished; an evaluation in which something failed is not."""
     settings: Mapping[str, object]
     """What the output depends on, as JSON data under dotted names."""
 
@@ -46,6 +47,10 @@ class Stage:
     def command(self) -> str:
         """As it is typed."""
         return f"querylect {shlex.join(self.arguments)}"
+
+    @property
+    def is_finished(self) -> bool:
+        return self.output.exists() and not (json_object(self.output.with_name(RESULTS)) or {}).get("failed")
 
 
 def config_in(config: RunConfig, folder: Path) -> RunConfig:
@@ -125,12 +130,12 @@ def run_stages(
     with only_command(folder):
         recorded = json_object(journal) or {}
         for stage in stages:
-            if stage.output.exists():
+            if stage.is_finished:
                 _refuse_other_settings(stage, recorded.get(stage.name))
         write_text(folder / "config.yaml", dump_config(config))
         for number, stage in enumerate(stages, start=1):
             label = f"[{number}/{len(stages)}] {stage.name}"
-            if stage.output.exists():
+            if stage.is_finished:
                 report(f"{label}: {stage.output} is there")
                 continue
             report(f"{label}: {stage.command}")

@@ -23,7 +23,7 @@ from ..configs.yaml12 import parse_yaml
 from ..errors import ConfigError
 from ..eval.results import RESULTS
 from ..slurm.launch import SweepJobs
-from ..storage import data_sha256
+from ..storage import data_sha256, json_object
 from ..train.run_folder import changed_keys
 
 _LONGEST_NAME = 100
@@ -59,7 +59,8 @@ class SweepRun:
 
     @property
     def is_evaluated(self) -> bool:
-        return (self.folder / RESULTS).is_file()
+        results = json_object(self.folder / RESULTS)
+        return results is not None and not results.get("failed")
 
     def commands(self, evaluate: bool) -> list[list[str]]:
         """What is left to do, as arguments of `querylect`."""

@@ -126,6 +126,12 @@ def test_a_finished_run_is_left_out_and_a_started_one_goes_on(workdir, capsys):
         [["train", "runs/tiny-sweep/configs/seed-1.yaml", "--resume"], ["eval", "runs/tiny-sweep/seed-1"]],
         [["train", "runs/tiny-sweep/configs/seed-2.yaml"], ["eval", "runs/tiny-sweep/seed-2"]],
     ]
+    incomplete = runs[0].folder / "results.json"
+    incomplete.write_text('{"failed": [{"system": "hyde"}]}')
+    assert runs[0].commands(evaluate=True) == [["eval", "runs/tiny-sweep/seed-0"]]
+    incomplete.write_text('{"failed": []}')
+    assert runs[0].commands(evaluate=True) == []
+    incomplete.unlink()
     assert command("tiny", "--set", "seed=0,1,2", "--dry-run") == 0
     assert capsys.readouterr().out.splitlines()[0] == "seed-0: finished"
     with refused(ConfigError, "runs/tiny-sweep/seed-0", "train.learning_rate"):
