@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ruamel.yaml.error import YAMLError
+
 from ..configs.yaml12 import card_metadata
 from ..errors import DataError
 from .benchmark import Benchmark
@@ -82,8 +84,12 @@ def _configs(folder: Path) -> dict[str, dict[str, list[Path]]]:
 
 
 def _card(folder: Path) -> Mapping[str, Any]:
+    """The YAML header of README.md; empty without a valid one."""
     readme = folder / "README.md"
-    return card_metadata(readme.read_text(encoding="utf-8", errors="replace")) if readme.is_file() else {}
+    try:
+        return card_metadata(readme.read_text(encoding="utf-8", errors="replace")) if readme.is_file() else {}
+    except (YAMLError, ValueError):
+        return {}
 
 
 def _licence(folder: Path) -> str:
@@ -131,7 +137,9 @@ def _judgements(files: list[Path]) -> dict[str, dict[str, int]]:
     qrels: dict[str, dict[str, int]] = {}
     for path in files:
         if path.suffix == ".tsv":
-            qrels |= read_judgements(path)
+            for question, grades in read_judgements(path).items():
+                for document, grade in grades.items():
+                    add_judgement(qrels, question, document, grade, str(path))
             continue
         for number, row in read_rows(path, COLUMNS):
             question, document = (identifier_of(row, path, number, column) for column in COLUMNS[:2])

@@ -48,13 +48,15 @@ def as_parquet(folder, prefix=""):
 
 
 def as_beir_on_the_hub(folder):
-    """Gzipped JSON lines, and the judgements of another repository put into qrels/."""
+    """Gzipped JSON lines, and the judgements of another repository put into qrels/, in two parts."""
     (folder / "qrels").mkdir(parents=True)
     for name, records in {"corpus": DOCUMENTS, "queries": QUESTIONS}.items():
         with gzip.open(folder / f"{name}.jsonl.gz", "wt", encoding="utf-8") as file:
             file.write(jsonl(records))
-    rows = "".join(f"{q}\t{d}\t{grade}\n" for q, d, grade in QRELS)
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
+    for number, part in enumerate((QRELS[:1], QRELS[1:])):
+        rows = "".join(f"{q}\t{d}\t{grade}\n" for q, d, grade in part)
+        (folder / "qrels" / f"test-0000{number}-of-00002.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
+    (folder / "README.md").write_text("---\nno: valid: YAML\n---\n# Card\n")
 
 
 def load(folder, subset=None):
