@@ -2,7 +2,8 @@
 
 A chunk has fewer than a given number of words of a document, in order and without overlap, under the title of the
 document. In scripts without spaces each character counts as a word. Of passages with the same MD5 only the first is
-kept. Judgements of a document pass to all of its chunks, because nothing says which of them holds the answer.
+kept. Judgements of a document pass to all of its chunks, because nothing says which of them holds the answer; a
+question that excludes a document excludes its chunks.
 
 A pair is a document with the question as title and the answer as text; its question is kept as a training question
 whose relevant document it is. `data merge` puts both kinds into one knowledge base.
@@ -71,7 +72,11 @@ def write_chunks(source: Path, target: Path, words: int = CHUNK_WORDS) -> list[s
             name: Split(split.questions, moved_judgements(split.qrels, lambda document: chunk_ids.get(document, ())))
             for name, split in dataset.splits.items()
         }
-        fields = {question.id: record for question, record in questions_of(folder)} if splits else {}
+        fields: dict[str, dict[str, object]] = {}
+        for question, record in questions_of(folder) if splits else ():
+            ids = (*question.excluded, *([question.id] if dataset.ignore_identical_ids else ()))
+            excluded = [chunk for document in ids for chunk in chunk_ids.get(document, ())]
+            fields[question.id] = {**record, **({"excluded_ids": excluded} if ids else {})}
         write_questions(new, splits, fields)
         name, licence = name_and_licence(folder)
         meta = {"name": target.name, "licence": licence, "made_from": str(folder), "chunk_words": words}

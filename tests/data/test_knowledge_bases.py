@@ -45,6 +45,11 @@ def test_chunks_stand_once_and_inherit_judgements(tmp_path):
     assert chunks.splits["test"].qrels == {"q": {"1#1": 2, "1#2": 2, "2#2": 1}, "p": {"1#1": 1, "2#2": 1}}
     with refused(DataError, tmp_path / "chunks"):
         write_chunks(tmp_path / "dogs", tmp_path / "chunks", 3)
+    excluding = Split([Question("2", "which dogs?", excluded=("3",)), questions[1]], {"2": {"1": 1}, "p": {"2": 1}})
+    save_beir(Dataset("dogs", corpus, {"test": excluding}, ignore_identical_ids=True), tmp_path / "excluding")
+    write_chunks(tmp_path / "excluding", tmp_path / "out", 3)
+    asked = load_beir(tmp_path / "out").splits["test"].questions
+    assert [question.excluded for question in asked] == [("3#1", "1#1", "2#2"), ()]
     plain = tmp_path / "dogs" / "corpus.jsonl"
     plain.with_name("corpus.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
     plain.unlink()
