@@ -99,7 +99,7 @@ def only_command(folder: Path, name: str = LOCK) -> Iterator[None]:
 
     Raises StorageError if the folder cannot be written or another process holds the lock.
     """
-    existed = folder.exists()
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
     lock = FileLock(folder / name, timeout=0, thread_local=False)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -113,9 +113,9 @@ def only_command(folder: Path, name: str = LOCK) -> Iterator[None]:
         with suppress(OSError):
             (folder / name).unlink()  # while it is locked: filelock opens a new file where the opened one was removed
         lock.release()
-        if not existed:
-            with suppress(OSError):
-                folder.rmdir()
+        with suppress(OSError):  # one that is not empty stays, and those above it
+            for path in created:
+                path.rmdir()
 
 
 def is_command_at_work(folder: Path) -> bool:
