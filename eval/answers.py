@@ -31,7 +31,7 @@ from ..provenance import versions
 from ..rollouts.llms import open_llm
 from .environments import SAMPLE_SEED
 from .frame import frame_of
-from .leakage import held_out_questions, refuse_training_split, with_near, without_trained
+from .leakage import held_out_questions, with_near, without_trained
 from .records import METRICS, NO_RAG, RAW, EvalRecord, read_records, record_of_search
 from .results import EvalResults
 from .store import RecordStore, open_store, question_set, refuse_other
@@ -66,11 +66,10 @@ def answer_questions(
     output folder where there are none.
 
     Raises ConfigError where the folder holds answers to other questions or of other systems (unless `overwrite`, which
-    replaces their tables), for the training split, a mix and unusable settings; DataError where no question has a right
+    replaces their tables), for a mix and unusable settings; DataError where no question has a right
     answer; EnvironmentUnavailableError, EngineUnavailableError or ModelError where the environment or the reader fails,
     after which the same command resumes.
     """
-    refuse_training_split(config.eval)
     config, settings = only(config, None), config.answers
     base = records.parent if records is not None else config.run_folder.with_name(f"{config.name}-untrained")
     folder = output or base / "answers" / reader_name(settings.reader.model)

@@ -133,15 +133,6 @@ class HeldOut:
     """Questions to ask that are nearly the same as a training question."""
 
 
-def refuse_training_split(evaluation: EvalConfig) -> None:
-    """Raise ConfigError where the split to evaluate is the training split."""
-    if evaluation.split not in ("validation", "test"):
-        raise ConfigError(
-            f"eval.split is {evaluation.split!r}; expected validation or test: a table of questions that were "
-            "trained on says nothing about new ones."
-        )
-
-
 def held_out_questions(client: EnvironmentApi, info: EnvironmentInfo, evaluation: EvalConfig) -> HeldOut:
     """The questions to ask: those of the split that are not in the environment's training split.
 
