@@ -116,7 +116,7 @@ def _answers(
         if id(start) in nodes:
             return Continuation(start, nodes[id(start)])
         assert isinstance(model, PromptedConversation), "a policy answers"
-        return model.missing.pop((start.tree.question.id, turn, 0), "no reply")
+        return model.missing[start.tree.question.id, turn, 0]
 
     return [start if isinstance(start, str) else answer(start) for start in starts]
 
