@@ -1,4 +1,4 @@
-"""Files that survive a kill: atomic writes and swaps of folders, locks, journals of keyed records; sha256 of data."""
+"""Files that survive a kill: atomic writes and swaps of folders, locks, whole lines; sha256 of data."""
 
 import hashlib
 import json

@@ -9,11 +9,11 @@ from pydantic import Field, model_validator
 from ..errors import ConfigError
 from .environment import ClientConfig, EnvironmentConfig, RerankConfig
 from .llm import LlmConfig
-from .load import config_file, known_configs, read_yaml, validated
+from .load import config_file, read_yaml, validated
 from .section import Name, Section
 from .yaml12 import write_yaml
 
-_FOLDER = Path(__file__).parent / "papers"
+PAPERS = Path(__file__).parent / "papers"
 
 ENVIRONMENT_AWARE = "environment_aware"
 """The paper that is an evaluation spec (configs/specs), since its systems rewrite and do not answer."""
@@ -186,14 +186,9 @@ class PaperConfig(Section):
         return self
 
 
-def known_papers() -> list[str]:
-    """Names of the papers that come with the package, sorted."""
-    return known_configs(_FOLDER)
-
-
 def load_paper(name: str, overrides: Sequence[str] = ()) -> PaperConfig:
     """Read and validate a paper by its packaged name or as a YAML file. Raises ConfigError."""
-    path = config_file(name, _FOLDER)
+    path = config_file(name, PAPERS)
     return validated(PaperConfig, read_yaml(path), str(path), overrides)
 
 

@@ -59,11 +59,17 @@ def newest(
 
 def cut_history(question: Question, budget: int) -> Question:
     """The question with only the newest `budget` words of its history: for a model whose tokenizer is not at hand."""
+    return replace(question, history=newest(question.history, budget, count_words, first_words))
 
-    def cut(text: str, words: int) -> str:
-        return " ".join(text.split()[:words])
 
-    return replace(question, history=newest(question.history, budget, lambda text: len(text.split()), cut))
+def count_words(text: str) -> int:
+    """How many words a text has, separated by white space."""
+    return len(text.split())
+
+
+def first_words(text: str, count: int) -> str:
+    """The first `count` words of a text, with single spaces."""
+    return " ".join(text.split()[:count])
 
 
 def _utterance(entry: object, number: int) -> Utterance:

@@ -5,7 +5,7 @@ the same seed, and the order of a file does not matter.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from operator import attrgetter
@@ -61,11 +61,6 @@ def draw_of_parts(items: Iterable[Item], limit: int | None, seed: int, part_of: 
 def sampled(size: int, total: int, limit: int | None, seed: int) -> QuestionSample | None:
     """The Sample of `size` items out of `total`; None if no limit is set or it kept all items."""
     return QuestionSample(size, total, seed) if limit is not None and size < total else None
-
-
-def sample_of(values: Mapping[str, int] | None) -> QuestionSample | None:
-    """The sample that `results.json` describes; None if all questions were asked."""
-    return QuestionSample(int(values["size"]), int(values["of"]), int(values["seed"])) if values else None
 
 
 def sample_key(seed: int, identifier: str) -> bytes:

@@ -262,7 +262,7 @@ def record_line(record: EvalRecord) -> str:
 
 
 def read_records(path: Path) -> list[EvalRecord]:
-    """Read a file of `write_records` or of a cell's journal.
+    """Read a file of `write_records`, or of the store while an evaluation goes on.
 
     Raises DataError with the number of a line that is not a record.
     """

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from ..configs.schema import RolloutConfig
-from ..data.history import cut_history
+from ..data.history import count_words, cut_history, first_words
 from ..data.types import Document, Question
 from ..llms.access import Llm
 from ..llms.base import LlmResponse, Message, Prompt, SamplingParams, complete_sum
@@ -62,7 +62,7 @@ class PromptedConversation(Conversation):
 
     def next_turn(self, branch: Branch, node: Node, documents: Sequence[Document]) -> Branch:
         question = cut_history(branch.tree.question, self.rollout.history_tokens)
-        visible = cut_documents(documents[: self.rollout.documents], self.rollout, _count, _cut)
+        visible = cut_documents(documents[: self.rollout.documents], self.rollout, count_words, first_words)
         message = Message(role="user", content=self.rewriter.follow_up(question, visible, node.turn + 1))
         return branch.below(node, [Message(role="assistant", content=node.text), message], [])
 
@@ -120,11 +120,3 @@ class PromptedConversation(Conversation):
 
 def _text(reply: LlmResponse) -> str:
     return "\n\n".join(sample.text for sample in reply.texts)
-
-
-def _count(text: str) -> int:
-    return len(text.split())
-
-
-def _cut(text: str, words: int) -> str:
-    return " ".join(text.split()[:words])

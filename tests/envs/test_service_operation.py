@@ -25,13 +25,9 @@ from querylect.errors import EnvironmentUnavailableError
 from ..forked import Piped
 from ..raising import refused
 from ..waiting import until
-from .test_service_api import BlockingEnvironment
+from .test_service_api import BlockingEnvironment, plan
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
-
-
-def plan(text, **more):
-    return SearchPlan.of(text, **more).model_dump()
 
 
 def search(url, *texts):

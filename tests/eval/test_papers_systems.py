@@ -4,7 +4,8 @@ import json
 from collections import Counter
 
 import pytest
-from querylect.configs.paper import PaperConfig, known_papers, load_paper
+from querylect.configs.load import known_configs
+from querylect.configs.paper import PAPERS, PaperConfig, load_paper
 from querylect.configs.schema import EnvironmentConfig
 from querylect.data.published import published
 from querylect.envs.build import build_index
@@ -61,7 +62,7 @@ def question_index(small_environment, tmp_path_factory, run_app):
         yield url
 
 
-@pytest.mark.parametrize("name", known_papers())
+@pytest.mark.parametrize("name", known_configs(PAPERS))
 def test_every_system_of_a_paper_comes_to_its_end(name, small_environment, contents, question_index, run_app, tmp_path):
     paper = load_paper(name).model_dump(mode="json")
     for task in paper["tasks"].values():
@@ -91,5 +92,5 @@ def test_every_system_of_a_paper_comes_to_its_end(name, small_environment, conte
 
 
 def test_the_papers_name_every_method():
-    methods = {system.method for name in known_papers() for system in load_paper(name).systems.values()}
+    methods = {system.method for name in known_configs(PAPERS) for system in load_paper(name).systems.values()}
     assert set(METHODS) <= methods

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from querylect.configs.paper import dump_paper, known_papers, load_paper
+from querylect.configs.load import known_configs
+from querylect.configs.paper import PAPERS, dump_paper, load_paper
 from querylect.data.published import published
 from querylect.envs.presets import preset_of
 from querylect.errors import ConfigError
@@ -19,7 +20,7 @@ from ..command import end
 from ..raising import refused
 
 
-@pytest.mark.parametrize("name", known_papers())
+@pytest.mark.parametrize("name", known_configs(PAPERS))
 def test_a_packaged_paper_survives_a_round_trip_and_has_its_figures(name, tmp_path):
     paper = load_paper(name)
     (tmp_path / "again.yaml").write_text(dump_paper(paper))
