@@ -89,6 +89,7 @@ def train(
         stopper = StopOnSignal(processes)
         stack.enter_context(stopper.listening())
         environment = stack.enter_context(shared_environment(config, processes))
+        stopper.at_signal = environment.give_up_soon  # a cluster's signal ends the service too
         client = stack.enter_context(rewarding(config, environment))
         run = _open(config, processes, folder, client, resume, checkpoint)
         _learn(run, stopper, callbacks)

@@ -94,6 +94,7 @@ class EnvironmentClient:
         self._deadline = config.deadline
         self._clock = clock or RetryClock()
         self._turn = 0
+        self._gives_up = False
         self._slots = asyncio.Semaphore(CONCURRENT_REQUESTS)
         self._identity: Identified | None = None
         self.last_failure: str | None = None
@@ -129,6 +130,11 @@ class EnvironmentClient:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
+
+    def give_up_soon(self) -> None:
+        """From now on one round of attempts decides, not the deadline: the caller is about to end, and what it has
+        finished must be saved before it is killed."""
+        self._gives_up = True
 
     async def _end(self) -> None:
         calls = asyncio.all_tasks() - {asyncio.current_task()}
@@ -243,7 +249,7 @@ class EnvironmentClient:
                         self._check_identity(answer)
                     return answer
             pause = min(pauses) + random.uniform(0, backoff)
-            if self._clock.now() + pause >= deadline:
+            if self._gives_up or self._clock.now() + pause >= deadline:
                 raise self._unavailable()
             await self._clock.sleep(pause)
             backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)

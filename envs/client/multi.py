@@ -26,6 +26,11 @@ class MixedClient:
         failures = [f"{name}: {client.last_failure}" for name, client in self.clients.items() if client.last_failure]
         return "; ".join(failures) or None
 
+    def give_up_soon(self) -> None:
+        """As `EnvironmentClient.give_up_soon`, for all of them."""
+        for client in self.clients.values():
+            client.give_up_soon()
+
     def infos(self) -> dict[str, EnvironmentInfo]:
         """What each of them serves."""
         return {name: client.info() for name, client in self.clients.items()}

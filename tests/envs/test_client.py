@@ -112,7 +112,10 @@ def test_a_dead_service_makes_searches_fail_after_growing_pauses(dead, connect, 
         assert client.step(steps("a", "b", "c")) == [None, None, None]
         assert dead in client.last_failure
         assert "ConnectError" in client.last_failure
-    assert pauses.pauses == [0.25, 0.5, 1, 2, 4, 8, 10], "another 10 seconds would be beyond the deadline"
+        assert pauses.pauses == [0.25, 0.5, 1, 2, 4, 8, 10], "another 10 seconds would be beyond the deadline"
+        client.give_up_soon()
+        assert client.step(steps("a")) == [None]
+        assert len(pauses.pauses) == 7, "no more rounds"
 
 
 def test_a_dead_service_ends_a_start_with_its_url_and_the_remedy(dead, connect):

@@ -178,6 +178,7 @@ def test_a_run_is_requeued_loses_its_retriever_goes_on_and_is_cancelled(site):
     assert "retriever ended with exit code 137. The last lines of runs/run/logs/retriever.log:" in log.read_text()
     assert "/v1/step" in log.read_text().rpartition("The last lines")[2]
     assert not services.exists()
+    assert saved(site)
 
     second = site.submit(*endless)
     earlier_steps = len(site.steps())
@@ -188,9 +189,13 @@ def test_a_run_is_requeued_loses_its_retriever_goes_on_and_is_cancelled(site):
     site.cluster.run("scancel", second)
     assert site.cluster.wait(second) == "CANCELLED"
     until(lambda: not processes_of(site.cluster, second), lambda: processes_of(site.cluster, second))
+    assert saved(site)
+
+
+def saved(site):
+    """Whether a checkpoint holds what was finished, and no step was logged twice or left out."""
     steps = site.steps()
-    assert steps == list(range(1, len(steps) + 1)), "no step twice, none left out"
-    assert (site.run() / "checkpoints" / f"checkpoint-{steps[-1]}").is_dir(), "what was finished is saved"
+    return steps == [*range(1, len(steps) + 1)] and (site.run() / "checkpoints" / f"checkpoint-{steps[-1]}").is_dir()
 
 
 def restarted(site):

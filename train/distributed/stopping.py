@@ -27,6 +27,8 @@ class StopOnSignal(TrainerCallback):
 
     def __init__(self, processes: Processes) -> None:
         self.processes = processes
+        self.at_signal: Callable[[], object] = lambda: None
+        """Called when the first signal comes, in its handler."""
         self.stopped_by: int | None = None
         """The signal that all processes stop for, once they have met."""
         self._received: int | None = None
@@ -56,6 +58,7 @@ class StopOnSignal(TrainerCallback):
         if self._received is not None:
             return
         self._received = number
+        self.at_signal()
         name = signal.Signals(number).name
         if not self._training:
             raise StoppedError(f"{name} came before the first step. Go on with --resume if there is a run folder.")
