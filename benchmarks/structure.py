@@ -27,7 +27,6 @@ ORDER_WITHIN = {
     "eval": ["drift", "tasks", "papers"],
     "inference": ["adapters"],
     "rollouts": ["engines"],
-    "train": ["packing", "distributed"],
 }
 """Subfolders, each importing only from those before it, also through other files of its folder."""
 LITERARY = {

@@ -19,8 +19,8 @@ from ..rollouts.engines.open import open_engine
 from ..rollouts.engines.transformers import TransformersEngine
 from ..rollouts.policy import load_policy, move_to
 from ..sources import install_command
-from ..train.packing.attention import Kind
-from ..train.packing.packing import token_logps
+from ..train.attention import Kind
+from ..train.packing import token_logps
 from .checks import Finding
 
 FLOAT32_ERROR = 1e-4

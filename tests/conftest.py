@@ -205,7 +205,7 @@ def service_in_thread(run_app):
             yield ServiceAddress(url, "a token")
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("envs.client.connect", "train.distributed.processes"):
+        for module in ("envs.client.connect", "train.processes"):
             patch.setattr(f"querylect.{module}.local_service", serve)
         yield
 

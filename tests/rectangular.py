@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from querylect.train.packing.packing import token_logps
+from querylect.train.packing import token_logps
 
 
 def packed_logps(model, input_ids, attention_mask, target_mask, temperature, *arguments: Any, **how: Any):

@@ -10,7 +10,7 @@ from random import SystemRandom
 from typing import Any
 
 import yaml
-from querylect.train.distributed.processes import Processes
+from querylect.train.processes import Processes
 
 from .forked import Forked
 from .waiting import until

@@ -108,7 +108,7 @@ def samplers_probabilities_of_the_parent(monkeypatch):
 
 def positions_go_on_at_a_branch(monkeypatch):
     """The positions of a packed row are those in the row, not the depth of a token in its sequence."""
-    packing = import_module("querylect.train.packing.packing")
+    packing = import_module("querylect.train.packing")
     pack = packing.pack
 
     def in_a_row(sequences):
@@ -138,7 +138,7 @@ def ratio_of_each_token(monkeypatch):
 
 def entropy_of_what_was_shown(monkeypatch):
     """The entropy bonus is taken over the tokens before an answer."""
-    token_logps = import_module("querylect.train.packing.packing").token_logps
+    token_logps = import_module("querylect.train.packing").token_logps
 
     def shifted(model, sequences, targets, *arguments, **options):
         logps, _, tokens = token_logps(model, sequences, targets, *arguments, **options)

@@ -31,7 +31,7 @@ from ..llms.base import LlmResponse, Prompt, SamplingParams
 from ..llms.prose import without_thinking
 from ..rewards.reward import answer_reward
 from ..rollouts.llms import LocalModel, open_llm
-from .distributed.processes import Processes
+from .processes import Processes
 
 log = logging.getLogger(__name__)
 

@@ -18,16 +18,21 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..configs.schema import LoraConfig, PolicyConfig, RolloutConfig, RunConfig, TrainConfig
 from ..errors import ModelError
 from ..sources import resolve_model
-from .packing.limits import BLOCK, HEAD_CHUNK, HEAD_TOKENS
 
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
 
-    from .distributed.processes import Processes
+    from .processes import Processes
 
 log = logging.getLogger(__name__)
 
+HEAD_CHUNK = 1 << 24
+"""Maximum number of logits held at a time: a tile of 64 MiB in float32, and up to eight copies of it on a CPU."""
+HEAD_TOKENS = 4096
+"""Number of tokens of such a tile: TOKEN_CHUNK_SIZE of TRL's kernel."""
+BLOCK = 256
+"""Number of queries of packed attention that share one set of gathered keys."""
 GIB = 2**30
 H100_GIB = 79.0
 """Usable memory of an 80 GB H100, the GPU that the Slurm scripts target."""
@@ -350,7 +355,7 @@ def _activations(config: RunConfig, shape: ModelShape, layout: ProcessLayout, ch
     parts = {"activations": int(tokens * (saved + BACKWARD_SHARE * layer))}
     if arithmetic == "mixed":
         parts["weights cast to bfloat16"] = 2 * shape.parameters
-    tile = min(sampled, HEAD_TOKENS) * min(shape.vocabulary, HEAD_CHUNK // HEAD_TOKENS)  # train/packing/head.py
+    tile = min(sampled, HEAD_TOKENS) * min(shape.vocabulary, HEAD_CHUNK // HEAD_TOKENS)  # train/head.py
     parts["output head"] = tile * (size if on_gpu else size + 24) + 2 * residual * sampled
     if lora is None:  # its gradient in float32, and as it is added up
         parts["output head"] += (6 if arithmetic == "bfloat16" else 4) * shape.vocabulary * shape.hidden

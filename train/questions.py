@@ -19,7 +19,7 @@ from ..envs.schemas import Step, StepResult
 from ..errors import ConfigError, DataError, EnvironmentUnavailableError
 from ..rewriters.base import RewritingStrategy
 from .answers import without_reader
-from .distributed.processes import Processes
+from .processes import Processes
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from ..rollouts.chat import Tokenizer
 from ..rollouts.engines.base import WeightSync
 from ..storage import atomic_folder, only_command
 from .arguments import check_combinations, grpo_config, trainable_dtype
-from .distributed.processes import Processes, launched, shared_environment
+from .processes import Processes, launched, shared_environment
 from .questions import TrainingData, prepare_data
 from .run_folder import RunFolder, remove_traces, step_of
 from .sharding import splits_weights, zero_stage
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, TrainerCallback
 
     from ..rollouts.tree_sampler import TreeSampler
-    from .distributed.stopping import StopOnSignal
+    from .stopping import StopOnSignal
     from .trainer import TreeTrainer
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def train(
         on_main(lambda: stack.enter_context(only_command(folder.path)))
         checkpoint = on_main(lambda: folder.reopen(config, trust) if resume else None)
         from .answers import rewarding
-        from .distributed.stopping import StopOnSignal
+        from .stopping import StopOnSignal
 
         stopper = StopOnSignal(processes)
         stack.enter_context(stopper.listening())
@@ -115,7 +115,7 @@ def _open(
     from ..rollouts.engines.open import open_engine
     from ..rollouts.policy import add_lora, cast_adapters, fingerprint, load_policy, move_to
     from .memory import resolve_gradient_checkpointing
-    from .packing.check import refuse_unpackable
+    from .packing_check import refuse_unpackable
     from .warm_start import warm_start
 
     on_main = processes.on_main_process

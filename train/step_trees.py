@@ -24,9 +24,9 @@ from ..rollouts.random_streams import stream
 from ..rollouts.tree import Tree
 from ..rollouts.tree_sampler import TreeSampler
 from .credit import assign_credit
-from .distributed.processes import Processes
 from .metrics import by_environment
 from .prefetcher import RolloutPrefetcher
+from .processes import Processes
 from .turns import Turns, turns_of
 
 Grow = Callable[[Sequence[Question]], list[Tree]]

@@ -7,7 +7,8 @@ One step, which `_prepare_inputs` begins and `_compute_loss` ends for each micro
 2. `turns_of` (turns.py) makes arrays of the turns, which are gathered from all processes.
 3. `assign_credit` (credit.py) gives every turn an advantage: its value less the mean value of the answers to its state.
 4. `turn_batch` (loss.py) takes each turn of a micro-batch once, with its advantage and its number of leaves.
-5. `token_logps` (packing/) computes one log-probability for each distinct token of the trees of a micro-batch.
+5. `token_logps` (packing.py, attention.py, head.py) computes one log-probability for each distinct token of the trees
+   of a micro-batch.
 6. `policy_loss` (loss.py) clips, corrects for the sampler, adds KL and entropy terms, and normalizes.
 7. Gradients, optimizer, schedules, sharding and checkpoints are those of accelerate and transformers.
 
@@ -50,12 +51,12 @@ from ..rollouts.memory import give_back_freed_memory
 from ..rollouts.tree import Tree
 from ..storage import writing
 from .answers import reader_metrics
+from .attention import attention_kind
 from .credit import Credit, assign_credit, subsample
-from .distributed.processes import Processes, step_timeout
 from .loss import Normalizer, Rollout, StepFigures, TurnBatch, importance_weights, policy_loss, turn_batch
 from .metrics import mix_metrics, step_metrics
-from .packing.attention import attention_kind
-from .packing.packing import token_logps
+from .packing import token_logps
+from .processes import Processes, step_timeout
 from .run_folder import RunFolder, remove_traces
 from .sharding import (
     enable_fsdp,

@@ -19,7 +19,7 @@ from ..data.leakage import words
 from ..rewards.reward import weight_of_turn
 from ..rewriters.case import repeats
 from ..rollouts.tree import Node, Tree
-from .distributed.processes import Processes
+from .processes import Processes
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -25,9 +25,9 @@ from ..rollouts.engines.base import WeightSync
 from ..rollouts.tree_sampler import Clock, TreeSampler
 from ..storage import logged_objects
 from .answers import reader_metrics
-from .distributed.processes import Processes
 from .metrics import metric_values
 from .metrics_callback import rounded
+from .processes import Processes
 from .run_folder import RunFolder
 from .step_trees import random_states
 from .turns import Turns, gather, turns_of

@@ -39,8 +39,8 @@ from ..rollouts.memory import give_back_freed_memory
 from ..rollouts.random_streams import stream
 from ..rollouts.tree import Node, Tree
 from ..rollouts.tree_sampler import TreeSampler
-from .packing.attention import attention_kind
-from .packing.packing import token_logps
+from .attention import attention_kind
+from .packing import token_logps
 from .questions import grade
 from .run_folder import RunFolder
 from .step_trees import refuse_outage

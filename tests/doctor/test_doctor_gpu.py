@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from querylect.doctor import checks, gpu
-from querylect.train.packing import packing
+from querylect.train import packing
 
 from ..vllm_doubles import vllm  # noqa: F401 (fixture)
 

@@ -2,7 +2,7 @@
 
 import pytest
 from querylect.configs.schema import RunConfig
-from querylect.train.distributed.processes import shared_environment
+from querylect.train.processes import shared_environment
 
 from ..several import side_by_side
 

@@ -6,7 +6,7 @@ import pytest
 from querylect.configs.schema import RewardConfig, RolloutConfig, RunConfig, TrainConfig
 from querylect.data.types import Question
 from querylect.rollouts.tree_sampler import ANSWERED_AT_ONCE, TreeSampler
-from querylect.train.distributed.processes import Processes
+from querylect.train.processes import Processes
 from querylect.train.step_trees import resample
 from querylect.train.validation import Validator
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from querylect.train.packing import attention as packed_attention
-from querylect.train.packing.attention import TILE, flex_mask, packed_row
-from querylect.train.packing.packing import pack
+from querylect.train import attention as packed_attention
+from querylect.train.attention import TILE, flex_mask, packed_row
+from querylect.train.packing import pack
 from torch.nn.attention.flex_attention import create_block_mask
 
 from ..rectangular import packed_logps

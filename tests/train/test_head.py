@@ -4,8 +4,8 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from querylect.train.packing import head as packed_head
-from querylect.train.packing.head import ForwardPass, score
+from querylect.train import head as packed_head
+from querylect.train.head import ForwardPass, score
 
 from ..rectangular import packed_logps
 from ..tiny import tiny_model

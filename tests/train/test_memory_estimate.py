@@ -10,7 +10,6 @@ from querylect.configs.load import known_configs, load_config
 from querylect.configs.schema import RunConfig
 from querylect.rollouts.policy import add_lora
 from querylect.slurm.requests import FOLDER, request_of
-from querylect.train.distributed.processes import Processes
 from querylect.train.memory import (
     CPU_RESERVED,
     GIB,
@@ -24,6 +23,7 @@ from querylect.train.memory import (
     shape_of,
     trained_parameters,
 )
+from querylect.train.processes import Processes
 
 from ..rectangular import packed_logps
 from ..tensor_bytes import LiveBytes

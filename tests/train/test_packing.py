@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from querylect.train.packing import attention as packed_attention
-from querylect.train.packing.attention import blocks
-from querylect.train.packing.packing import pack
+from querylect.train import attention as packed_attention
+from querylect.train.attention import blocks
+from querylect.train.packing import pack
 
 from ..rectangular import packed_logps
 from ..tiny import tiny_model

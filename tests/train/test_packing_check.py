@@ -5,9 +5,9 @@ import re
 import pytest
 import torch
 from querylect.errors import ModelError
-from querylect.train.packing import check as packing_check
-from querylect.train.packing.attention import attention_kind
-from querylect.train.packing.check import refuse_unpackable, why_not
+from querylect.train import packing_check
+from querylect.train.attention import attention_kind
+from querylect.train.packing_check import refuse_unpackable, why_not
 
 from ..raising import refused
 from ..tiny import tiny_model

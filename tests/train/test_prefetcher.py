@@ -18,7 +18,7 @@ from querylect.rollouts.policy import add_lora, load_policy
 from querylect.rollouts.tree import Node, Tree
 from querylect.rollouts.tree_sampler import TreeSampler
 from querylect.train.loss import turn_batch
-from querylect.train.packing.packing import token_logps
+from querylect.train.packing import token_logps
 from querylect.train.prefetcher import RolloutPrefetcher
 from querylect.train.run import train
 from querylect.train.step_trees import question_streams

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from querylect.train.distributed.processes import STEP_TIMEOUT, Processes, step_timeout
+from querylect.train.processes import STEP_TIMEOUT, Processes, step_timeout
 from querylect.train.run import train
 from querylect.train.step_trees import StepTrees
 
@@ -199,7 +199,7 @@ import signal, sys
 from datetime import timedelta
 from pathlib import Path
 from querylect.errors import ModelError
-from querylect.train.distributed.processes import launched
+from querylect.train.processes import launched
 
 folder, case = Path(sys.argv[1]), sys.argv[2]
 with launched() as me:

@@ -7,7 +7,7 @@ import pytest
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
 from querylect.train import step_trees
-from querylect.train.distributed.processes import Processes
+from querylect.train.processes import Processes
 from querylect.train.run import train
 
 from ..lessons import change, records, stopped_copy, without_seconds

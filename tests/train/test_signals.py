@@ -5,8 +5,8 @@ import signal
 from types import SimpleNamespace
 
 import pytest
-from querylect.train.distributed.processes import Processes
-from querylect.train.distributed.stopping import SIGNALS, StopOnSignal
+from querylect.train.processes import Processes
+from querylect.train.stopping import SIGNALS, StopOnSignal
 
 pytestmark = pytest.mark.model
 

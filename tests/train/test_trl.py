@@ -9,7 +9,7 @@ import pytest
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
 from querylect.rollouts.tree import Node, Tree
-from querylect.train.distributed.processes import Processes
+from querylect.train.processes import Processes
 from querylect.train.questions import shuffled_order
 from querylect.train.run import train
 from querylect.train.step_trees import StepTrees

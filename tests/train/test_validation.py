@@ -113,7 +113,7 @@ def test_the_best_policy_is_replaced_by_a_better_one_only_and_never_by_a_guess(t
 
     from querylect.configs.schema import RewardConfig, RolloutConfig
     from querylect.rollouts.checkpoints import best_record
-    from querylect.train.distributed.processes import Processes
+    from querylect.train.processes import Processes
     from querylect.train.validation import Validator
 
     folder = RunFolder(tmp_path)

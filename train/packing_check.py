@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ...errors import ModelError
-from ...rollouts.engines.shared_prefix import obstacle
+from ..errors import ModelError
+from ..rollouts.engines.shared_prefix import obstacle
 from .attention import Kind, attention_kind
 from .packing import token_logps
 

@@ -17,8 +17,8 @@ from torch.utils.checkpoint import checkpoint
 from trl.kernels.chunked_logprob import ChunkedLogProbFunction
 from trl.trainer.utils import maybe_gather_lm_head_ctx
 
-from ...errors import ModelError
-from .limits import HEAD_CHUNK, HEAD_TOKENS
+from ..errors import ModelError
+from .memory import HEAD_CHUNK, HEAD_TOKENS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

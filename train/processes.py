@@ -13,14 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ...configs.mix import deadlines
-from ...configs.schema import ClientConfig, EnvironmentConfig, RunConfig
-from ...envs.client.child_process import local_service
-from ...envs.client.client import EnvironmentClient
-from ...envs.client.connect import AnyClient, known_services, open_environment, open_environments
-from ...errors import ConfigError, QuerylectError, in_one_line
-from ...storage import atomic_folder
-from ..sharding import check_fsdp, launch_fsdp, prepare_deepspeed, uses_deepspeed, uses_fsdp
+from ..configs.mix import deadlines
+from ..configs.schema import ClientConfig, EnvironmentConfig, RunConfig
+from ..envs.client.child_process import local_service
+from ..envs.client.client import EnvironmentClient
+from ..envs.client.connect import AnyClient, known_services, open_environment, open_environments
+from ..errors import ConfigError, QuerylectError, in_one_line
+from ..storage import atomic_folder
+from .sharding import check_fsdp, launch_fsdp, prepare_deepspeed, uses_deepspeed, uses_fsdp
 
 if TYPE_CHECKING:
     from torch import device as TorchDevice

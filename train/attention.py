@@ -25,8 +25,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from ...errors import ModelError
-from .limits import BLOCK
+from ..errors import ModelError
+from .memory import BLOCK
 
 NAME = "querylect_packed"
 TILE = 128

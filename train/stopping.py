@@ -14,7 +14,7 @@ from types import FrameType
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ...errors import StoppedError
+from ..errors import StoppedError
 from .processes import Processes
 
 log = logging.getLogger(__name__)

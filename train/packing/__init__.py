@@ -1,1 +1,0 @@
-"""Training on packed trees: packed rows, their attention, and the check against flat rows."""
