@@ -221,10 +221,10 @@ def _feedback(client: StepClient, questions: Sequence[Question], depth: int) -> 
         return {}
     plans = [SearchPlan.of(question.text, k=depth) for question in questions]
     feedback = {}
-    for question, plan, result in zip(questions, plans, _step(client, questions, plans, [], True), strict=True):
+    for question, result in zip(questions, _step(client, questions, plans, [], True), strict=True):
         if result is not None:
             documents, scores = [hit.document for hit in result.ranking], [hit.score for hit in result.ranking]
-            feedback[question.id] = SearchResults(plan, tuple(documents), tuple(scores))
+            feedback[question.id] = SearchResults(tuple(documents), tuple(scores))
     return feedback
 
 

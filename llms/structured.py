@@ -6,7 +6,7 @@ was cut off, is sent back once with what is wrong with it; if the second text do
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -34,6 +34,11 @@ class WorkedExample:
     def json(self) -> str:
         """The answer as one JSON object."""
         return json.dumps(self.answer.model_dump(mode="json", by_alias=True), ensure_ascii=False)
+
+
+def worked(examples: Iterable[Mapping[str, Any]], form: type[BaseModel]) -> tuple[WorkedExample, ...]:
+    """The examples of a template: mappings of `case`, and `answer` as data."""
+    return tuple(WorkedExample(example["case"], form.model_validate(example["answer"])) for example in examples)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from ..configs.methods import MainRagConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..llms.base import SamplingParams
-from .method import MISSING, Ask, Result, Search, StageError, answer_text, prompts_of
+from .method import MISSING, Ask, Result, Search, StageError, answer_text
+from .prompts import prompts_of
 
 NO_JUDGEMENT = "no judgement"
 """The failure where documents were found, every reply came, and none gives a score."""

@@ -16,18 +16,13 @@ from ..configs.section import Section
 from ..errors import ConfigError
 from ..rewriters.registry import make_rewriter
 from ..rewriters.retriever_info import RetrieverInfo
-from .chr import chr_method
-from .csqe import csqe
+from .expansion import csqe, thinkqe
 from .main_rag import main_rag
-from .method import Result, prompt_texts, sampling
+from .method import MethodFunction, Result, sampling
 from .migres import migres
 from .misknow import misknow
-from .plain import cot, direct_gen, std_rag
-from .qa_rag import qa_rag
-from .rerank import rerank
-from .rewritten import rewritten
-from .runner import MethodFunction
-from .thinkqe import thinkqe
+from .one_search import chr_method, qa_rag, rerank, rewritten
+from .reading import cot, direct_gen, std_rag
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +69,12 @@ def make_method(name: str, settings: Mapping[str, object], retriever: RetrieverI
     if retriever is None:
         raise ConfigError(f"the method {name!r} speaks to a retriever, and there is none. Give it a source.")
     assert isinstance(config, settings_of.AskingConfig)
-    rewriter = make_rewriter(_rewriter_config(name, config), retriever, getattr(config, "k", 1))
-    return partial(rewritten, rewriter=rewriter, draw=sampling(config, getattr(config, "passages", 1)))
+    values = config.model_dump()
+    fields: dict[str, Any] = {key: values[key] for key in RewriterConfig.model_fields if key in values}
+    if name == "hcqr":
+        fields = {"hcqr": {key: values[key] for key in HcqrConfig.model_fields}}
+    rewriter = make_rewriter(RewriterConfig(name=name, **fields), retriever, values.get("k", 1))
+    return partial(rewritten, rewriter=rewriter, draw=sampling(config, values.get("passages", 1)))
 
 
 def method_settings(name: str, settings: Mapping[str, object]) -> Section:
@@ -88,22 +87,6 @@ def method_settings(name: str, settings: Mapping[str, object]) -> Section:
     return validated(METHODS[name].settings, dict(settings), f"the settings of the method {name!r}")
 
 
-def prompt_text(name: str, config: Section) -> str:
-    """The text of the templates that a method's prompts are made of, for the keys of its answers."""
-    templates = [name, *(["reading"] if isinstance(config, settings_of.ReadingConfig) else [])]
-    settings = config if isinstance(config, settings_of.PromptConfig) else settings_of.PromptConfig()
-    return "".join(text for template in templates for text in prompt_texts(template, settings))
-
-
 def named_sources(config: Section) -> list[str]:
     """The knowledge bases named in the settings of a method; "" is the first one available."""
     return [name for names in config.model_dump(include={"sources", "first", "second"}).values() for name in names]
-
-
-def _rewriter_config(name: str, config: Section) -> RewriterConfig:
-    """Convert the settings of a method to those of its rewriter."""
-    values = config.model_dump()
-    fields: dict[str, Any] = {key: values[key] for key in RewriterConfig.model_fields if key in values}
-    if name == "hcqr":
-        fields = {"hcqr": {key: values[key] for key in HcqrConfig.model_fields}}
-    return RewriterConfig.model_validate({"name": name} | fields)

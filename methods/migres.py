@@ -10,15 +10,16 @@ The Misknow-RAG paper (section 3.2) runs it with the backbone of the other metho
 prompts are this project's own. A piece of information that cites no passage of its prompt is dropped and counted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pydantic import BaseModel
 
 from ..configs.methods import MigresConfig
 from ..data.types import Question
 from ..llms.base import SamplingParams
-from ..llms.structured import FormPrompt, WorkedExample
-from .method import Ask, Form, Result, Search, numbered, prompts_of
+from ..llms.structured import Form, FormPrompt, worked
+from .method import Ask, Result, Search
+from .prompts import numbered, prompts_of
 from .reading import Further, Passage, answer, retrieve, usable
 
 ROUNDS = 3
@@ -66,8 +67,8 @@ async def migres(question: Question, ask: Ask, search: Search, settings: MigresC
     prompts = prompts_of("migres", settings)
 
     async def step(form: type[Form], **parts: str) -> Form:
-        task, case = prompts.task(form.__name__), prompts.case(question, parts)
-        prompt = FormPrompt(task, case, (_EXAMPLES[form],))
+        examples = worked([prompts.examples[form.__name__]], form)
+        prompt = FormPrompt(prompts.task(form.__name__), prompts.case(question, parts), examples)
         return await ask.json(prompt, form, SamplingParams(max_tokens=FORM_TOKENS))
 
     def listing(passages: Sequence[Passage]) -> str:
@@ -101,18 +102,3 @@ async def migres(question: Question, ask: Ask, search: Search, settings: MigresC
 
 def _list(lines: Sequence[str]) -> str:
     return "\n".join(f"- {' '.join(line.split())}" for line in lines) or "(none)"
-
-
-_QUESTION = "## Question\nWho wrote Emma, and in which year did she die?"
-_PASSAGES = "## Passages\n[1] Emma: A novel by Jane Austen.\n[2] Bath: A city in Somerset.\n\n"
-_INFORMATION = "## Information\n- Jane Austen wrote Emma.\n\n"
-_MISSING = "## Missing\n- the year in which Jane Austen died\n\n## Queries made before\n- Who wrote Emma?\n\n"
-_EXAMPLES: Mapping[type[BaseModel], WorkedExample] = {
-    type(answer): WorkedExample(case + _QUESTION, answer)
-    for case, answer in (
-        (_PASSAGES, Kept(passages=[1])),
-        (_PASSAGES, Extracted(pieces=[Piece(passage=1, information="Jane Austen wrote Emma.")])),
-        (_INFORMATION, Judged(sufficient=False, missing=["the year in which Jane Austen died"])),
-        (_INFORMATION + _MISSING, Queries(queries=["Jane Austen year of death"])),
-    )
-}

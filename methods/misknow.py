@@ -12,15 +12,18 @@ answer. A judgement that is not of its form, even after one repair, ends the sea
 the notes say so (`DRAFT_KEPT`).
 """
 
+from dataclasses import replace
+
 from pydantic import BaseModel
 
 from ..configs.methods import MisknowConfig
 from ..data.types import Question
 from ..llms.base import SamplingParams
 from ..llms.prose import split_thinking
-from ..llms.structured import FormPrompt, WorkedExample, instructions
-from .method import Ask, Result, Search, answer_text, numbered, prompts_of, shortened
-from .reading import Further, answer, draw_of, reader_prompt, retrieve, usable
+from ..llms.structured import FormPrompt, instructions, worked
+from .method import Ask, Result, Search, answer_text
+from .prompts import numbered, prompts_of, shortened
+from .reading import Further, answer, context, reader_prompt, retrieve, usable
 
 QUERIES = 4
 """Maximum queries of the judgement."""
@@ -45,49 +48,24 @@ class Judgement(BaseModel):
 async def misknow(question: Question, ask: Ask, search: Search, settings: MisknowConfig) -> Result:
     """Search, draft, judge, search again where something is missing, answer."""
     passages = await retrieve(search, [question.text], settings.first, settings.first_k)
-    draft = await ask(reader_prompt(question, passages, settings), draw_of(settings), role="reader")
-    prompts, documents = prompts_of("misknow", settings), [passage.document for passage in passages]
-    case = prompts.case(question, numbered(documents, settings.document_words), answer_text(draft) or "(empty)")
-    examples = "\n\n".join(f"{example.case}\n{example.json}" for example in _EXAMPLES)
-    request = f"{instructions(Judgement)}\n\n## Examples\n{examples}"
-    prompt = FormPrompt(prompts.task(), case, _EXAMPLES, request)
-    reply = await ask.structured(prompt, Judgement, SamplingParams(max_tokens=settings.judge_tokens))
-    judgement = reply.value
+    prompt = reader_prompt(question, passages, settings)
+    reply = await ask(prompt, SamplingParams(max_tokens=settings.max_tokens), role="reader")
+    draft = answer_text(reply)
+    prompts = prompts_of("misknow", settings)
+    listed = numbered([passage.document for passage in passages], settings.document_words)
+    examples = worked(prompts.examples, Judgement)
+    shown = "\n\n".join(f"{example.case}\n{example.json}" for example in examples)
+    request = f"{instructions(Judgement)}\n\n## Examples\n{shown}"
+    form_prompt = FormPrompt(prompts.task(), prompts.case(question, listed, draft or "(empty)"), examples, request)
+    outcome = await ask.structured(form_prompt, Judgement, SamplingParams(max_tokens=settings.judge_tokens))
+    judgement = outcome.value
     if judgement is None:  # nobody could tell what is missing
-        notes: dict[str, object] = {DRAFT_KEPT: True, "text": reply.text, "problem": reply.failure}
-        text, cut = (answer_text(draft), not draft.texts[0].finished) if settings.answers else (None, False)
-        return Result(tuple(documents), notes, answer=text, cut=cut, sources=tuple(p.source for p in passages))
+        result = context(passages, {DRAFT_KEPT: True, "text": outcome.text, "problem": outcome.failure})
+        return replace(result, answer=draft, cut=not reply.texts[0].finished) if settings.answers else result
     queries = usable(judgement.query, [question.text], QUERIES) if judgement.judge else []
-    notes = {"draft": answer_text(draft), "judgement": judgement.model_dump(), "queries": queries}
+    notes = {"draft": draft, "judgement": judgement.model_dump(), "queries": queries}
     more = await retrieve(search, queries, settings.second, settings.second_k, passages) if queries else []
-    thoughts = f"{split_thinking(reply.text).thinking} {judgement.thought.strip()}".strip()
+    thoughts = f"{split_thinking(outcome.text).thinking} {judgement.thought.strip()}".strip()
     reasoning = shortened(thoughts, REASONING_WORDS) if settings.reasoning else ""
     missing = judgement.missing_knowledge if judgement.judge else []
     return await answer(question, ask, settings, passages, Further(missing, reasoning, more), notes)
-
-
-_EXAMPLES = (
-    WorkedExample(
-        "Question: Who designed the bridge at Avon Gorge, and when was it opened?\n"
-        "Passages: [1] Clifton Suspension Bridge: It spans the Avon Gorge and was designed by Isambard Kingdom "
-        "Brunel.\nFirst answer: Isambard Kingdom Brunel, 1831",
-        Judgement(
-            thought="Passage 1 bears out the designer. No passage says when the bridge was opened, so 1831 is "
-            "unfounded.",
-            judge=True,
-            missing_knowledge=["the year in which the bridge was opened"],
-            query=["Clifton Suspension Bridge opening year"],
-        ),
-    ),
-    WorkedExample(
-        "Question: What was Oslo called in 1900?\n"
-        "Passages: [1] Oslo: The city was called Kristiania until 1925.\n"
-        "First answer: Kristiania",
-        Judgement(
-            thought="Passage 1 gives the name until 1925, which covers 1900. The answer is right.",
-            judge=False,
-            missing_knowledge=[],
-            query=[],
-        ),
-    ),
-)

@@ -15,6 +15,7 @@ from ..configs.llm import LlmConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..llms.base import LlmResponse, Message, SamplingParams
+from ..llms.prose import without_thinking
 from ..llms.structured import FormPrompt
 
 
@@ -132,3 +133,16 @@ class DelegatingRewriter(RewritingStrategy):
 
     def read(self, question: Question, text: str, turn: int) -> Rewrite:
         return self.member(question).read(question, text, turn)
+
+
+def read_reply(rewriter: RewritingStrategy, question: Question, reply: LlmResponse, turn: int = 1) -> Rewrite:
+    """Read a prompted model's reply to that turn; several texts become one rewrite if the rewriter joins them."""
+    rewrites = [rewriter.read(question, sample.text, turn) for sample in reply.texts]
+    return rewriter.join(question, rewrites) if rewriter.joins else rewrites[0]
+
+
+def repair(text: str, failure: str) -> tuple[Message, ...]:
+    """The messages that send an answer back for the failure of its reading."""
+    answer = without_thinking(text) or "(no answer)"
+    request = f"Your answer could not be read: {failure}. Give it again, in exactly the form that was asked for."
+    return Message(role="assistant", content=answer), Message(role="user", content=request)

@@ -13,8 +13,7 @@ from ..data.history import count_words, cut_history, first_words
 from ..data.types import Document, Question
 from ..llms.access import Llm
 from ..llms.base import LlmResponse, Message, Prompt, SamplingParams, complete_sum
-from ..rewriters.base import Rewrite, RewritingStrategy
-from ..rewriters.repair import read_reply, repair
+from ..rewriters.base import Rewrite, RewritingStrategy, read_reply, repair
 from .conversation import Branch, Conversation, cut_documents
 from .tree import Node, Tree
 

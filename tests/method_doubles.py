@@ -8,8 +8,8 @@ from querylect.envs.schemas import HitBody, PlanResult
 from querylect.errors import EnvironmentUnavailableError
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, Text
+from querylect.methods.method import Runner
 from querylect.methods.methods import make_method
-from querylect.methods.runner import Runner
 
 ASKED = Question("q", "Who tamed the red dog?")
 

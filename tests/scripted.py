@@ -4,8 +4,8 @@ index."""
 from querylect.envs.schemas import HitBody, PlanResult
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, Text
+from querylect.methods.method import Runner
 from querylect.methods.methods import make_method
-from querylect.methods.runner import Runner
 from querylect.rewriters.retriever_info import RetrieverInfo
 
 BM25, DENSE = RetrieverInfo("bm25", "bm25"), RetrieverInfo("contriever", "dense")

@@ -41,7 +41,7 @@ Engine = Literal["bm25s", "rank_bm25", "milvus"]
 
 K1, B = 1.2, 0.75
 FREQUENT = 0.1
-"""RM3 expands with no word that occurs in more than this share of the documents (methods/rm3.py)."""
+"""RM3 expands with no word that occurs in more than this share of the documents (methods/training_free.py)."""
 LENGTHS, WORDS = "lengths.npy", "words"
 _TOKENS, _SCRIPTS = "tokens.npy", "unread_scripts.json"
 _DTYPES = {"data": np.float32, "indices": np.int32, "indptr": np.int64}

@@ -76,7 +76,7 @@ class Reranker:
 
 @dataclass(frozen=True)
 class PairScorer:
-    """A cross-encoder for methods (methods/runner.py), which score single pairs; it is loaded at its first use.
+    """A cross-encoder for methods (methods/method.py), which score single pairs; it is loaded at its first use.
 
     `config.depth` is ignored.
     """

@@ -23,10 +23,10 @@ from ...errors import ConfigError, DataError, EnvironmentUnavailableError
 from ...llms.access import Llm
 from ...llms.base import LlmResponse, SamplingParams
 from ...logs import progress_bar
-from ...methods.method import MISSING, NO_RANKING, prompts_of
-from ...methods.methods import METHODS, make_method, method_settings, named_sources, prompt_text
+from ...methods.method import MISSING, NO_RANKING, MethodRun, Runner
+from ...methods.methods import METHODS, make_method, method_settings, named_sources
+from ...methods.prompts import prompt_text, prompts_of
 from ...methods.reading import shares
-from ...methods.runner import MethodRun, Runner
 from ...provenance import versions
 from ...rewriters.retriever_info import RetrieverInfo
 from ...rollouts.llms import open_llm

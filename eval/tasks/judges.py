@@ -18,8 +18,7 @@ from ...configs.yaml12 import parse_yaml
 from ...data.types import Document, Question
 from ...llms.base import SamplingParams
 from ...llms.structured import FormPrompt, WorkedExample
-from ...methods.method import GARBLED, MISSING, Ask, Result, Search, StageError, answer_text
-from ...methods.runner import Runner
+from ...methods.method import GARBLED, MISSING, Ask, Result, Runner, Search, StageError, answer_text
 from ...rewriters.case import case_text, lettered
 from .gold import Gold
 from .reader import numbered, shortened

@@ -26,8 +26,8 @@ from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.retrievers.tokenizer import WordTokenizer
 from querylect.envs.server.app import create_app
 from querylect.errors import IndexFolderError, RequestError
+from querylect.methods.method import Runner
 from querylect.methods.methods import make_method
-from querylect.methods.runner import Runner
 from querylect.rewriters.retriever_info import RetrieverInfo
 from transformers import AutoModelForSequenceClassification
 

@@ -201,7 +201,7 @@ def test_an_environment_that_is_away_ends_a_paper_with_its_reason(values, server
     monkeypatch.setattr("querylect.eval.papers.run._open_bases", lambda *_: {"small": away})
     with refused(EnvironmentUnavailableError):
         run(values, tmp_path / "out", sweeps=[])
-    unranked = [(plans, str(error)) for _, plans, error in logged(caplog, "methods.runner")]
+    unranked = [(plans, str(error)) for _, plans, error in logged(caplog, "methods.method")]
     assert (4, "nobody is there") in unranked
     assert not (tmp_path / "out" / "results.json").exists()
 

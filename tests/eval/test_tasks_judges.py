@@ -8,8 +8,7 @@ from querylect.eval.tasks.gold import Gold
 from querylect.eval.tasks.judges import JUDGES, NO_STATEMENTS, Case, judged
 from querylect.llms.access import Llm
 from querylect.llms.base import SamplingParams
-from querylect.methods.method import GARBLED, MISSING
-from querylect.methods.runner import Runner
+from querylect.methods.method import GARBLED, MISSING, Runner
 
 from ..methods.test_runner import Echo
 

@@ -5,12 +5,14 @@ from typing import Annotated, Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
+from querylect.configs.methods import PromptConfig
 from querylect.eval.tasks import judges
 from querylect.llms import lines
 from querylect.llms.access import Llm
 from querylect.llms.base import SamplingParams
-from querylect.llms.structured import FormPrompt, Structured, WorkedExample, ask_structured, instructions, read
-from querylect.methods import chr, migres, misknow
+from querylect.llms.structured import FormPrompt, Structured, WorkedExample, ask_structured, instructions, read, worked
+from querylect.methods import migres, misknow, one_search
+from querylect.methods.prompts import prompts_of
 
 from ..scripted import Script
 
@@ -168,10 +170,14 @@ def test_a_small_model_that_goes_on_is_read_up_to_there():
     assert read(text, YesNo, as_json=False).value == YesNo(explanation="so", verdict=True)
 
 
+MIGRES = (migres.Kept, migres.Extracted, migres.Judged, migres.Queries)
+
+
 def test_every_example_is_an_answer_of_its_form():
-    values = [value for module in (chr, migres, misknow) for value in vars(module).values()]
-    values += [*misknow._EXAMPLES, *migres._EXAMPLES.values()]
-    examples = [value for value in values if isinstance(value, WorkedExample)]
+    shown = prompts_of("migres", PromptConfig()).examples
+    examples = [example for form in MIGRES for example in worked([shown[form.__name__]], form)]
+    for name, form in (("chr", one_search.Hypotheses), ("misknow", misknow.Judgement)):
+        examples += worked(prompts_of(name, PromptConfig()).examples, form)
     examples += [judges.example(name, form) for name, form in JUDGED.items()]
     assert len(examples) >= 17
     for example in examples:

@@ -10,9 +10,9 @@ from querylect.data.types import Question
 from querylect.errors import ConfigError
 from querylect.llms.access import Llm
 from querylect.llms.base import Text
-from querylect.methods.method import MISSING, NO_RANKING
-from querylect.methods.methods import METHODS, make_method, method_settings, prompt_text
-from querylect.methods.runner import Runner
+from querylect.methods.method import MISSING, NO_RANKING, Runner
+from querylect.methods.methods import METHODS, make_method, method_settings
+from querylect.methods.prompts import prompt_text
 from querylect.rewriters.retriever_info import RetrieverInfo
 
 from ..method_doubles import ASKED, Scripted, Shelf, doc, form, ids, method_of, run
@@ -150,7 +150,6 @@ def test_a_file_replaces_the_prompts_that_it_has(tmp_path):
     [
         (None, "mine.j2"),
         ("{% macro pick(question) %}", "endmacro"),
-        ("{% macro passage(question) %}{{ title }}{% endmacro %}", "'title'"),
     ],
 )
 def test_a_wrong_file_of_prompts_is_named(template, fact, tmp_path):

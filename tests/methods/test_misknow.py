@@ -3,9 +3,9 @@
 import pytest
 from querylect.data.types import Question
 from querylect.llms.base import Text
-from querylect.methods.method import MISSING, NO_RANKING, shortened
-from querylect.methods.plain import NO_ANSWER
-from querylect.methods.reading import plan_of, shares, usable
+from querylect.methods.method import MISSING, NO_RANKING
+from querylect.methods.prompts import shortened
+from querylect.methods.reading import NO_ANSWER, shares, usable
 
 from ..method_doubles import ASKED, Shelf, cot, direct_gen, doc, form, ids, misknow, run, std_rag
 
@@ -110,7 +110,6 @@ def test_several_queries_share_the_budget_and_blank_or_known_ones_are_not_made()
     assert ids(result) == ["p1", "p2", "p7", "p5", "p8"]
     assert result.notes["judgement"]["query"] == queries, "what was said is kept whole"
     assert [shares(4, 2), shares(5, 2), shares(7, 3), shares(1, 1)] == [[2, 2], [3, 2], [3, 2, 2], [1]]
-    assert (plan_of(["a"], 3).fuse, plan_of(["a", "b"], 3).fuse) == ("max", "interleave")
     assert usable([" b ", "", "b", "a", "\ud800"], ["a"], 9) == ["b"]
 
 

@@ -12,8 +12,8 @@ from querylect.eval.tasks import judges
 from querylect.eval.tasks.reader import chosen, read_answer
 from querylect.llms.prose import marked_answers, passage_of, without_thinking
 from querylect.llms.structured import read
-from querylect.methods import chr, migres, misknow
-from querylect.methods.csqe import pivotal
+from querylect.methods import migres, misknow, one_search
+from querylect.methods.expansion import pivotal
 from querylect.questions.prompts import Written
 from querylect.rewriters.hcqr import ChosenHypothesis
 from querylect.rewriters.registry import make_rewriter
@@ -45,7 +45,7 @@ def share(value):
 
 FORMS = {
     "hcqr.formulator": (ChosenHypothesis, dumped),
-    "chr": (chr.Hypotheses, dumped),
+    "chr": (one_search.Hypotheses, dumped),
     "misknow.judge": (misknow.Judgement, dumped),
     "migres.filter": (migres.Kept, dumped),
     "migres.extract": (migres.Extracted, dumped),

@@ -11,8 +11,7 @@ from querylect.errors import ConfigError, EnvironmentUnavailableError
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, SamplingParams, Text
 from querylect.llms.structured import FormPrompt
-from querylect.methods.method import GARBLED, MISSING, NO_RANKING, Result
-from querylect.methods.runner import Runner, run_batched
+from querylect.methods.method import GARBLED, MISSING, NO_RANKING, Result, Runner
 
 from ..raising import refused
 
@@ -183,20 +182,16 @@ def test_forms_and_scores_come_back_to_their_question():
     assert [document.id for document in ran[0].result.documents] == ["shelf-2", "shelf-1", "shelf-0"]
 
 
-def test_an_error_ends_all_jobs_and_a_notebook_can_run_them():
-    async def failing(call):
-        raise ZeroDivisionError
-
-    def serve(items):
-        return [item + 1 for item in items]
-
-    async def counting(call):
-        return [await call("add", serve, number) for number in (1, 2)]
+def test_an_error_ends_the_run_and_a_notebook_can_run_methods():
+    async def failing(question, ask, search):
+        if question.id == "q1":
+            raise ZeroDivisionError
+        await ask(question.text, SHORT)
 
     async def notebook():
-        return run_batched([counting] * 3)
+        return Runner(Llm(Echo()), {"": Shelf()}).run(two_stages(), QUESTIONS[:2])
 
-    assert asyncio.run(notebook()) == [[2, 3]] * 3
-    assert run_batched([]) == []
+    assert [run.result.failure for run in asyncio.run(notebook())] == ["", ""]
+    assert Runner(Llm(Echo()), {}).run(two_stages(), []) == []
     with pytest.raises(ZeroDivisionError):
-        run_batched([counting, failing])
+        Runner(Llm(Echo()), {}).run(failing, QUESTIONS)

@@ -11,10 +11,10 @@ from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError
 from querylect.llms.base import LlmResponse, Text
+from querylect.rewriters.base import read_reply
 from querylect.rewriters.forms import render
 from querylect.rewriters.plans import union
 from querylect.rewriters.registry import REWRITERS, make_rewriter
-from querylect.rewriters.repair import read_reply
 from querylect.rewriters.retriever_info import RetrieverInfo
 
 from ..raising import refused

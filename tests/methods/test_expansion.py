@@ -2,7 +2,7 @@
 
 import pytest
 from querylect.data.types import Document, Question
-from querylect.methods.csqe import NO_EXPANSION, pivotal
+from querylect.methods.expansion import NO_EXPANSION, pivotal
 
 from ..scripted import Collection, Script, run, terms
 
