@@ -20,10 +20,8 @@ import typer
 
 from .adapt.commands import app as adapt_app
 from .command_options import DryRun, MixMember, Trust, Verbose
-from .configs.load import dump_config, known_configs, load_config
-from .configs.mix import chosen, only
-from .configs.run_settings import load_run_config
-from .configs.schema import RunConfig
+from .configs.load import dump_config, known_configs, load_config, load_run_config
+from .configs.schema import RunConfig, chosen, only
 from .data.commands import app as data_app
 from .doctor.commands import app as doctor_app
 from .envs.commands import app as prepare_app
@@ -391,7 +389,7 @@ def evaluate(
 
     A RUN is compared with its untrained policy, HyDE at equal cost and the raw question, in every environment of a mix.
     """
-    from .configs.spec_files import dump_spec, is_spec, load_spec
+    from .configs.evaluation import dump_spec, is_spec, load_spec
 
     changes, of_run = list(overrides or ()), not is_spec(run)
     if of_run:

@@ -18,8 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..configs.differences import FREE_TO_CHANGE, among, flat
-from ..configs.load import dump_config, validated
+from ..configs.load import FREE_TO_CHANGE, among, dump_config, flat, validated
 from ..configs.schema import DatasetConfig, RunConfig
 from ..configs.section import as_name
 from ..data.documents.corpus import source_digest

@@ -76,25 +76,39 @@ class QuestionIndexConfig(Section):
     """Model folder or id of its weights, as `env.model`; None: that of the preset."""
 
 
-class MemberConfig(Section):
+class RetrieverConfig(Section):
+    """A retriever: a preset or a model, and what differs from it."""
+
+    retriever: str = "bm25"
+    """A preset (bm25, all-minilm-l6-v2, contriever, qwen3-embedding-0.6b, medcpt, bge-base-en-v1.5, hybrid,
+    qb-rag, …), a model folder, `package:NAME/SUBFOLDER`, a Hub id, or `python:FILE`
+    (docs/add-a-retriever.md). A member of a hybrid is no hybrid itself."""
+    model: str | None = None
+    """Encoder folder, `package:NAME/SUBFOLDER` or Hub id; None: that of the preset."""
+    recipe: RecipeConfig | None = None
+    """Overrides of the preset: prompts, pooling, similarity, lengths, a separate query encoder."""
+    remote: RemoteConfig | None = None
+    """Search service that bm25 or a dense retriever uses instead of a local index."""
+    question_index: QuestionIndexConfig | None = None
+    """The question index of the retriever `qb-rag` (docs/qb-rag.md)."""
+
+    @model_validator(mode="after")
+    def _check_question_index(self) -> "RetrieverConfig":
+        if (self.retriever == "qb-rag") != (self.question_index is not None):
+            raise ValueError(
+                f"retriever is {self.retriever!r} and question_index is "
+                f"{'missing' if self.question_index is None else 'given'}; the retriever 'qb-rag' and the section "
+                "question_index go together"
+            )
+        return self
+
+
+class MemberConfig(RetrieverConfig):
     """One retriever of a hybrid; other settings are those of the environment."""
 
-    retriever: str
-    """As `env.retriever`, except hybrid."""
     index: str = ""
     """Index folder of this retriever; if empty, a folder beside the hybrid's, named after the retriever and its
     settings. In an evaluation spec, an environment with this retriever has the same folder."""
-    model: str | None = None
-    """Model folder or id of its weights, as `env.model`; None: that of the preset."""
-    recipe: RecipeConfig | None = None
-    remote: RemoteConfig | None = None
-    question_index: QuestionIndexConfig | None = None
-    """The question index, for the retriever qb-rag."""
-
-    @model_validator(mode="after")
-    def _check_question_index(self) -> "MemberConfig":
-        _check_qb_rag(self.retriever, self.question_index)
-        return self
 
 
 class HybridConfig(Section):
@@ -103,14 +117,6 @@ class HybridConfig(Section):
     members: Annotated[list[MemberConfig], Field(min_length=2)]
     depth: Annotated[int, Field(ge=1)] = 100
     """Documents that each member contributes; also the most that a search plan may request."""
-
-
-def _check_qb_rag(retriever: str, questions: QuestionIndexConfig | None) -> None:
-    if (retriever == "qb-rag") != (questions is not None):
-        raise ValueError(
-            f"retriever is {retriever!r} and question_index is {'missing' if questions is None else 'given'}; the "
-            "retriever 'qb-rag' and the section question_index go together"
-        )
 
 
 class RerankConfig(Section):
@@ -136,26 +142,14 @@ class VectorsConfig(Section):
     ivfpq."""
 
 
-class EnvironmentConfig(Section):
+class EnvironmentConfig(RetrieverConfig):
     """One environment: retriever × corpus × questions × qrels, and the service that serves it."""
 
     name: str = ""
     """Name shown to clients; if empty, the dataset and the retriever."""
     dataset: DatasetConfig = DatasetConfig()
-    retriever: str = "bm25"
-    """A preset (bm25, all-minilm-l6-v2, contriever, qwen3-embedding-0.6b, medcpt, bge-base-en-v1.5, hybrid,
-    qb-rag, …), a model folder, `package:NAME/SUBFOLDER`, a Hub id, or `python:FILE`
-    (docs/add-a-retriever.md)."""
-    model: str | None = None
-    """Encoder folder, `package:NAME/SUBFOLDER` or Hub id; None: that of the preset."""
-    recipe: RecipeConfig | None = None
-    """Overrides of the preset: prompts, pooling, similarity, lengths, a separate query encoder."""
     hybrid: HybridConfig | None = None
     """The members of the retriever `hybrid`."""
-    question_index: QuestionIndexConfig | None = None
-    """The question index of the retriever `qb-rag` (docs/qb-rag.md)."""
-    remote: RemoteConfig | None = None
-    """Search service that bm25 or a dense retriever uses instead of a local index."""
     rerank: RerankConfig | None = None
     """Cross-encoder that reranks the retriever's top documents; None: no reranking."""
     engine: SearchEngine = "bm25s"
@@ -188,13 +182,12 @@ class EnvironmentConfig(Section):
         return (self.index_folder / "meta.json").is_file()
 
     @model_validator(mode="after")
-    def _check_sections(self) -> "EnvironmentConfig":
+    def _check_hybrid(self) -> "EnvironmentConfig":
         if (self.retriever == "hybrid") != (self.hybrid is not None):
             raise ValueError(
                 f"env.retriever is {self.retriever!r} and env.hybrid is {'missing' if self.hybrid is None else 'given'}"
                 "; the retriever 'hybrid' and the section env.hybrid with its members go together"
             )
-        _check_qb_rag(self.retriever, self.question_index)
         return self
 
 
@@ -208,3 +201,10 @@ class ClientConfig(Section):
     deadline: Annotated[float, Field(gt=0)] = 120.0
     """Deadline of one batch of steps over all attempts and replicas, in seconds; after it the searches have failed. One
     attempt takes at most a quarter of it."""
+
+
+class ServedConfig(Section):
+    """An environment and how to connect to it."""
+
+    env: EnvironmentConfig = EnvironmentConfig()
+    client: ClientConfig = ClientConfig()

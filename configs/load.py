@@ -7,19 +7,22 @@ per key. Imports only pydantic and ruamel.yaml.
 import difflib
 import json
 import os
+import re
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from ..errors import ConfigError
 from .schema import RunConfig
 from .section import Section
-from .yaml12 import parse_yaml, write_yaml
+from .training import TrainConfig
 
 Settings = typing.TypeVar("Settings", bound=Section)
 
@@ -181,3 +184,83 @@ def _preview(value: object) -> str:
     """A value as JSON, cut to 80 characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def parse_yaml(text: str) -> Any:
+    """The value of one YAML document, of plain types. Raises ruamel.yaml.error.YAMLError."""
+    return YAML(typ="safe", pure=True).load(text)
+
+
+def write_yaml(value: object) -> str:
+    """YAML that `parse_yaml` reads back to an equal value; dictionaries keep their order."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # declared as None there
+    yaml.width = 100
+    stream = StringIO()
+    yaml.dump(value, stream)
+    return stream.getvalue()
+
+
+def load_run_config(run: Path | str, overrides: Sequence[str] = (), *, trust: bool = False) -> RunConfig:
+    """`load_config` of a run folder. Without `trust`, ConfigError too for one of another user that runs code."""
+    path = Path(run) / "config.yaml"
+    if not trust and not is_own(path):
+        refuse_code(str(run), read_yaml(path), overrides)
+    return load_config(str(path), overrides)
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file or folder belongs to the user of this process."""
+    return path.stat().st_uid == os.getuid()
+
+
+def refuse_code(name: str, values: Any, overrides: Sequence[str] = ()) -> None:
+    """Raise ConfigError where settings of somebody else's folder run code and the user did not set them here."""
+    overridden = {override.partition("=")[0].strip() for override in overrides}
+    code = [f"{key}={value}" for key, value in _code_in(values) if key not in overridden]
+    if code:
+        raise ConfigError(
+            f"{name} is not yours, and its settings run code: {'; '.join(code)}. Set these yourself (key=value), or, "
+            "if you trust its author, use them with --trust (trust=True in Python)."
+        )
+
+
+def _code_in(values: Any, key: str = "") -> Iterator[tuple[str, object]]:
+    """The settings that run code, with their dotted names: `trust_remote_code`, and `python:FILE`."""
+    inner = values.items() if isinstance(values, Mapping) else enumerate(values) if isinstance(values, list) else ()
+    for name, value in inner:
+        yield from _code_in(value, f"{key}.{name}" if key else str(name))
+    if str(values).startswith("python:") or (key.rpartition(".")[2] == "trust_remote_code" and values):
+        yield key, values
+
+
+FREE_TO_CHANGE = (
+    "tracking", "eval", "answers", "client", "env.host", "env.port", "env.workers", "train.save_steps",
+    "train.validate_steps", "train.keep_checkpoints", "rollout.micro_batch",
+    "rollout.max_prompt_tokens", "rollout.vllm", "rollout.server", "optimize.searches",
+    "synthetic", *(f"{model}.{name}"
+                   for model in ("rewriter.llm", "optimize.reflection", "optimize.task", "reward.answer.reader")
+                   for name in ("concurrency", "deadline", "cache")),
+)  # fmt: skip
+"""Settings that never change what a run learns."""
+
+
+def free_to_change(train: TrainConfig) -> tuple[str, ...]:
+    """Settings that a resumed run may change; `train.steps` is one of them unless the learning rate decays by it."""
+    return (*FREE_TO_CHANGE, "train.steps") if train.lr_schedule == "constant" else FREE_TO_CHANGE
+
+
+def flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Every value under its dotted name: {"train": {"steps": 4}} gives ("train.steps", 4)."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def among(name: str, sections: Collection[str]) -> bool:
+    """Whether a dotted name is one of `sections` or below one; the prefix of a mix's member is ignored."""
+    name = re.sub(r"^mix\.environments\.[^.]+\.", "", name)
+    return any(f"{name}.".startswith(f"{section}.") for section in sections)

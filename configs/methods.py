@@ -3,13 +3,41 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from .rewriter import ChrConfig, HcqrConfig
 from .section import MAX_WEIGHT, PositiveWeight, Section, Weight
 
 _ONLY = [""]
 """Sources of a method that searches the only knowledge base."""
+
+
+QueryRole = Literal["support", "distinction", "key_features"]
+"""The three queries of HCQR, in order."""
+
+
+class HcqrConfig(Section):
+    """HCQR: three queries that test a hypothesis about the answer (docs/methods.md)."""
+
+    options: bool = True
+    """Show the question's answer options, if it has any, to the model that forms the hypothesis."""
+    without: list[QueryRole] = []
+    """Queries to leave out of the search, for ablations."""
+
+    @field_validator("without")
+    @classmethod
+    def _check_without(cls, without: list[QueryRole]) -> list[QueryRole]:
+        if len(set(without)) == 3:
+            raise ValueError("without names all three queries, and nothing would be searched; keep one")
+        return without
+
+
+class ChrConfig(Section):
+    """CHR: a target hypothesis minus a mimic (docs/methods.md)."""
+
+    penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    """λ, the weight of the mimic; 0: search with the target alone."""
+    field: Literal["medicine", "any"] = "medicine"
+    """Wording of the prompt: diagnoses, as in the paper (medicine), or answers of any field (any)."""
 
 
 class PromptConfig(Section):

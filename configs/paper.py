@@ -7,11 +7,10 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from ..errors import ConfigError
-from .environment import ClientConfig, EnvironmentConfig, RerankConfig
+from .environment import RerankConfig, ServedConfig
 from .llm import LlmConfig
-from .load import config_file, read_yaml, validated
+from .load import config_file, read_yaml, validated, write_yaml
 from .section import Name, Section
-from .yaml12 import write_yaml
 
 PAPERS = Path(__file__).parent / "papers"
 
@@ -89,11 +88,9 @@ JUDGES_OF: dict[str, tuple[JudgeName, ...]] = {
 """Judges available for each kind of task."""
 
 
-class PaperEnvironment(Section):
+class PaperEnvironment(ServedConfig):
     """A knowledge base with its retriever: local (a missing index is built), or a running service."""
 
-    env: EnvironmentConfig = EnvironmentConfig()
-    client: ClientConfig = ClientConfig()
     about: str = ""
     """Source of the corpus, for the error message if it is missing."""
 

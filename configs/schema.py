@@ -7,15 +7,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from ..errors import ConfigError
 from .environment import ClientConfig as ClientConfig
 from .environment import DatasetConfig as DatasetConfig
 from .environment import EnvironmentConfig as EnvironmentConfig
 from .environment import RerankConfig as RerankConfig
-from .llm import AnswerRewardConfig, AnswersConfig, OptimizeConfig, SyntheticConfig
+from .environment import ServedConfig
+from .llm import AnswerRewardConfig, AnswersConfig, LlmConfig, OptimizeConfig, SyntheticConfig
 from .llm import QuestionsConfig as QuestionsConfig
-from .methods import TRAINING_FREE, TrainingFreeName
-from .rewriter import RewriterConfig as RewriterConfig
-from .section import Name, RewardMetric, Section, cutoff
+from .methods import TRAINING_FREE, ChrConfig, HcqrConfig, TrainingFreeName
+from .section import Name, PositiveWeight, RewardMetric, Section, Weight, cutoff
 from .training import TrainConfig as TrainConfig
 
 
@@ -45,6 +46,32 @@ class PolicyConfig(Section):
     """None trains all weights."""
     trust_remote_code: bool = False
     """Run Python code from the model's folder, with your user's permissions."""
+
+
+class RewriterConfig(Section):
+    """The policy's prompt, and how its answer becomes a search plan."""
+
+    name: str = "few_shot"
+    """`general`, `explore` or `direct` (prompt levels of Yuan et al.), `few_shot` (examples, for small models), `hyde`
+    or `query2doc` (the whole answer is a passage to search with), `multi_query`, `hcqr`, `chr` (docs/methods.md) or
+    `misknow` (two turns, docs/methods_context.md)."""
+    keep_question_weight: PositiveWeight | None = None
+    """Weight of the question in every probe; 0: search with the rewrite alone. None: the rewriter's default, which is 1
+    for hyde, 5 (BM25) or 1 (other retrievers) for query2doc, and 0 for the others."""
+    rewrite_weight: Weight = 1.0
+    """Weight of a rewrite in its probe."""
+    prompt: str = "hpo"
+    """`few_shot` only: the few-shot prompt, a packaged name or the path of a YAML file."""
+    options: bool = False
+    """`multi_query` only: show the question's answer options, if it has any."""
+    stop: bool | Literal["answer"] = False
+    """Let the policy answer `<stop/>` instead of a rewrite: it keeps the ranking of the turns before and has no further
+    turn (docs/stop.md). Without such a ranking, as in turn 1, true searches the question as it stands, and answer
+    searches nothing: the reader of `reward.kind: answer` then answers without documents."""
+    hcqr: HcqrConfig = HcqrConfig()
+    chr: ChrConfig = ChrConfig()
+    llm: LlmConfig | None = None
+    """`hcqr` only: the frozen model that writes the hypotheses; None: the policy's base model."""
 
 
 class VllmConfig(Section):
@@ -168,41 +195,47 @@ class TrackingConfig(Section):
     """Further trackers for the same metrics; each needs the extra of its name."""
 
 
-class EvalConfig(Section):
-    """The final evaluation, on questions outside the training split."""
+class EvaluatedConfig(Section):
+    """What is evaluated, tested and compared with."""
 
     split: Literal["validation", "test"] = "test"
     """Split whose questions are evaluated."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """Size of a random sample of the split, which a smaller sample is a subset of; None: all questions."""
-    turns: Annotated[int, Field(ge=1)] = 2
-    """Number of turns of the untrained and the trained policy."""
+    """Size of a random sample per dataset, or per part of one, which a smaller sample is a subset of; None: all."""
     permutations: Annotated[int, Field(ge=1)] = 10_000
     """Permutations of the paired permutation test."""
     bootstrap: Annotated[int, Field(ge=1)] = 10_000
     """Bootstrap samples of the confidence intervals."""
     training_free: list[TrainingFreeName] = list(TRAINING_FREE)
     """Training-free baselines to compare with; []: none (docs/evaluation.md)."""
-    hyde: bool = True
-    """Compare with HyDE by the untrained policy, with the token budget of all `turns` for its passage."""
+    run_baselines: list[Literal["untrained", "hyde", "warm_start"]] = ["untrained", "hyde", "warm_start"]
+    """What a trained policy is compared with, as NAME-untrained and so on in a spec: its policy before training; HyDE
+    by that policy with as many tokens; its policy before GRPO, if it had a warm start. Runs whose rows would be equal
+    share them. []: none; `untrained` is always evaluated with a single run."""
+
+
+class EvalConfig(EvaluatedConfig):
+    """The final evaluation, on questions outside the training split."""
+
+    turns: Annotated[int, Field(ge=1)] = 2
+    """Number of turns of the untrained and the trained policy."""
 
 
 MemberName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
 
 
-class MixMemberConfig(Section):
+class MixMemberConfig(ServedConfig):
     """One environment of a mix; other settings are inherited from the run's `env`, `client` and `rewriter`."""
 
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """Sampling weight: its share of a step's questions is weight / sum of weights."""
-    env: EnvironmentConfig = EnvironmentConfig()
-    client: ClientConfig = ClientConfig()
     rewriter: RewriterConfig = RewriterConfig()
     """Rewriter for this environment's retriever, such as another prompt level."""
 
 
 class MixConfig(Section):
-    """Train one policy on several environments: each step samples questions from all of them (docs/mix.md)."""
+    """Train one policy on several environments: each step samples questions from all of them (docs/mix.md). A member
+    sets only what differs, so one override of `env.dataset.path` applies to all members."""
 
     environments: Annotated[dict[MemberName, MixMemberConfig], Field(min_length=1)]
     """Environments by name (lower-case letters, digits, - and _); the name is part of question ids and metric names."""
@@ -218,7 +251,7 @@ def _merged(base: Any, overrides: Any) -> Any:
     return {**base, **{key: _merged(base[key], value) if key in base else value for key, value in overrides.items()}}
 
 
-class RunConfig(Section):
+class RunConfig(ServedConfig):
     """A whole run: environment, policy, rewriter, rollouts, reward, training, evaluation."""
 
     name: Name = "run"
@@ -227,8 +260,6 @@ class RunConfig(Section):
     """Parent folder of run folders."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Random seed of the question order, of sampling and of new weights."""
-    env: EnvironmentConfig = EnvironmentConfig()
-    client: ClientConfig = ClientConfig()
     policy: PolicyConfig = PolicyConfig()
     rewriter: RewriterConfig = RewriterConfig()
     rollout: RolloutConfig = RolloutConfig()
@@ -290,3 +321,36 @@ class RunConfig(Section):
                     f"ranking to score; use reward.kind: answer, or {setting}: true, which searches the question"
                 )
         return self
+
+
+def environments(config: RunConfig) -> dict[str, RunConfig]:
+    """One config per environment, by name; {"": config} without a mix."""
+    if config.mix is None:
+        return {"": config}
+    return {
+        name: config.model_copy(update={"mix": None, **{key: getattr(member, key) for key in SHARED}})
+        for name, member in config.mix.environments.items()
+    }
+
+
+def deadlines(config: RunConfig) -> dict[str, float]:
+    """Seconds of `client.deadline` by environment; {"": …} without a mix."""
+    return {name: member.client.deadline for name, member in environments(config).items()}
+
+
+def chosen(config: RunConfig, name: str | None) -> dict[str, RunConfig]:
+    """The entry `name` of `environments(config)`; all entries for None. Raises ConfigError."""
+    by_name = environments(config)
+    if name is None:
+        return by_name
+    if name not in by_name or config.mix is None:
+        raise ConfigError(f"--env is {name!r}; the config mixes {', '.join(by_name) or 'nothing: leave it out'}.")
+    return {name: by_name[name]}
+
+
+def only(config: RunConfig, name: str | None) -> RunConfig:
+    """The config of the environment `name`, or of the only one. Raises ConfigError."""
+    runs = chosen(config, name)
+    if len(runs) > 1:
+        raise ConfigError(f"the config mixes {', '.join(runs)}, and this takes one of them: --env NAME.")
+    return next(iter(runs.values()))

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ruamel.yaml.error import YAMLError
+from yaml import YAMLError
 
-from ..configs.yaml12 import card_metadata
 from ..errors import DataError
 from .benchmark import Benchmark
 from .jsonl import grade_of, identifier_of, text_of
@@ -85,9 +84,11 @@ def _configs(folder: Path) -> dict[str, dict[str, list[Path]]]:
 
 def _card(folder: Path) -> Mapping[str, Any]:
     """The YAML header of README.md; empty without a valid one."""
+    from huggingface_hub import metadata_load
+
     readme = folder / "README.md"
     try:
-        return card_metadata(readme.read_text(encoding="utf-8", errors="replace")) if readme.is_file() else {}
+        return (metadata_load(readme) if readme.is_file() else None) or {}
     except (YAMLError, ValueError):
         return {}
 

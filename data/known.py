@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from ..configs.yaml12 import parse_yaml
+from ..configs.load import parse_yaml
 from ..errors import DataError
 
 _TABLES = ("README.md", "corpus*", "corpus/*", "queries*", "queries/*")

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..configs.yaml12 import parse_yaml
+from ..configs.load import parse_yaml
 
 _FOLDER = Path(__file__).parent / "papers"
 

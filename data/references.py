@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from ..configs.yaml12 import parse_yaml
+from ..configs.load import parse_yaml
 
 TOLERANCE = 0.005
 METRIC = "ndcg@10"

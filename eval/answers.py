@@ -14,8 +14,7 @@ from pathlib import Path
 
 from ..configs.llm import AnswersConfig
 from ..configs.load import dump_config
-from ..configs.mix import only
-from ..configs.schema import EvalConfig, RunConfig
+from ..configs.schema import EvalConfig, RunConfig, only
 from ..data.sampling import draw, in_batches, sampled
 from ..data.types import Document, Question
 from ..envs.client.base import EnvironmentApi

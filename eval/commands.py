@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from ..command_options import DryRun, MixMember, Trust, Verbose
-from ..configs.load import dump_config, load_config
-from ..configs.mix import only
+from ..configs.load import dump_config, load_config, load_run_config
 from ..configs.paper import ENVIRONMENT_AWARE, chosen_parts, dump_paper, load_paper
-from ..configs.run_settings import load_run_config
+from ..configs.schema import only
 from ..errors import ConfigError
 from ..logs import set_up_logging
 
@@ -165,7 +164,7 @@ def paper(
     """Run a paper's methods over its tasks; print the path of the tables, our figures beside the paper's."""
     set_up_logging(verbose)
     if name == ENVIRONMENT_AWARE:
-        from ..configs.spec_files import chosen_cells, dump_spec, load_spec, prompted_by
+        from ..configs.evaluation import chosen_cells, dump_spec, load_spec, prompted_by
 
         changes = [*(overrides or ()), *([f"limit={limit}"] if limit is not None else [])]
         spec = chosen_cells(load_spec(name, changes), task or (), environment or (), system or ())
@@ -210,7 +209,7 @@ def baselines(
 ) -> None:
     """Measure un-rewritten questions and compare them with published figures; exit 1 where one is wrong."""
     set_up_logging(verbose)
-    from ..configs.spec_files import is_spec, load_spec
+    from ..configs.evaluation import is_spec, load_spec
     from ..data.references import check_baselines
     from .baselines import measure_spec
     from .run import spec_of_run

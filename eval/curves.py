@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ..configs.differences import among, flat, free_to_change
-from ..configs.run_settings import load_run_config
+from ..configs.load import among, flat, free_to_change, load_run_config
 from ..configs.schema import RunConfig
 from ..errors import ConfigError, DataError
 from ..storage import logged_objects, write_text

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from ..configs.environment import DatasetConfig, EnvironmentConfig
 from ..configs.evaluation import SpecConfig, SpecEnvironment, SystemConfig
-from ..configs.mix import chosen
-from ..configs.run_settings import load_run_config
-from ..configs.schema import RewriterConfig, RolloutConfig, RunConfig
+from ..configs.load import load_run_config
+from ..configs.schema import RewriterConfig, RolloutConfig, RunConfig, chosen
 from ..errors import CheckpointError, ConfigError
 from ..rollouts.checkpoints import WARM_START_FOLDER, find_checkpoint, find_warm_start, task_model
 from ..storage import data_sha256, is_command_at_work
@@ -50,7 +49,8 @@ def spec_of_run(
             )
         policy = SystemConfig(run=str(run), checkpoint=folder.name, turns=config.eval.turns)
     kinds = baselines_of(policy, config)
-    if config.eval.hyde and HYDE in kinds:
+    kinds = {kind: system for kind, system in kinds.items() if kind.replace("-", "_") in config.eval.run_baselines}
+    if HYDE in kinds:
         systems[HYDE] = kinds[HYDE]
     systems[UNTRAINED] = kinds.get(UNTRAINED, policy)
     if run is not None:

@@ -19,9 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..configs.evaluation import RAW, SpecConfig
+from ..configs.evaluation import RAW, SpecConfig, dump_spec
 from ..configs.schema import RunConfig
-from ..configs.spec_files import dump_spec
 from ..errors import DataError, IncompleteError, QuerylectError
 from ..storage import write_text
 from .cells import Cell, Evaluation, answer_cells

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from ..configs.differences import flat
+from ..configs.load import flat
 from ..data.types import Question
 from ..errors import ConfigError
 from ..storage import append, cut_off_half_a_line, data_sha256, json_object, only_command, parse_json, writing

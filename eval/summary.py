@@ -5,9 +5,8 @@ from dataclasses import asdict
 
 from pandas import DataFrame
 
-from ..configs.evaluation import RAW
+from ..configs.evaluation import RAW, dump_spec
 from ..configs.load import dump_config
-from ..configs.spec_files import dump_spec
 from ..provenance import versions
 from ..rollouts.llms import resolved_dtype
 from .cells import Cell, Evaluation

@@ -12,10 +12,9 @@ from functools import cached_property
 from pathlib import Path
 
 from ..configs.evaluation import RAW, SpecConfig, SystemConfig
+from ..configs.load import load_run_config
 from ..configs.methods import TrainingFreeName
-from ..configs.mix import environments
-from ..configs.run_settings import load_run_config
-from ..configs.schema import RewriterConfig, RolloutConfig, RunConfig
+from ..configs.schema import RewriterConfig, RolloutConfig, RunConfig, environments
 from ..data.sampling import in_batches
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi

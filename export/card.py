@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from ..configs.yaml12 import write_yaml
+from ..configs.load import write_yaml
 from ..envs.schemas import EnvironmentInfo
 from ..eval.records import TRAINED
 from ..eval.results import EvalResults

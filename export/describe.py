@@ -8,9 +8,7 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from ..configs.llm import LlmConfig
-from ..configs.mix import environments
-from ..configs.rewriter import RewriterConfig
-from ..configs.schema import RunConfig
+from ..configs.schema import RewriterConfig, RunConfig, environments
 from ..data.history import records_of
 from ..data.types import Question
 from ..eval.results import EvalResults

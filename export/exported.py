@@ -13,8 +13,15 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..configs.llm import LlmConfig
-from ..configs.rewriter import RewriterConfig
-from ..configs.schema import MixConfig, MixMemberConfig, PolicyConfig, RewardConfig, RolloutConfig, RunConfig
+from ..configs.schema import (
+    MixConfig,
+    MixMemberConfig,
+    PolicyConfig,
+    RewardConfig,
+    RewriterConfig,
+    RolloutConfig,
+    RunConfig,
+)
 from ..envs.schemas import EnvironmentInfo
 from ..errors import ModelError
 

@@ -9,10 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..configs.load import validated
-from ..configs.mix import environments
-from ..configs.schema import RunConfig
-from ..configs.yaml12 import parse_yaml
+from ..configs.load import parse_yaml, validated
+from ..configs.schema import RunConfig, environments
 from ..data.history import parse_history
 from ..data.leakage import words
 from ..data.types import Question

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..configs.run_settings import load_run_config
+from ..configs.load import load_run_config
 from ..configs.schema import RunConfig
 from ..data.history import parse_history
 from ..data.types import Question

@@ -10,11 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..configs.load import known_configs, load_config, validated
-from ..configs.mix import environments
-from ..configs.rewriter import RewriterConfig
-from ..configs.run_settings import is_own, load_run_config, refuse_code
-from ..configs.schema import PolicyConfig, RunConfig
+from ..configs.load import is_own, known_configs, load_config, load_run_config, refuse_code, validated
+from ..configs.schema import PolicyConfig, RewriterConfig, RunConfig, environments
 from ..errors import ConfigError, ModelError, in_one_line
 from ..export.exported import FILE, read_exported, settings_of
 from ..rewriters.retriever_info import RetrieverInfo

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from ..configs.llm import LlmConfig
-from ..configs.mix import environments
+from ..configs.schema import environments
 from ..envs.plan import SearchPlan
 from ..envs.schemas import PlanResult
 from ..errors import ConfigError, RequestError

@@ -11,7 +11,8 @@ from typing import Any
 
 from ..configs import methods as settings_of
 from ..configs.load import validated
-from ..configs.rewriter import HcqrConfig, RewriterConfig
+from ..configs.methods import HcqrConfig
+from ..configs.schema import RewriterConfig
 from ..configs.section import Section
 from ..errors import ConfigError
 from ..rewriters.registry import make_rewriter

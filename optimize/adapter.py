@@ -13,8 +13,8 @@ from gepa.core.adapter import EvaluationBatch
 from ruamel.yaml.error import YAMLError
 
 from ..configs.evaluation import SystemConfig
+from ..configs.load import parse_yaml, write_yaml
 from ..configs.schema import RunConfig
-from ..configs.yaml12 import parse_yaml, write_yaml
 from ..data.history import cut_history, lines_of
 from ..data.types import Document, Question
 from ..envs.client.base import EnvironmentApi

@@ -6,8 +6,7 @@ import typer
 
 from ..command_options import DryRun, MixMember, Verbose
 from ..configs.load import dump_config, load_config
-from ..configs.mix import only
-from ..configs.schema import RunConfig
+from ..configs.schema import RunConfig, only
 from ..errors import ConfigError
 from ..logs import progress_bar, set_up_logging
 

@@ -22,9 +22,8 @@ from gepa.core.state import GEPAState
 from gepa.strategies.batch_sampler import EpochShuffledBatchSampler
 from gepa.strategies.candidate_selector import ParetoCandidateSelector
 
-from ..configs.mix import only
-from ..configs.run_settings import is_own
-from ..configs.schema import ClientConfig, EnvironmentConfig, RolloutConfig, RunConfig, TrainConfig
+from ..configs.load import is_own
+from ..configs.schema import ClientConfig, EnvironmentConfig, RolloutConfig, RunConfig, TrainConfig, only
 from ..data.load import load_dataset
 from ..data.types import Question, relevant
 from ..envs.client.connect import open_environments

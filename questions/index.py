@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..configs.differences import flat
+from ..configs.load import flat
 from ..configs.schema import EnvironmentConfig, QuestionsConfig
 from ..data.load import corpus_hash, load_dataset
 from ..data.sampling import draw

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from ..configs.llm import Style
-from ..configs.yaml12 import parse_yaml
+from ..configs.load import parse_yaml
 from ..data.leakage import words
 from ..data.types import Document
 from ..llms.structured import FormPrompt, WorkedExample

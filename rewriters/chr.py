@@ -16,7 +16,8 @@ says "answer" where the paper says "diagnosis".
 
 from collections.abc import Sequence
 
-from ..configs.rewriter import ChrConfig, RewriterConfig
+from ..configs.methods import ChrConfig
+from ..configs.schema import RewriterConfig
 from ..data.types import Question
 from ..envs.plan import Probe, SearchPlan, Term
 from .case import case_text

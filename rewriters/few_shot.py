@@ -15,8 +15,8 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from ruamel.yaml.error import YAMLError
 
-from ..configs.rewriter import RewriterConfig
-from ..configs.yaml12 import parse_yaml
+from ..configs.load import parse_yaml
+from ..configs.schema import RewriterConfig
 from ..data.history import lines_of
 from ..data.types import Document, Question, Utterance
 from ..errors import ConfigError

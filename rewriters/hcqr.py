@@ -23,7 +23,8 @@ from typing import Annotated, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from ..configs.rewriter import QueryRole, RewriterConfig
+from ..configs.methods import QueryRole
+from ..configs.schema import RewriterConfig
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from ..errors import ConfigError

@@ -9,7 +9,7 @@ follows from their training data or construction. A custom retriever has no pres
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ..configs.rewriter import RewriterConfig
+from ..configs.schema import RewriterConfig
 from ..data.types import Question
 from ..errors import ConfigError
 from .case import case_text

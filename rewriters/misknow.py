@@ -14,7 +14,7 @@ where nothing is missing: a query that does not help lowers the reward. The prom
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..configs.rewriter import RewriterConfig
+from ..configs.schema import RewriterConfig
 from ..data.types import Document, Question
 from ..envs.plan import Probe, SearchPlan, Term
 from .base import Rewrite

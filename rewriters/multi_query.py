@@ -8,7 +8,7 @@ shows the answer options: the control of table 5. The paper names no order of th
 
 from collections.abc import Sequence
 
-from ..configs.rewriter import RewriterConfig
+from ..configs.schema import RewriterConfig
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from .case import case_text

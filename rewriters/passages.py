@@ -14,7 +14,7 @@ The prompts are worded by this project.
 
 from collections.abc import Sequence
 
-from ..configs.rewriter import RewriterConfig
+from ..configs.schema import RewriterConfig
 from ..data.types import Question
 from ..envs.plan import Probe, SearchPlan, Term
 from ..errors import ConfigError

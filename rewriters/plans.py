@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from ..configs.rewriter import RewriterConfig
+from ..configs.schema import RewriterConfig
 from ..data.types import Question
 from ..envs.plan import Probe, SearchPlan, Term
 

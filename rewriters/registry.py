@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
-from ..configs.rewriter import RewriterConfig
+from ..configs.schema import RewriterConfig
 from ..errors import ConfigError
 from .base import RewritingStrategy
 from .chr import chr_rewriter

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..configs.load import load_config
-from ..configs.mix import environments
+from ..configs.schema import environments
 from ..errors import ConfigError, QuerylectError
 from ..logs import set_up_logging
 from .requests import launcher_of

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..configs.load import dump_config
-from ..configs.mix import environments
-from ..configs.schema import RunConfig
+from ..configs.schema import RunConfig, environments
 from ..errors import ClusterError, ConfigError, in_one_line
 from ..storage import write_text
 from .requests import FOLDER, script_on_one_node

@@ -16,10 +16,9 @@ from pathlib import Path
 
 from ruamel.yaml.error import YAMLError
 
-from ..configs.load import load_config
+from ..configs.load import load_config, parse_yaml
 from ..configs.schema import RunConfig
 from ..configs.section import as_name
-from ..configs.yaml12 import parse_yaml
 from ..errors import ConfigError
 from ..eval.results import RESULTS
 from ..slurm.launch import SweepJobs

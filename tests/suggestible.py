@@ -100,6 +100,6 @@ def prompting(world, world_url, suggestible, tmp_path) -> RunConfig:
             "train": {"steps": 2, "questions_per_step": 2, "learning_rate": 0.01, "save_steps": 2},
             "optimize": {"searches": 60, "reflection": {"model": "m", "cache": None}},
             "tracking": {"wandb": "disabled"},
-            "eval": {"turns": 1, "permutations": 50, "bootstrap": 50, "hyde": False},
+            "eval": {"turns": 1, "permutations": 50, "bootstrap": 50, "run_baselines": []},
         }
     )

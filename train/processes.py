@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ..configs.mix import deadlines
-from ..configs.schema import ClientConfig, EnvironmentConfig, RunConfig
+from ..configs.schema import ClientConfig, EnvironmentConfig, RunConfig, deadlines
 from ..envs.client.child_process import local_service
 from ..envs.client.client import EnvironmentClient
 from ..envs.client.connect import AnyClient, known_services, open_environment, open_environments

@@ -19,9 +19,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from ..configs.differences import among, flat, free_to_change
-from ..configs.load import dump_config, load_config
-from ..configs.run_settings import is_own
+from ..configs.load import among, dump_config, flat, free_to_change, is_own, load_config
 from ..configs.schema import RunConfig
 from ..errors import CheckpointError, ConfigError
 from ..provenance import Start

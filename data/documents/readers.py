@@ -17,7 +17,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from ruamel.yaml.error import YAMLError
 
-from ...configs.yaml12 import parse_yaml
+from ...configs.load import parse_yaml
 from ...errors import DataError, MissingPackageError, in_one_line
 from ...sources import optional_packages
 from ..inline_markup import without_tags

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from ...configs.mix import environments
-from ...configs.schema import ClientConfig, EnvironmentConfig, RunConfig
+from ...configs.schema import ClientConfig, EnvironmentConfig, RunConfig, environments
 from .base import EnvironmentApi, ServiceAddress
 from .child_process import local_service
 from .client import EnvironmentClient

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
-from ...configs.yaml12 import parse_yaml
+from ...configs.load import parse_yaml
 from ...data.types import Document, Question
 from ...llms.base import SamplingParams
 from ...llms.structured import FormPrompt, WorkedExample

@@ -7,10 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from querylect.configs.evaluation import SpecConfig
-from querylect.configs.load import dump_config, known_configs, load_config, validated
+from querylect.configs.load import (
+    dump_config,
+    known_configs,
+    load_config,
+    parse_yaml,
+    validated,
+    write_yaml,
+)
 from querylect.configs.schema import LoraConfig, RunConfig
 from querylect.configs.section import as_name
-from querylect.configs.yaml12 import card_metadata, parse_yaml, write_yaml
 from querylect.errors import ConfigError
 
 from ..raising import refused
@@ -83,13 +89,6 @@ def test_overrides_win_over_the_file_and_later_over_earlier(save_yaml):
 def test_yaml_words_that_look_like_something_else_are_text(save_yaml):
     config = load_config(save_yaml("name: no\noutput: 1:30\nseed: 010\n"), ["env.name=1e-5x"])
     assert (config.name, config.output, config.seed, config.env.name) == ("no", "1:30", 10, "1e-5x")
-
-
-def test_the_head_of_a_card_may_have_keys_that_are_not_text_or_stand_twice():
-    card = "---\r\nnames: {0: neg}\r\ntags: [a]\r\ntags: [a]\r\n---\r\n# A card\n---\nx: 1\n---\n"
-    assert card_metadata(card) == {"names": {0: "neg"}, "tags": ["a"]}
-    for text in ("# A card\n---\nx: 1\n---\n", "---\n---\n", "---\n- a\n---\n", ""):
-        assert card_metadata(text) == {}
 
 
 def test_a_syntax_error_names_file_line_and_column(save_yaml):

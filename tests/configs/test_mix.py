@@ -3,8 +3,7 @@
 import pytest
 import yaml
 from querylect.configs.load import dump_config, load_config
-from querylect.configs.mix import chosen, environments, only
-from querylect.configs.schema import RunConfig
+from querylect.configs.schema import RunConfig, chosen, environments, only
 from querylect.errors import ConfigError
 
 from ..command import end

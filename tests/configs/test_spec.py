@@ -1,9 +1,8 @@
 """Evaluation specs from files and overrides, and the messages for invalid ones."""
 
 import pytest
-from querylect.configs.evaluation import SpecConfig
-from querylect.configs.spec_files import dump_spec, is_spec, known_specs, load_spec
-from querylect.configs.yaml12 import parse_yaml
+from querylect.configs.evaluation import SpecConfig, dump_spec, is_spec, known_specs, load_spec
+from querylect.configs.load import parse_yaml
 from querylect.errors import ConfigError
 from querylect.methods.methods import method_settings
 

@@ -1,7 +1,7 @@
 """Raw questions beside published figures, in every environment of a spec."""
 
 import pytest
-from querylect.configs.yaml12 import write_yaml
+from querylect.configs.load import write_yaml
 from querylect.data import references
 from querylect.data.references import Reference
 from querylect.eval.baselines import figures

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from querylect.configs.evaluation import load_spec
 from querylect.configs.load import load_config
-from querylect.configs.spec_files import load_spec
 from querylect.errors import IncompleteError
 from querylect.eval.run import spec_of_run
 

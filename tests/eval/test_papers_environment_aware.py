@@ -4,9 +4,8 @@ import json
 
 import pytest
 from querylect.cli import main
-from querylect.configs.evaluation import SpecConfig
+from querylect.configs.evaluation import SpecConfig, chosen_cells, load_spec, prompted_by
 from querylect.configs.paper import ENVIRONMENT_AWARE
-from querylect.configs.spec_files import chosen_cells, load_spec, prompted_by
 from querylect.data.published import published
 from querylect.errors import ConfigError
 from querylect.eval.frame import frame_of

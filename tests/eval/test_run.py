@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 from querylect.configs.evaluation import BEST_FREE, SpecConfig
-from querylect.configs.load import dump_config
+from querylect.configs.load import dump_config, write_yaml
 from querylect.configs.schema import RunConfig
-from querylect.configs.yaml12 import write_yaml
 from querylect.errors import CheckpointError, ConfigError, StorageError
 from querylect.eval.frame import frame_of
 from querylect.eval.records import METRICS, EvalRecord, read_records
@@ -56,7 +55,7 @@ def test_a_run_is_a_spec_of_its_policies_and_of_hyde_at_equal_cost(trained):
     assert with_run_baselines(spec) == spec
     assert list(spec_of_run(config, None).systems) == [*SYSTEMS[:3], "hyde", "untrained"]
     shutil.rmtree(trained / "warm_start")
-    without = RunConfig.model_validate({"eval": {"hyde": False, "training_free": []}})
+    without = RunConfig.model_validate({"eval": {"run_baselines": [], "training_free": []}})
     assert list(spec_of_run(without, trained).systems) == ["untrained", "trained"]
     itself = RunConfig.model_validate({"rewriter": {"name": "hyde"}})
     assert "hyde" not in spec_of_run(itself, None).systems
@@ -216,7 +215,7 @@ def test_a_run_is_compared_with_its_warm_start_hyde_and_the_baselines(run):
 def test_the_verdict_is_about_the_turn_that_won_on_validation(run):
     config, folder = run
     config = change(
-        config, **{"rollout.branching": [2, 1], "eval.turns": 2, "eval.training_free": [], "eval.hyde": False}
+        config, **{"rollout.branching": [2, 1], "eval.turns": 2, "eval.training_free": [], "eval.run_baselines": []}
     )
     record = {"step": 9, "ndcg/turn1": 0.5, "ndcg/turn2": 0.4}
     (folder / "validation.jsonl").write_text(json.dumps(record))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytrec_eval
 from querylect.configs.evaluation import BEST_FREE, SpecConfig
-from querylect.configs.yaml12 import write_yaml
+from querylect.configs.load import write_yaml
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import ConfigError, IncompleteError

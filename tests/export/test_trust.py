@@ -9,7 +9,7 @@ import pytest
 from querylect.cli import main
 from querylect.configs import run_settings
 from querylect.configs.environment import EnvironmentConfig
-from querylect.configs.run_settings import load_run_config
+from querylect.configs.load import load_run_config
 from querylect.configs.schema import RunConfig
 from querylect.envs.build import build_index
 from querylect.errors import CheckpointError, ConfigError

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from querylect.configs.evaluation import HISTORY, RAW, REFERENCE
 from querylect.configs.llm import LlmConfig
-from querylect.configs.rewriter import RewriterConfig
+from querylect.configs.schema import RewriterConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.history import alternating, cut_history
 from querylect.data.leakage import without_leaks

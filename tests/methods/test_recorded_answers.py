@@ -5,8 +5,8 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from querylect.configs.rewriter import RewriterConfig
-from querylect.configs.yaml12 import parse_yaml
+from querylect.configs.load import parse_yaml
+from querylect.configs.schema import RewriterConfig
 from querylect.data.types import Question
 from querylect.eval.tasks import judges
 from querylect.eval.tasks.reader import chosen, read_answer

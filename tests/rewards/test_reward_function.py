@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 import querylect
-from querylect.configs.rewriter import RewriterConfig
+from querylect.configs.schema import RewriterConfig
 from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import Step
 from querylect.errors import ConfigError, EnvironmentUnavailableError, RequestError

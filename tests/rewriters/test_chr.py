@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from querylect.configs.rewriter import ChrConfig, RewriterConfig
-from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.configs.methods import ChrConfig
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RewriterConfig
 from querylect.data.beir import save_beir
 from querylect.data.load import load_dataset
 from querylect.data.types import Dataset, Document, Question, Split

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from querylect.configs.rewriter import RewriterConfig
+from querylect.configs.schema import RewriterConfig
 from querylect.data.types import Document, Question
 from querylect.errors import ConfigError
 from querylect.rewriters.few_shot import PROMPTS, load_prompt

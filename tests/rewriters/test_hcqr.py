@@ -5,7 +5,7 @@ import logging
 
 import pytest
 from querylect.configs.llm import LlmConfig
-from querylect.configs.rewriter import RewriterConfig
+from querylect.configs.schema import RewriterConfig
 from querylect.data.types import Document, Question
 from querylect.errors import ConfigError
 from querylect.llms.access import Llm

@@ -1,7 +1,7 @@
 """The three prompt levels: the guidance of each, and that the next turn shows the retrieved documents."""
 
 import pytest
-from querylect.configs.rewriter import RewriterConfig
+from querylect.configs.schema import RewriterConfig
 from querylect.data.types import Document, Question
 from querylect.errors import ConfigError
 from querylect.rewriters.levels import KEYWORDS, PASSAGE, QUESTION, SEARCH, SENTENCE, STATEMENT, query_form

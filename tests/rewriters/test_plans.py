@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from querylect.configs.rewriter import RewriterConfig
+from querylect.configs.schema import RewriterConfig
 from querylect.data.types import Document, Question
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term

@@ -1,8 +1,7 @@
 """Trees of a model behind llms/: what each turn is asked, what is sent back, and what becomes of a missing answer."""
 
 import pytest
-from querylect.configs.rewriter import RewriterConfig
-from querylect.configs.schema import RewardConfig, RolloutConfig
+from querylect.configs.schema import RewardConfig, RewriterConfig, RolloutConfig
 from querylect.data.types import Question
 from querylect.envs.schemas import HitBody, StepResult
 from querylect.eval.records import records_of_trees

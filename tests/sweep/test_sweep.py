@@ -258,7 +258,13 @@ def sweep(settings, tmp_path, monkeypatch):
 
     monkeypatch.setattr(local, "run_process", run)
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    small = {"train.steps": 2, "train.save_steps": 1, "eval.bootstrap": 20, "eval.permutations": 20, "eval.hyde": False}
+    small = {
+        "train.steps": 2,
+        "train.save_steps": 1,
+        "eval.bootstrap": 20,
+        "eval.permutations": 20,
+        "eval.run_baselines": [],
+    }
     config = change(settings, **small, **{"tracking.wandb": "offline", "eval.training_free": []})
     (tmp_path / "base.yaml").write_text(dump_config(config))
 
