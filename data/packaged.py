@@ -27,7 +27,7 @@ def _wordnet() -> tuple[Dataset, Fields]:
 
 
 def _wordnet_conversations() -> tuple[Dataset, Fields]:
-    from .wordnet_conversations import load_wordnet_conversations
+    from .wordnet import load_wordnet_conversations
 
     return load_wordnet_conversations(), {}
 

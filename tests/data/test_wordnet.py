@@ -1,16 +1,16 @@
-"""The reverse dictionary: parsing by hand-written database files, and the real files' facts."""
+"""The sets made from WordNet, by hand-written database files; envs/test_whole_collections.py has the real ones."""
 
-import hashlib
 from pathlib import Path
 
 import pytest
-from querylect.data.wordnet import Gloss, answers_of, load_wordnet, read_gloss
+from querylect.data.types import Utterance
+from querylect.data.wordnet import answers_of, load_wordnet, load_wordnet_conversations, read_gloss
 
 NOTICE = ("This software is pro-  ", "vided to you.  ", "  ", "WordNet 3.0 Copyright 2006  ")
 TYPES = {"n": "1", "v": "2", "a": "3", "s": "5", "r": "4"}
 
 
-def write(folder: Path, *entries, ends: str = "\r\n") -> Path:
+def write(folder: Path, *entries) -> Path:
     """Database files of entries (name, part of speech, words, gloss, tag count, pointers {symbol: names}).
 
     Offsets are what wndb(5WN) says they are: bytes with LF line ends.
@@ -34,8 +34,8 @@ def write(folder: Path, *entries, ends: str = "\r\n") -> Path:
                 key = f"{word.replace(' ', '_').lower()}%{TYPES[kind]}:03:00::"
                 senses.append(f"{key} {offset} 1 {tagged if position == 0 else 0}\n")
     for kind, name in (("n", "data.noun"), ("v", "data.verb"), ("a", "data.adj")):
-        (folder / name).write_bytes(files[kind].replace("\n", ends).encode())
-    (folder / "index.sense").write_bytes("".join(senses).replace("\n", ends).encode())
+        (folder / name).write_bytes(files[kind].replace("\n", "\r\n").encode())
+    (folder / "index.sense").write_bytes("".join(senses).replace("\n", "\r\n").encode())
     return folder
 
 
@@ -53,9 +53,8 @@ FILLERS = tuple(filler(number) for number in range(10, 16))
 def load(tmp_path):
     """Write entries beside fillers and load them with one test and one validation question."""
 
-    def loaded(*entries, **sizes):
-        folder = write(tmp_path / "dict", *entries, *FILLERS)
-        return load_wordnet(folder, **({"test_questions": 1, "validation_questions": 1} | sizes))
+    def loaded(*entries):
+        return load_wordnet(write(tmp_path / "dict", *entries, *FILLERS), {"test": 1, "validation": 1, "train": None})
 
     return loaded
 
@@ -95,6 +94,8 @@ def test_documents_and_questions_of_synsets_with_a_tagged_sense(load):
     assert truck.id.startswith("n0")
     assert answers_by_question(dataset) == {DEFINITION: {"dump truck, dumper"}}
     assert {document.title for document in dataset.corpus} == {truck.title, *(entry[2][0] for entry in FILLERS)}
+    (question,) = (q.id for split in dataset.splits.values() for q in split.questions if q.text == DEFINITION)
+    assert answers_of(dataset)[question] == {"answers": ["dump truck", "dumper"]}
 
 
 @pytest.mark.parametrize(
@@ -115,47 +116,19 @@ def test_a_definition_needs_five_words_and_none_of_its_own_terms(load, terms, gl
 @pytest.mark.parametrize(
     ("gloss", "parts"),
     [
-        ("the only part", Gloss("the only part")),
-        ('one; two; "ex a"; "ex b; c"', Gloss("one; two", ("ex a", "ex b; c"))),
-        ('beset: "by quotes"; "twice"', Gloss("beset", ("by quotes", "twice"))),
-        ('bring forth, "it bore fruit" or "so"', Gloss("bring forth", ("it bore fruit", "so"))),
-        ('meet a need; e.g., "like so"', Gloss("meet a need", ("like so",))),
-        ('a setting; "a stage"--Shakespeare; "once again"', Gloss("a setting", ("a stage", "once again"))),
-        ('progress (as in "make strides"); "they made it"', None),
-        ('worsted yarns "he wore it"', None),
-        ('a hint; "drop a hint"; drop names"', None),
+        ("the only part", ("the only part", ())),
+        ('one; two; "ex a"; "ex b; c"', ("one; two", ("ex a", "ex b; c"))),
+        ('beset: "by quotes"; "twice"', ("beset", ("by quotes", "twice"))),
+        ('bring forth, "it bore fruit" or "so"', ("bring forth", ("it bore fruit", "so"))),
+        ('meet a need; e.g., "like so"', ("meet a need", ("like so",))),
+        ('a setting; "a stage"--Shakespeare; "once again"', ("a setting", ("a stage", "once again"))),
+        ('progress (as in "make strides"); "they made it"', ("", ())),
+        ('worsted yarns "he wore it"', ("", ())),
+        ('a hint; "drop a hint"; drop names"', ("", ())),
     ],
 )  # fmt: skip
 def test_a_gloss_is_parted_at_its_quotation_marks(gloss, parts):
     assert read_gloss(gloss) == parts
-
-
-def test_no_word_of_a_held_out_answer_is_a_word_of_an_answer_before(tmp_path):
-    entries = []
-    for n in range(42):
-        shared, gloss = f"{'Shared' if n % 2 else 'shared'}{n % 7}", hashlib.md5(str(n).encode()).hexdigest()
-        entries.append((f"s{n}", "n", [f"own{n}", shared], f"{gloss} in five words here", 1, {}))
-    dataset = load_wordnet(write(tmp_path / "dict", *entries), test_questions=2, validation_questions=3)
-    assert [len(dataset.splits[name].questions) for name in ("validation", "test")] == [3, 2]
-    no_shared_words(dataset)
-    assert sum(len(split.questions) for split in dataset.splits.values()) <= 42 - 5
-
-
-def test_the_set_depends_neither_on_line_ends_nor_on_the_order_of_synsets(tmp_path):
-    entries = (TRUCK, VEHICLE, EMPTY, FULL, *FILLERS)
-    sizes = {"test_questions": 2, "validation_questions": 2}
-    lf, crlf = (load_wordnet(write(tmp_path / name, *entries, ends=name), **sizes) for name in ("\n", "\r\n"))
-    assert (lf.corpus, lf.splits) == (crlf.corpus, crlf.splits)
-    turned = load_wordnet(write(tmp_path / "turned", *reversed(FILLERS), TRUCK, VEHICLE, EMPTY, FULL), **sizes)
-    assert {name: split.questions for name, split in turned.splits.items()} == {
-        name: split.questions for name, split in lf.splits.items()
-    }
-
-
-def test_the_words_of_a_definition_are_its_right_answers(load):
-    dataset = load(TRUCK, VEHICLE, EMPTY, FULL)
-    (question,) = (q.id for split in dataset.splits.values() for q in split.questions if q.text == DEFINITION)
-    assert answers_of(dataset)[question] == {"answers": ["dump truck", "dumper"]}
 
 
 def answer_words(dataset):
@@ -174,3 +147,20 @@ def no_shared_words(dataset):
     train, validation, test = (answer_words(dataset)[name] for name in ("train", "validation", "test"))
     assert not train & (validation | test)
     assert not validation & test
+
+
+TOOL = ("tool", "n", ["tool"], "it is made to work with", 2, {})
+RELATED = {"@": ["n:tool"], "%p": ["n:head"], "~": ["n:maul"]}
+HAMMER = ("hammer", "n", ["hammer", "striker"], 'a heavy head on a handle; "his hammer fell"', 3, RELATED)
+HEAD = ("head", "n", ["head"], "what strikes", 1, {})
+MAUL = ("maul", "n", ["maul"], "the largest one of all", 0, {"@": ["n:hammer"]})
+
+
+def test_follow_ups_ask_along_the_pointers_of_a_word(tmp_path):
+    folder = write(tmp_path / "dict", TOOL, HAMMER, HEAD, MAUL)
+    split = load_wordnet_conversations(folder, {"test": 0, "validation": 0, "train": None}).splits["train"]
+    (question,) = (entry for entry in split.questions if entry.history[0].text == "What does hammer mean?")
+    assert question.text == "What is it a kind of?", "the definition names the head, and a maul is no document"
+    assert question.history[1] == Utterance("assistant", "a heavy head on a handle")
+    assert question.reference_rewrite == "What is hammer a kind of?"
+    assert len(split.qrels[question.id]) == 1

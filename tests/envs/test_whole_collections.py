@@ -5,8 +5,7 @@ from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RunConfig
 from querylect.data.get import get
 from querylect.data.leakage import exact_leaks, words
 from querylect.data.load import load_dataset
-from querylect.data.wndb import read_wordnet
-from querylect.data.wordnet import installed_folder, load_wordnet
+from querylect.data.wordnet import load_wordnet
 from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
 from querylect.errors import DataError
@@ -22,24 +21,11 @@ pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def folder():
+def reverse_dictionary():
     try:
-        return installed_folder()
+        return load_wordnet()
     except DataError as error:
         pytest.skip(str(error))
-
-
-@pytest.fixture(scope="module")
-def database(folder):
-    """The installed files, read once."""
-    return read_wordnet(folder)
-
-
-@pytest.fixture(scope="module")
-def reverse_dictionary(folder, database):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("querylect.data.wordnet.read_wordnet", {folder: database}.__getitem__)
-        return load_wordnet()
 
 
 def test_the_reverse_dictionary_has_its_size_and_every_answer_in_the_corpus(reverse_dictionary):
