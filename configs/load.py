@@ -203,10 +203,19 @@ def write_yaml(value: object) -> str:
 
 
 def load_run_config(run: Path | str, overrides: Sequence[str] = (), *, trust: bool = False) -> RunConfig:
-    """`load_config` of a run folder. Without `trust`, ConfigError too for one of another user that runs code."""
+    """`load_config` of a run folder.
+
+    Without `trust`, ConfigError too for the folder of another user whose settings run code that `overrides` do not set.
+    """
     path = Path(run) / "config.yaml"
     if not trust and not is_own(path):
-        refuse_code(str(run), read_yaml(path), overrides)
+        overridden = {override.partition("=")[0].strip() for override in overrides}
+        code = [f"{key}={value}" for key, value in _code_in(read_yaml(path)) if key not in overridden]
+        if code:
+            raise ConfigError(
+                f"{run} is not yours, and its settings run code: {'; '.join(code)}. Set these yourself (key=value), "
+                "or, if you trust its author, use them with --trust (trust=True in Python)."
+            )
     return load_config(str(path), overrides)
 
 
@@ -215,23 +224,12 @@ def is_own(path: Path) -> bool:
     return path.stat().st_uid == os.getuid()
 
 
-def refuse_code(name: str, values: Any, overrides: Sequence[str] = ()) -> None:
-    """Raise ConfigError where settings of somebody else's folder run code and the user did not set them here."""
-    overridden = {override.partition("=")[0].strip() for override in overrides}
-    code = [f"{key}={value}" for key, value in _code_in(values) if key not in overridden]
-    if code:
-        raise ConfigError(
-            f"{name} is not yours, and its settings run code: {'; '.join(code)}. Set these yourself (key=value), or, "
-            "if you trust its author, use them with --trust (trust=True in Python)."
-        )
-
-
 def _code_in(values: Any, key: str = "") -> Iterator[tuple[str, object]]:
-    """The settings that run code, with their dotted names: `trust_remote_code`, and `python:FILE`."""
+    """The settings `python:FILE`, which run code, with their dotted names."""
     inner = values.items() if isinstance(values, Mapping) else enumerate(values) if isinstance(values, list) else ()
     for name, value in inner:
         yield from _code_in(value, f"{key}.{name}" if key else str(name))
-    if str(values).startswith("python:") or (key.rpartition(".")[2] == "trust_remote_code" and values):
+    if str(values).startswith("python:"):
         yield key, values
 
 

@@ -21,14 +21,12 @@ from .training import TrainConfig as TrainConfig
 
 
 class LoraConfig(Section):
-    """Low-rank adaptation of the policy (peft)."""
+    """Low-rank adaptation (peft) of all linear layers of the policy except the output layer."""
 
     r: Annotated[int, Field(ge=1)] = 16
     """Rank of the adapter matrices."""
     alpha: Annotated[float, Field(gt=0)] = 32.0
     """Scale: the product of the adapter matrices is multiplied by alpha / r."""
-    target_modules: list[str] | Literal["all-linear"] = "all-linear"
-    """Names of the layers to adapt; all-linear: all linear layers except the output layer."""
     last_layers: Annotated[int, Field(ge=1)] | None = None
     """Adapt only this many layers, counted from the output; the backward pass ends there. None: all layers."""
 
@@ -44,8 +42,6 @@ class PolicyConfig(Section):
     or DeepSpeed."""
     lora: LoraConfig | None = LoraConfig()
     """None trains all weights."""
-    trust_remote_code: bool = False
-    """Run Python code from the model's folder, with your user's permissions."""
 
 
 class RewriterConfig(Section):
@@ -90,10 +86,6 @@ class VllmServerConfig(Section):
 
     base_url: str = "http://127.0.0.1:8000"
     """URL of `trl vllm-serve`."""
-    group_port: Annotated[int, Field(ge=1, le=65535)] = 51216
-    """Port on this machine at which server and trainer set up the weight transfer."""
-    timeout: Annotated[float, Field(ge=0)] = 240.0
-    """Seconds to wait for the server to start."""
     weights_folder: str | None = None
     """Send weights as files in this folder, such as /dev/shm, which trainer and server both see. None: over NCCL."""
 

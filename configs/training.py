@@ -15,8 +15,6 @@ class WarmStartConfig(Section):
 
     questions: Annotated[int, Field(ge=0)] = 0
     """Demonstrations of titles, or questions that each round of expert iteration samples. 0: no warm start."""
-    questions_per_step: Annotated[int, Field(ge=1)] = 8
-    """Questions per optimizer step of the warm start."""
     learning_rate: Annotated[float, Field(gt=0)] = 6e-4
     """Peak learning rate; warms up over three steps, then decays to 0 at the last."""
 

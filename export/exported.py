@@ -109,7 +109,7 @@ def settings_of(exported: Exported, folder: Path) -> RunConfig:
     """
     config = RunConfig.model_validate(exported.config)
     model = exported.base_model if exported.lora else str(folder)
-    policy = PolicyConfig(model=model, dtype=config.policy.dtype, trust_remote_code=config.policy.trust_remote_code)
+    policy = PolicyConfig(model=model, dtype=config.policy.dtype)
     mix = config.mix and MixConfig(
         environments={
             name: MixMemberConfig(rewriter=_own_rewriter(member.rewriter, folder))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..configs.load import is_own, known_configs, load_config, load_run_config, refuse_code, validated
+from ..configs.load import known_configs, load_config, load_run_config, validated
 from ..configs.schema import PolicyConfig, RewriterConfig, RunConfig, environments
 from ..errors import ConfigError, ModelError, in_one_line
 from ..export.exported import FILE, read_exported, settings_of
@@ -70,8 +70,8 @@ def open_trained(
     """Resolve `name`, downloading a Hub repository, without loading the model.
 
     `revision` is for the Hub, `checkpoint` (best, final, checkpoint-40) for a run folder, `settings` are
-    overrides such as "rollout.micro_batch=8". Without `trust`, code that an export of the Hub, or a folder of another
-    user, names is refused.
+    overrides such as "rollout.micro_batch=8". Without `trust`, code that the run folder of another user
+    names is refused.
     Raises ConfigError if the name cannot be resolved, a setting is invalid or needs `trust`, CheckpointError if a run
     has no such checkpoint, ModelError for an unusable or unreachable export.
     """
@@ -86,7 +86,7 @@ def open_trained(
     if from_hub:
         folder = _downloaded(name, revision)
     if exported or from_hub:
-        return _open_export(name, folder, settings, trust or (exported and is_own(folder)))
+        return _open_export(name, folder, settings)
     if run:
         config = load_run_config(folder, settings, trust=trust)
         checkpoint_path = find_checkpoint(folder, checkpoint)
@@ -134,11 +134,9 @@ def with_retrievers(trained: Trained) -> Trained:
     return replace(trained, members=of_config(trained.name, trained.config, None, record, trained.used).members)
 
 
-def _open_export(name: str, folder: Path, settings: Sequence[str], trust: bool) -> Trained:
+def _open_export(name: str, folder: Path, settings: Sequence[str]) -> Trained:
     exported = read_exported(folder)
     values = settings_of(exported, folder).model_dump(mode="json")
-    if not trust:
-        refuse_code(name, {"policy": values["policy"]}, settings)
     config = validated(RunConfig, values, str(folder / FILE), settings)
     used = UsedTurn(exported.turn, exported.turn_reason)
     trained = of_config(name, config, folder if exported.lora else None, exported.environment, used)

@@ -47,11 +47,10 @@ def load_policy(
     full = adapter is not None and not (adapter / "adapter_config.json").exists()
     source = str(adapter) if full else safetensors_source(config)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=config.trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(source)
         result: Any = AutoModelForCausalLM.from_pretrained(
             source,
             output_loading_info=True,
-            trust_remote_code=config.trust_remote_code,
             dtype=torch_dtype(config),
             attn_implementation="sdpa",
             use_safetensors=True,  # weights in a pickle are refused
@@ -170,25 +169,19 @@ def cpu_has_fast_bfloat16() -> bool:
 
 def add_lora(model: "PreTrainedModel", config: PolicyConfig) -> "PreTrainedModel | PeftModel":
     """The model with fresh trainable LoRA weights in float32, whatever the type of the model, or unchanged with all
-    weights trainable where `lora` is None.
-
-    Raises ModelError for adapters of the embedding or the output layer: where these are tied, sampling, saving and
-    merging would each make another policy of them.
-    """
+    weights trainable where `lora` is None."""
     if config.lora is None:
         return model
     from peft import LoraConfig, get_peft_model
-    from peft.tuners.tuners_utils import BaseTunerLayer
 
     lora = config.lora
-    targets: str | list[str] = lora.target_modules
+    targets: str | list[str] = "all-linear"
     layers = None
     if lora.last_layers is not None:
         depth = int(model.config.get_text_config().num_hidden_layers)
         layers = list(range(max(0, depth - lora.last_layers), depth))
-        if targets == "all-linear":  # peft takes layers together with a list only
-            linear = {name.rsplit(".", 1)[-1] for name, part in model.named_modules() if isinstance(part, nn.Linear)}
-            targets = sorted(linear - {"lm_head"})
+        linear = {name.rsplit(".", 1)[-1] for name, part in model.named_modules() if isinstance(part, nn.Linear)}
+        targets = sorted(linear - {"lm_head"})  # peft takes layers together with a list only
     adapters = LoraConfig(
         r=lora.r,
         lora_alpha=lora.alpha,  # type: ignore[arg-type]  # annotated as int; any scale works
@@ -196,13 +189,7 @@ def add_lora(model: "PreTrainedModel", config: PolicyConfig) -> "PreTrainedModel
         layers_to_transform=layers,
         task_type="CAUSAL_LM",
     )
-    adapted = get_peft_model(model, adapters)
-    if any(isinstance(part, BaseTunerLayer) for part in (model.get_input_embeddings(), model.get_output_embeddings())):
-        raise ModelError(
-            f"policy.lora.target_modules {targets} names the embedding or the output layer of {config.model!r}. Leave "
-            "it out, or train all weights (policy.lora=null)."
-        )
-    return adapted
+    return get_peft_model(model, adapters)
 
 
 def cast_adapters(model: nn.Module, config: PolicyConfig) -> None:

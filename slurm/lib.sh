@@ -98,8 +98,8 @@ address_of() {
     echo "${address:-$1}"
 }
 
-# A port that no other job on the node takes; $1: 0 to 7. For programs that do not take a free port themselves.
-job_port() { echo $((10000 + (${SLURM_JOB_ID:-$$} * 8 + $1) % 22000)); }
+# A port that no other job on the node takes; $1: 0 or 1. For programs that do not take a free port themselves.
+job_port() { echo $((10000 + (${SLURM_JOB_ID:-$$} * 2 + $1) % 22000)); }
 
 # ── Components ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -277,8 +277,7 @@ start_vllm() {
         start_on vllm 1 "$vllm_node" bash -c 'host="$("$1" -m querylect.envs.client.services "$2")" && shift 2 && exec "$@" --host "$host"' \
             vllm "$bin/python" "$(address_of "${trainers[0]}")" "${command[@]}" "${more[@]}"
     fi
-    arguments+=(rollout.server.base_url="http://$host:$port"
-        rollout.server.group_port="$(job_port 2)" rollout.server.timeout="${READY_SECONDS:-1800}")
+    arguments+=(rollout.server.base_url="http://$host:$port")
 }
 
 # Starts the trainer: one process, or `accelerate launch` on each node with one process per GPU.

@@ -140,7 +140,6 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1, run_name: s
         loss_type=settings.loss_type,
         entropy_coef=settings.entropy_coef,
         router_aux_loss_coef=0.0,  # packed rows return no router logits
-        trust_remote_code=config.policy.trust_remote_code,
         logging_nan_inf_filter=False,
         scale_rewards="none",
         gradient_checkpointing=settings.gradient_checkpointing is True,

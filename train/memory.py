@@ -268,8 +268,7 @@ def trained_parameters(lora: LoraConfig | None, shape: ModelShape) -> int:
     hidden, inner, queries, keys = shape.hidden, shape.intermediate, shape.queries, shape.keys
     widths = {"q_proj": hidden + queries, "k_proj": hidden + keys, "v_proj": hidden + keys, "o_proj": queries + hidden}
     widths |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), hidden + inner)
-    modules = widths if lora.target_modules == "all-linear" else lora.target_modules
-    return lora.r * sum(widths.get(name, 0) for name in modules) * min(lora.last_layers or shape.layers, shape.layers)
+    return lora.r * sum(widths.values()) * min(lora.last_layers or shape.layers, shape.layers)
 
 
 def checkpoints_layers(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> bool:

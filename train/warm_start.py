@@ -54,6 +54,7 @@ UNANSWERED_SHARE = 0.33
 """Share of the questions without such a title that are kept."""
 MARGIN = 0.1
 ROUNDS = 3
+PER_STEP = 8
 _WARMUP_STEPS = 3
 _BATCH_SIZE = 512
 
@@ -106,7 +107,7 @@ def warm_start(
     optimizer = torch.optim.AdamW(trainable, lr=settings.learning_rate, weight_decay=0.0)
     step = 0
     for number, (demonstrations, figures) in enumerate(rounds):
-        batches = list(in_batches(demonstrations, settings.questions_per_step))
+        batches = list(in_batches(demonstrations, PER_STEP))
         policy.train()
         with progress_bar("warm start") as advance:
             for index, batch in enumerate(batches):

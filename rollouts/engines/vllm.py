@@ -189,7 +189,6 @@ def open_vllm(
         )
     settings: dict[str, Any] = {
         "model": safetensors_source(policy),
-        "trust_remote_code": policy.trust_remote_code,
         "dtype": str(torch_dtype(policy)).removeprefix("torch."),
         "seed": seed,
         "gpu_memory_utilization": chosen.gpu_memory_utilization,

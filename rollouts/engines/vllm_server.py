@@ -7,6 +7,7 @@ ZeRO-3 or FSDP2 has split them, all processes gather them for it, layer by layer
 """
 
 import logging
+import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROMPTS_AT_A_TIME = 64
+START_SECONDS = 1800.0
+"""How long a server may take to start."""
 EXTENSION = f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}"
 
 
@@ -52,7 +55,7 @@ class VllmServerEngine:
         self._pool: ThreadPoolExecutor | None = None
         with self._server_errors():
             self.client = VLLMClient(
-                base_url=settings.base_url, group_port=settings.group_port, connection_timeout=settings.timeout
+                base_url=settings.base_url, group_port=_free_port(), connection_timeout=START_SECONDS
             )
             info = self.client.get_server_info()
             log.info("%s generates with %s", settings.base_url, self.client.model)
@@ -192,3 +195,10 @@ def transfer_device() -> torch.device:
             "rollout.server.weights_folder to a folder that the server sees, too, such as /dev/shm."
         )
     return torch.device("cuda", torch.cuda.current_device())
+
+
+def _free_port() -> int:
+    """A port of this machine over which the weights are transferred."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

@@ -110,11 +110,9 @@ def test_the_card_names_the_environments_and_the_code_to_allow():
     assert linked <= set(alone.splitlines()), "what the Hub makes a link of"
     assert "[acme/base](https://huggingface.co/acme/base)" in alone
     assert "retriever=" not in alone
-    assert "trust_remote_code" not in alone
-    several = exported({"bm25": {}, "other": {}}, policy={"trust_remote_code": True})
+    several = exported({"bm25": {}, "other": {}})
     card = model_card(Exported.model_validate(several), {}, BASE, "acme/x", None)
-    assert 'Rewriter.from_pretrained("acme/x", trust=True)' in card
-    assert "AutoTokenizer.from_pretrained(name, trust_remote_code=True)" in card
+    assert 'Rewriter.from_pretrained("acme/x")' in card
     assert 'rewrite("an itch", retriever="bm25")' in card
     assert "- bm25: the retriever `bm25` over `e`, 1 documents, corpus `c`\n" in card
 

@@ -7,21 +7,18 @@ from contextlib import suppress
 
 import pytest
 from querylect.cli import main
-from querylect.configs import run_settings
+from querylect.configs import load
 from querylect.configs.environment import EnvironmentConfig
 from querylect.configs.load import load_run_config
 from querylect.configs.schema import RunConfig
 from querylect.envs.build import build_index
 from querylect.errors import CheckpointError, ConfigError
-from querylect.inference import load
-from querylect.inference.load import open_trained
 from querylect.train import run_folder
 from querylect.train.run_folder import RunFolder
 
 from ..lessons import change
 from ..raising import refused
 from ..used import select_turn
-from .test_strangers import exported, write
 
 pytestmark = pytest.mark.model
 
@@ -30,17 +27,8 @@ ASKING = ["-q", "my head hurts"]
 
 @pytest.fixture(autouse=True)
 def of_another_user(monkeypatch):
-    for module in (run_settings, load, run_folder):
+    for module in (load, run_folder):
         monkeypatch.setattr(module, "is_own", lambda folder: False)
-
-
-def model_code(folder):
-    """The model's folder brings a class of its own."""
-    (folder / "model" / "evil.py").write_text(f"open({str(folder.parent / 'marker')!r}, 'w')\nclass Evil: pass\n")
-    path = folder / "model" / "config.json"
-    values = json.loads(path.read_text()) | {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Evil"}}
-    path.write_text(json.dumps(values))
-    return {"policy.trust_remote_code": True}
 
 
 def retriever_code(folder):
@@ -55,13 +43,9 @@ def retriever_code(folder):
     return changes
 
 
-NAMED = {model_code: "policy.trust_remote_code", retriever_code: "env.retriever"}
-"""The setting that the refusal of each names."""
-
-
-@pytest.fixture(params=NAMED)
-def stranger(request, trained_run, speaking, lessons, tmp_path):
-    """A run folder of another user, and the setting in it that runs code."""
+@pytest.fixture
+def stranger(trained_run, speaking, lessons, tmp_path):
+    """A run folder of another user whose retriever is a file of Python."""
     config, run = trained_run
     folder = tmp_path / "of-another" / "run"
     shutil.copytree(run, folder)
@@ -72,15 +56,15 @@ def stranger(request, trained_run, speaking, lessons, tmp_path):
     (folder / "eval.jsonl").touch()  # `answers` reads what was found
     paths = {"env.index": "index", "env.dataset.path": "data", "policy.model": "model"}
     paths = {key: str(folder / name) for key, name in paths.items()}
-    config = change(config, **{"client.urls": "local", **paths, **request.param(folder)})
+    config = change(config, **{"client.urls": "local", **paths, **retriever_code(folder)})
     (folder / "config.yaml").write_text(json.dumps(config.model_dump(mode="json", exclude_defaults=True)))
-    return folder, NAMED[request.param]
+    return folder
 
 
 @pytest.mark.parametrize("name", ["rewrite", "eval", "eval of a spec", "answers", "export", "serve"])
 def test_without_trust_no_command_runs_code_of_another_user(name, stranger, lessons, tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder, setting = stranger
+    folder = stranger
     (tmp_path / "mine.yaml").write_text(json.dumps({"env": lessons.model_dump(mode="json")}))
     out = str(tmp_path / "out")
     spec = {
@@ -101,13 +85,13 @@ def test_without_trust_no_command_runs_code_of_another_user(name, stranger, less
         main(command)
     stderr = capfd.readouterr().err
     assert stop.value.code in (1, 2), stderr
-    assert setting in stderr
+    assert "env.retriever" in stderr
     assert "--trust" in stderr
     assert not (folder.parent / "marker").exists()
 
 
 def test_trust_on_the_very_call_runs_it(stranger, capfd):
-    folder, _ = stranger
+    folder = stranger
     with suppress(SystemExit, Exception):  # the code is of no use
         main(["rewrite", str(folder), *ASKING, "--trust"])
     assert (folder.parent / "marker").exists(), capfd.readouterr()
@@ -119,13 +103,6 @@ def test_what_the_user_sets_is_not_the_folders_word(tmp_path):
         load_run_config(tmp_path)
     assert load_run_config(tmp_path, ["env.retriever=python:mine.py"]).env.retriever == "python:mine.py"
     assert load_run_config(tmp_path, trust=True).env.retriever == "python:theirs.py"
-
-
-def test_an_export_runs_no_code(tmp_path):
-    folder = write(tmp_path / "out", exported(policy={"trust_remote_code": True}))
-    with refused(ConfigError, "policy.trust_remote_code=True", "--trust"):
-        open_trained(str(folder))
-    assert open_trained(str(folder), trust=True).config.policy.trust_remote_code
 
 
 def test_to_resume_the_run_of_another_user_reads_no_pickle(tmp_path, monkeypatch):

@@ -205,10 +205,3 @@ def test_the_packaged_gguf_model_answers(packaged, tmp_path):
     assert tokenizer.decode(sample.ids[:-1]) == "The capital of France is Paris."
     model.save_pretrained(tmp_path, state_dict={})
     assert "quantization_config" not in json.loads((tmp_path / "config.json").read_text())
-
-
-@pytest.mark.parametrize("name", ["lm_head", "embed_tokens"])
-def test_adapters_of_tied_layers_are_refused_before_training(tiny_policy, name):
-    """Else a run trains to its end, and no checkpoint of it can be evaluated, merged or resumed."""
-    with refused(ModelError, name, "target_modules"):
-        with_lora(tiny_policy, lora=LoraConfig(r=4, target_modules=["q_proj", name]))

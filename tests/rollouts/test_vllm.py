@@ -120,7 +120,7 @@ def test_an_engine_in_the_process_is_asked_for_n_samples_of_ids_with_prefix_cach
     assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0", "weights cannot be handed to another process"
     (llm,) = vllm
     assert llm.settings == {
-        "trust_remote_code": False, "dtype": "float32", "seed": 7, "gpu_memory_utilization": 0.45,
+        "dtype": "float32", "seed": 7, "gpu_memory_utilization": 0.45,
         "tensor_parallel_size": 1, "max_model_len": 72, "enable_sleep_mode": False,
         "enable_prefix_caching": True, "logprobs_mode": "processed_logprobs",
     } | ({} if torch.cuda.is_available() else {"enable_chunked_prefill": False, "enforce_eager": True})  # fmt: skip
@@ -252,8 +252,9 @@ def test_a_server_that_was_started_in_another_way_is_refused(started, info, fact
         engine_around(config, *trained(config))
 
 
-def test_a_server_that_is_not_there_or_dies_is_named(config, started):
-    unreachable = {**settings_of("nccl", "http://127.0.0.1:9", None), "rollout.server.timeout": 0}
+def test_a_server_that_is_not_there_or_dies_is_named(config, started, monkeypatch):
+    unreachable = settings_of("nccl", "http://127.0.0.1:9", None)
+    monkeypatch.setattr("querylect.rollouts.engines.vllm_server.START_SECONDS", 0)
     with refused(EngineUnavailableError, "http://127.0.0.1:9 "):
         engine_around(change(config, **unreachable), *trained(config))
     with started() as (config, server):

