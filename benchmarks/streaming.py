@@ -21,10 +21,10 @@ from querylect.configs.load import load_config
 from querylect.envs.client.child_process import local_service
 from querylect.envs.client.client import EnvironmentClient
 from querylect.logs import set_up_logging
-from querylect.rollouts.build import make_tree_sampler, rewriter_for
+from querylect.rollouts.engines.base import stream
 from querylect.rollouts.engines.open import load_engine
 from querylect.rollouts.policy import torch_dtype
-from querylect.rollouts.random_streams import stream
+from querylect.rollouts.tree_sampler import make_tree_sampler, rewriter_for
 
 
 class Slow:

@@ -75,8 +75,6 @@ class VllmConfig(Section):
 
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.3
     """Share of the GPU memory for vLLM's weights, activations and KV cache; training needs the rest."""
-    tensor_parallel_size: Annotated[int, Field(ge=1)] = 1
-    """GPUs (and training processes) per engine; a divisor of the number of training processes."""
     enable_sleep_mode: bool = False
     """Free the engine's GPU memory between rollouts; its weights are sent again before the next one."""
 
@@ -122,11 +120,6 @@ class RolloutConfig(Section):
     def longest_sequence(self) -> int:
         """Tokens of the longest sequence that a policy is asked to sample or is trained on."""
         return self.max_prompt_tokens + self.max_new_tokens
-
-    @property
-    def streams(self) -> bool:
-        """Whether trees are searched while they are sampled: with vLLM, unless processes share an engine."""
-        return self.engine == "vllm_server" or (self.engine == "vllm" and self.vllm.tensor_parallel_size == 1)
 
     def earlier_tokens(self, turn: int) -> int:
         """How many tokens the earlier answers and the shown documents may take in the prompt of a turn."""

@@ -25,8 +25,7 @@ from ..rewriters.base import RewritingStrategy, StagedQuestion
 from ..rewriters.registry import make_rewriter
 from ..rollouts.checkpoints import UsedTurn, find_checkpoint, task_model, used_turn, with_prompt
 from ..rollouts.engines.base import Engine
-from ..rollouts.first_stage import FirstStages
-from ..rollouts.llms import open_llm, policy_llm, resolved_dtype
+from ..rollouts.llms import FirstStages, open_llm, policy_llm, resolved_dtype
 from .answering import DecodeOptions, batches, model_answers, run_raw
 from .environments import EvalEnvironment
 from .identity import folder_identity, llm_identity, model_identity, templates_identity

@@ -7,8 +7,8 @@ from ..configs.llm import LlmConfig
 from ..configs.schema import RolloutConfig
 from ..errors import ConfigError
 from ..rewriters.base import RewritingStrategy
+from ..rollouts.conversation import PromptedConversation
 from ..rollouts.llms import open_llm
-from ..rollouts.prompted import PromptedConversation
 
 _PREFILLED = {"continue_final_message": True, "add_generation_prompt": False}
 """Fields of a request with which vLLM and SGLang continue the last message instead of answering it."""

@@ -14,12 +14,10 @@ from ..data.sampling import in_batches
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from ..envs.schemas import HitBody, PlanResult
-from ..rollouts.conversation import Branch, Conversation
-from ..rollouts.first_stage import FirstStages
-from ..rollouts.memory import give_back_freed_memory
-from ..rollouts.prompted import PromptedConversation
+from ..rollouts.conversation import Branch, Conversation, PromptedConversation
+from ..rollouts.llms import FirstStages
 from ..rollouts.tree import Node
-from ..rollouts.tree_sampler import ANSWERED_AT_ONCE
+from ..rollouts.tree_sampler import ANSWERED_AT_ONCE, give_back_freed_memory
 from .results import RewriteResult, SearchResult, TurnOutcome
 
 

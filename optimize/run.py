@@ -36,10 +36,10 @@ from ..llms.prose import without_thinking
 from ..logs import Progress
 from ..provenance import this_start
 from ..rewriters.few_shot import FewShotPrompt, FewShotRewriter
-from ..rollouts.build import rewriter_for
 from ..rollouts.checkpoints import PROMPT_FILE, metric_key, winning_turn
 from ..rollouts.engines.base import Engine
 from ..rollouts.llms import open_llm, policy_llm
+from ..rollouts.tree_sampler import rewriter_for
 from ..storage import atomic_folder, only_command, text_sha256
 from ..train.questions import draw_validation, worth_training
 from ..train.run_folder import RunFolder

@@ -13,7 +13,7 @@ An ablated query (`hcqr.without`, table 6) is written but not searched, so that 
 two.
 
 The policy is trained as the rewriter, the stage that writes the plan; the hypotheses come from a frozen model, once per
-question (rollouts/first_stage.py). The formulator thinks in a <think> part and then gives JSON with the keys of the
+question (rollouts/llms.py). The formulator thinks in a <think> part and then gives JSON with the keys of the
 paper; the next stage gets only the text of its guess, not the letter. The prompts are worded by this project.
 """
 

@@ -1,4 +1,5 @@
-"""Frozen language models: behind an endpoint, or a transformers model in this process.
+"""Frozen language models: behind an endpoint, or a transformers model in this process; and the first stage of rewriters
+that have two, in which one is asked about a question before its first turn.
 
 A text that a local model samples depends on its prompt, the seed and its number alone, not on the prompts beside it.
 The model is loaded when it is first asked; a run whose replies are all cached loads none.
@@ -6,25 +7,37 @@ The model is loaded when it is first asked; a run whose replies are all cached l
 
 import hashlib
 import json
+import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..configs.llm import LlmConfig
 from ..configs.schema import PolicyConfig
+from ..data.history import cut_history
+from ..data.types import Question
+from ..errors import ConfigError
 from ..llms.access import Llm
 from ..llms.base import Costs, Deliver, LlmResponse, Message, Prompt, SamplingParams, Text
 from ..llms.cache import ReplyCache, cache_file
+from ..llms.structured import ask_structured
+from ..rewriters.base import FirstStage, RewritingStrategy, StagedQuestion
 from ..sources import resolve_model
 
 if TYPE_CHECKING:
     from .chat import Chat
     from .engines.transformers import TransformersEngine
 
+log = logging.getLogger(__name__)
+
 BATCH_TOKENS = 16_384
 """Tokens of a generation batch: prompts and answers, padding included."""
 MAX_PROMPT_TOKENS = 8192
+Outcome = Question | str
+"""A question with the answer of its first stage, if it has one; or the reason why there is none."""
 _WEIGHTS = (".safetensors", ".gguf", ".json", ".jinja", ".model", ".txt")
 
 
@@ -89,9 +102,8 @@ class LocalModel:
 
         A prompt of more than MAX_PROMPT_TOKENS fails. Raises ModelError for an unusable model.
         """
-        from .engines.base import Sampling
-        from .engines.shared_prefix import refuse_special_attention
-        from .random_streams import stream
+        from .engines.base import Sampling, stream
+        from .engines.transformers import refuse_special_attention
 
         engine, chat = self._engine, self._chat
         starts = []
@@ -156,3 +168,49 @@ class LocalModel:
         from .chat import Chat
 
         return Chat(self._engine.tokenizer, self._engine.stop_ids)
+
+
+class FirstStages(ExitStack):
+    """Asks about the questions of a rewriter. A question whose answer is missing, or is not of the form that was asked
+    for even after one repair, falls out: nothing is made up for it. Questions of other rewriters pass unchanged. Models
+    are kept until the end of the context."""
+
+    def __init__(self, rewriter: RewritingStrategy, base: LlmConfig, history_words: int) -> None:
+        """`base` is asked where a stage names no model. Prompts show the newest `history_words` of a history."""
+        super().__init__()
+        self._rewriter, self._base, self._history_words = rewriter, base, history_words
+        self._models: dict[str, Llm] = {}
+
+    def ask(self, questions: Sequence[Question]) -> list[Outcome]:
+        """The outcome of each question. Raises as `Llm.ask`."""
+        outcomes: list[Outcome] = list(questions)
+        groups: dict[tuple[str, str], dict[int, FirstStage]] = {}
+        for index, question in enumerate(questions):
+            stage = self._rewriter.first_stage(cut_history(question, self._history_words))
+            if stage is not None and not isinstance(question, StagedQuestion):
+                model = (stage.llm or self._base).model_dump_json()
+                groups.setdefault((model, stage.form.__name__), {})[index] = stage
+        for (model, _), stages in groups.items():
+            if model not in self._models:
+                self._models[model] = self.enter_context(open_llm(LlmConfig.model_validate_json(model)))
+            first, prompts = next(iter(stages.values())), [stage.prompt for stage in stages.values()]
+            answers = ask_structured(self._models[model], prompts, first.form, first.draw)
+            for index, answer in zip(stages, answers, strict=True):
+                if answer.value is not None:
+                    outcomes[index] = StagedQuestion.of(questions[index], answer.value, answer.replies)
+                else:
+                    outcomes[index] = "no reply" if answer.missing else "not of the form that was asked for"
+        return outcomes
+
+
+def answered(outcomes: Sequence[Outcome]) -> list[Question]:
+    """The questions that did not fall out. Raises ConfigError where none is left."""
+    remaining = [outcome for outcome in outcomes if not isinstance(outcome, str)]
+    failures = [outcome for outcome in outcomes if isinstance(outcome, str)]
+    if failures:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in Counter(failures).items())
+        summary = f"{len(failures)} of {len(outcomes)} questions fall out; their first stage gave: {reasons}"
+        if not remaining:
+            raise ConfigError(f"{summary}. Ask a stronger model (rewriter.llm), or use another rewriter.")
+        log.warning("%s", summary)
+    return remaining

@@ -1,6 +1,15 @@
-"""Loading the policy: a folder of safetensors, one GGUF file (de-quantised), or a Hub id; an adapter is merged in."""
+"""Loading the policy: a folder of safetensors, one GGUF file, or a Hub id; an adapter is merged in.
 
+A GGUF file is de-quantised once: transformers needs half a minute to read one, and a second to read its copy. Copies
+lie under `$XDG_CACHE_HOME/querylect` (~/.cache/querylect) and can be removed at any time.
+"""
+
+import ctypes
 import hashlib
+import logging
+import os
+import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,14 +22,14 @@ from ..errors import CheckpointError, ModelError, in_one_line
 from ..sources import adapter_error, resolve_model
 from ..storage import parse_json
 from .checkpoints import base_under, optimized_prompt
-from .gguf import dequantised
-from .memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
 
     from .chat import Tokenizer
+
+log = logging.getLogger(__name__)
 
 FINGERPRINT_VALUES = 65_536
 """Values of each tensor that count: a swapped model differs in nearly all; 8 billion are too many to read."""
@@ -134,37 +143,77 @@ def safetensors_source(config: PolicyConfig) -> str:
     files = [] if any(Path(source).glob("*.safetensors")) else sorted(Path(source).glob("*.gguf"))
     if len(files) > 1:
         raise ModelError(f"policy.model {config.model!r}: {len(files)} GGUF files; give a folder that holds only one.")
-    return str(dequantised(files[0], torch_dtype(config))) if files else source
+    return str(_dequantised(files[0], torch_dtype(config))) if files else source
+
+
+def _dequantised(file: Path, dtype: torch.dtype) -> Path:
+    """A folder with the tokenizer and the weights of a GGUF file, named by its sha256 and the type of the weights."""
+    import transformers
+
+    with file.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    kind = str(dtype).removeprefix("torch.")
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "querylect"
+    target = home / f"{file.stem}-{digest[:16]}-{kind}-transformers-{transformers.__version__}"
+    if (target / "config.json").is_file():
+        return target
+    home.mkdir(parents=True, exist_ok=True)
+    log.info("de-quantising %s into %s, once", file.name, target)
+    source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(**source)
+        model = transformers.AutoModelForCausalLM.from_pretrained(**source, dtype=dtype)
+    except Exception as error:  # a damaged file raises whatever its bytes lead to
+        raise ModelError(f"{file} cannot be read: {type(error).__name__}: {in_one_line(error)}") from error
+    # The weights are plain floats now: without the marks of a quantised model they can be saved.
+    model.hf_quantizer, model.is_quantized, model.quantization_method = None, False, None  # type: ignore[assignment]
+    for name in ("quantization_config", "_pre_quantization_dtype"):
+        if hasattr(model.config, name):
+            delattr(model.config, name)
+    with tempfile.TemporaryDirectory(dir=home, prefix=".writing-") as folder:
+        copy = Path(folder) / "copy"
+        model.save_pretrained(copy)
+        tokenizer.save_pretrained(copy)
+        try:
+            copy.rename(target)
+        except OSError:
+            if not target.is_dir():  # else another process was first
+                raise
+    return target
+
+
+def keep_freed_memory() -> None:
+    """Let glibc reuse large blocks instead of returning each to the kernel, which clears its pages anew every time.
+
+    On a CPU the activations of a rollout or an update are such blocks, and the page faults take time from every step.
+    """
+    # each new shape of a matrix product keeps a megabyte of compiled code; read when PyTorch first multiplies
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if hasattr(libc, "mallopt"):
+        for threshold in (-3, -1):  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+            libc.mallopt(threshold, 2**30)
 
 
 def torch_dtype(config: PolicyConfig) -> torch.dtype:
     """What the policy computes in, and the type of weights that are not trained; `auto` is bfloat16 where the device
     multiplies faster in it, else float32."""
-    if config.dtype != "auto":
-        return torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
-    return torch.bfloat16 if has_fast_bfloat16() else torch.float32
+    bfloat16 = has_fast_bfloat16() if config.dtype == "auto" else config.dtype == "bfloat16"
+    return torch.bfloat16 if bfloat16 else torch.float32
 
 
 def has_fast_bfloat16() -> bool:
     """Whether the GPU, or the processor where there is none, multiplies bfloat16 matrices faster than float32 ones.
 
-    GPUs that only emulate bfloat16 (before Ampere) do not.
+    GPUs before Ampere only emulate bfloat16. Processors are fast with AMX, or AMD's AVX512-BF16: GFLOP/s of one core
+    without AMX, bfloat16 against float32, Intel Emerald Rapids 82 against 156, AMD EPYC (Zen 5) 440 against 108. A
+    rule, not a timing, so that every process of a run and its resumption compute in the same type.
     """
     if torch.cuda.is_available():
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return cpu_has_fast_bfloat16()
-
-
-def cpu_has_fast_bfloat16() -> bool:
-    """Whether this processor multiplies bfloat16 matrices faster than float32 ones: with AMX, or AMD's AVX512-BF16.
-
-    GFLOP/s of one core without AMX, bfloat16 against float32: Intel Emerald Rapids 82 against 156, AMD EPYC (Zen 5) 440
-    against 108. A rule, not a timing, so that every process of a run and its resumption compute in the same type.
-    """
-    if torch.cpu._is_amx_tile_supported():
-        return True
     processor = torch.cpu.get_capabilities()
-    return bool(processor.get("avx512_bf16")) and str(processor.get("cpu_name")).startswith("AMD")
+    on_amd = bool(processor.get("avx512_bf16")) and str(processor.get("cpu_name")).startswith("AMD")
+    return on_amd or torch.cpu._is_amx_tile_supported()
 
 
 def add_lora(model: "PreTrainedModel", config: PolicyConfig) -> "PreTrainedModel | PeftModel":

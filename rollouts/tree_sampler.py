@@ -1,21 +1,64 @@
-"""Trees of turns: all questions of a step turn by turn, with one batched generation and one batched search per turn."""
+"""Growing questions into trees of turns, which an environment searches and scores.
 
+TreeSampler grows all questions of a step turn by turn, with one batched generation and one batched search per turn.
+StreamingTreeSampler is for engines that take requests at any time (vLLM, a vLLM server): a turn is searched when it
+ends and the turn below it is sampled at once, so nothing waits for the longest answer of a turn. While SEARCHES_AT_ONCE
+requests are under way, turns that end are collected for the next one: the slower the service, the larger its batches.
+Every sample has the random stream of its position in the tree, whichever answer or search ends first, and children are
+in the order of their numbers.
+"""
+
+import ctypes
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from queue import SimpleQueue
+from typing import TypeVar, cast
 
-from ..configs.schema import RewardConfig
+from ..configs.schema import MixConfig, RewardConfig, RewriterConfig, RolloutConfig
 from ..data.types import Document, Question
-from ..envs.client.base import ReadingClient, StepClient
+from ..envs.client.base import EnvironmentApi, ReadingClient, StepClient
+from ..envs.client.multi import MixedClient
 from ..envs.schemas import Step, StepResult
 from ..rewards.reward import node_reward
+from ..rewriters.base import RewritingStrategy
+from ..rewriters.mixed import MixedRewriter
+from ..rewriters.registry import make_rewriter
+from ..rewriters.retriever_info import RetrieverInfo
 from .conversation import Branch, Conversation, PolicyConversation
-from .memory import give_back_freed_memory
-from .random_streams import stream
+from .engines.base import Completion, Engine, StreamingEngine, stream
 from .tree import Hit, Node, Tree
 
 ANSWERED_AT_ONCE = 192
 """Questions that are answered greedily side by side."""
+SEARCHES_AT_ONCE = 4
+"""Search requests that a process may have under way (docs/scale.md compares one, four and more)."""
+
+_Result = TypeVar("_Result")
+
+
+def rewriter_for(rewriter: RewriterConfig, mix: MixConfig | None, client: EnvironmentApi, k: int) -> RewritingStrategy:
+    """The rewriter whose plans ask for `k` documents; the environment says which retriever it speaks to, each
+    question's own in a mix, whose environments have rewriters of their own."""
+    if mix is None or not isinstance(client, MixedClient):
+        return make_rewriter(rewriter, RetrieverInfo.from_service(client.info().retriever), k)
+    return MixedRewriter(
+        {
+            name: make_rewriter(mix.environments[name].rewriter, RetrieverInfo.from_service(info.retriever), k)
+            for name, info in client.infos().items()
+        }
+    )
+
+
+def make_tree_sampler(
+    engine: Engine, rewriter: RewritingStrategy, client: StepClient, rollout: RolloutConfig, reward: RewardConfig
+) -> "TreeSampler":
+    """What grows trees with this engine, and searches them turn by turn or while they are sampled."""
+    kind = TreeSampler if rollout.engine == "transformers" else StreamingTreeSampler
+    return kind(PolicyConversation(engine, rewriter, rollout), client, reward)
 
 
 @dataclass(slots=True)
@@ -65,8 +108,8 @@ class TreeSampler:
     ) -> list[Tree]:
         """One tree per question, in order; `branching[t]` samples under every node of turn t + 1.
 
-        `streams`: the random stream of each question (random_streams.py), by default one named by its id; its tree does
-        not depend on the other questions.
+        `streams`: the random stream of each question, by default one named by its id; its tree does not depend on the
+        other questions.
 
         A turn whose text fails the format is not searched, earns nothing, and still grows: its follow-up shows no
         documents. Below a failed search nothing grows: it would not see what the retriever would have shown. A turn
@@ -90,8 +133,6 @@ class TreeSampler:
             searching = time.perf_counter()
             self.search(grown)
             self.clock.add("retrieve", searching)
-            if grown:
-                self.clock.add(f"retrieve/turn{turn}", searching)
             self.turn_seconds.append(time.perf_counter() - started)
             branches = [self.next_turn(branch, node) for branch, node in grown if node.grows and turn < len(branching)]
 
@@ -99,13 +140,10 @@ class TreeSampler:
         """The branch under a node that was searched."""
         return self.conversation.next_turn(branch, node, [hit.document for hit in node.ranking])
 
-    def answer(self, questions: Sequence[Question], turns: int, at_least: int = 0) -> list[Tree]:
-        """One greedy path of `turns` turns for each question.
-
-        The engine is called as often as for `at_least` questions: processes that share one call it together.
-        """
+    def answer(self, questions: Sequence[Question], turns: int) -> list[Tree]:
+        """One greedy path of `turns` turns for each question."""
         trees: list[Tree] = []
-        for start in range(0, max(len(questions), at_least), ANSWERED_AT_ONCE):
+        for start in range(0, len(questions), ANSWERED_AT_ONCE):
             trees += self.grow(questions[start : start + ANSWERED_AT_ONCE], [1] * turns, greedy=True)
             give_back_freed_memory()
         return trees
@@ -152,3 +190,93 @@ class TreeSampler:
     def _score(self, node: Node) -> None:
         metric = node.metrics[self._signals[-1]]
         node.reward = node_reward(metric, node.rewrite.format_ok, self.reward.format_weight)
+
+
+class StreamingTreeSampler(TreeSampler):
+    """Grows trees with an engine that takes requests at any time."""
+
+    @property
+    def engine(self) -> StreamingEngine:
+        return cast("StreamingEngine", self.policy.engine)
+
+    def grow_from(self, branches: Sequence[Branch], branching: Sequence[int], greedy: bool) -> None:
+        """As `TreeSampler.grow_from`; the time of `retrieve` is that in which nothing was sampled."""
+        started = time.perf_counter()
+        growth = _Growth(self, branching, greedy)
+        try:
+            growth.run(branches)
+        finally:
+            self.engine.cancel()
+            growth.searcher.shutdown(wait=False, cancel_futures=True)  # a signal does not wait for a search under way
+        self.clock.add("generate", started + growth.waited)
+        self.clock.add("retrieve", time.perf_counter() - growth.waited)
+
+
+class _Growth:
+    """The trees of one call."""
+
+    def __init__(self, tree_sampler: StreamingTreeSampler, branching: Sequence[int], greedy: bool) -> None:
+        self.tree_sampler, self.branching, self.greedy = tree_sampler, branching, greedy
+        # a reader answers one batch at a time
+        self.searches_at_once = 1 if isinstance(tree_sampler.client, ReadingClient) else SEARCHES_AT_ONCE
+        self.searcher = ThreadPoolExecutor(self.searches_at_once)
+        self.waited = 0.0
+        """Seconds in which nothing was sampled."""
+        self._ended: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        """What to do about every answer and search that has ended."""
+        self._sampling = self._searches = 0
+        """The numbers of answers and of search requests under way."""
+        self._unsearched: list[tuple[Branch, Node]] = []
+        self._grown: list[tuple[Branch, Node]] = []
+
+    def run(self, first: Sequence[Branch]) -> None:
+        """Grow until everything has ended. Raises what sampling and searching raise."""
+        for branch in first:
+            self._ask(branch, 1)
+        while self._sampling or self._searches:
+            if not (self._sampling and self.tree_sampler.engine.advance()):
+                started, idle = time.perf_counter(), not self._sampling
+                self._ended.get()()
+                self.waited += time.perf_counter() - started if idle else 0.0
+            while not self._ended.empty():
+                self._ended.get()()
+            if self._unsearched and self._searches < self.searches_at_once:
+                ended, self._unsearched = self._unsearched, []
+                self._searches += 1
+                search = self.searcher.submit(self.tree_sampler.search, ended)
+                self._when_done(search, partial(self._searched, ended))
+        for branch, node in sorted(self._grown, key=lambda grown: grown[1].number):
+            branch.attach(node)
+
+    def _ask(self, branch: Branch, turn: int) -> None:
+        policy = self.tree_sampler.policy
+        policy.check_length([branch.prompt_ids])
+        sampling = policy.sampling([branch], self.greedy)
+        futures = self.tree_sampler.engine.submit(branch.prompt_ids, self.branching[turn - 1], sampling)
+        self._sampling += len(futures)
+        for number, future in enumerate(futures):
+            self._when_done(future, partial(self._answered, branch, turn, number))
+
+    def _when_done(self, future: Future[_Result], do: Callable[[_Result], None]) -> None:
+        future.add_done_callback(lambda done: self._ended.put(lambda: do(done.result())))
+
+    def _answered(self, branch: Branch, turn: int, number: int, completion: Completion) -> None:
+        self._sampling -= 1
+        self._unsearched.append((branch, self.tree_sampler.policy.node(branch, completion, turn, number)))
+
+    def _searched(self, searched: Sequence[tuple[Branch, Node]], _: None) -> None:
+        self._searches -= 1
+        self._grown += searched
+        for branch, node in searched:
+            if node.turn < len(self.branching) and node.grows:
+                self._ask(self.tree_sampler.next_turn(branch, node), node.turn + 1)
+
+
+def give_back_freed_memory() -> None:
+    """Return to the kernel what is free now: blocks of ever new sizes leave gaps, and the heap grows by them.
+
+    Call it where a second's page faults are little against what was done since the last call.
+    """
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)

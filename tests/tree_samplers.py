@@ -1,7 +1,7 @@
 """Engines and tree_samplers as training and evaluation open them, by the sections of a config."""
 
-from querylect.rollouts.build import make_tree_sampler, rewriter_for
 from querylect.rollouts.engines.open import load_engine, open_engine
+from querylect.rollouts.tree_sampler import make_tree_sampler, rewriter_for
 
 
 def engine_of(config, checkpoint=None):

@@ -39,12 +39,10 @@ def check_combinations(config: RunConfig, processes: int, sharded: bool = False)
             f"{multiple}, or start fewer processes."
         )
     engine = rollout.engine
-    shared = engine == "vllm_server" or (engine == "vllm" and rollout.vllm.tensor_parallel_size > 1)
-    if settings.warm_start.questions and turns == 1 and processes > 1 and shared:
+    if settings.warm_start.questions and turns == 1 and processes > 1 and engine == "vllm_server":
         raise ConfigError(
-            f"expert iteration samples in the main process of {processes}, and rollout.engine "
-            f"{engine} is shared by all of them. Use rollout.engine=transformers or an engine per "
-            "process (rollout.vllm.tensor_parallel_size=1), or set train.warm_start.questions to 0."
+            f"expert iteration samples in the main process of {processes}, and rollout.engine vllm_server is shared by "
+            "all of them. Use rollout.engine=transformers or vllm, or set train.warm_start.questions to 0."
         )
     if settings.staleness and rollout.top_p < 1:
         raise ConfigError(

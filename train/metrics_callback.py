@@ -1,6 +1,7 @@
 """The records of a run: metrics.jsonl, rollouts.jsonl, what the collapse guard says of them, and a progress bar."""
 
 import logging
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, TypeVar
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..logs import progress_bar
-from ..rollouts.memory import peak_memory_gib
 from ..storage import logged_objects
 from .guard import CollapseGuard
 from .metrics import turns_of
@@ -96,3 +96,17 @@ class MetricsCallback(TrainerCallback):
 def rounded(record: Mapping[str, Figure]) -> dict[str, Figure]:
     """A record with six significant digits, as it is logged."""
     return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}
+
+
+def peak_memory_gib() -> float:
+    """Peak memory: of the GPU since the last call, or without a GPU of this process since its start."""
+    import resource
+
+    import torch
+
+    if torch.cuda.is_available():
+        peak = torch.cuda.max_memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        return peak / 2**30
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

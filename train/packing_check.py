@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from ..errors import ModelError
-from ..rollouts.engines.shared_prefix import obstacle
+from ..rollouts.engines.transformers import obstacle
 from .attention import Kind, attention_kind
 from .packing import token_logps
 

@@ -47,9 +47,8 @@ def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi
 
     Collective. Raises ConfigError, DataError or EnvironmentUnavailableError.
     """
-    from ..rollouts.build import rewriter_for
-    from ..rollouts.first_stage import FirstStages, Outcome, answered
-    from ..rollouts.llms import policy_llm
+    from ..rollouts.llms import FirstStages, Outcome, answered, policy_llm
+    from ..rollouts.tree_sampler import rewriter_for
 
     train, mix, on_main = config.train, config.mix, processes.on_main_process
     train_split = client.questions("train")

@@ -111,9 +111,9 @@ def _open(
     """
     from transformers import set_seed
 
-    from ..rollouts.build import make_tree_sampler
     from ..rollouts.engines.open import open_engine
     from ..rollouts.policy import add_lora, cast_adapters, fingerprint, load_policy, move_to
+    from ..rollouts.tree_sampler import make_tree_sampler
     from .memory import resolve_gradient_checkpointing
     from .packing_check import refuse_unpackable
     from .warm_start import warm_start

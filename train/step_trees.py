@@ -19,8 +19,7 @@ from ..data.mixed_ids import split_id
 from ..data.types import Question
 from ..envs.client.base import StepClient
 from ..errors import EnvironmentUnavailableError
-from ..rollouts.engines.base import WeightSync
-from ..rollouts.random_streams import stream
+from ..rollouts.engines.base import WeightSync, stream
 from ..rollouts.tree import Tree
 from ..rollouts.tree_sampler import TreeSampler
 from .credit import assign_credit

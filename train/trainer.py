@@ -47,8 +47,8 @@ from trl.trainer.utils import use_adapter
 from ..configs.schema import RunConfig
 from ..errors import EnvironmentUnavailableError
 from ..rollouts.chat import Tokenizer
-from ..rollouts.memory import give_back_freed_memory
 from ..rollouts.tree import Tree
+from ..rollouts.tree_sampler import give_back_freed_memory
 from ..storage import writing
 from .answers import reader_metrics
 from .attention import attention_kind

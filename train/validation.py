@@ -77,11 +77,10 @@ class Validator(TrainerCallback):
         restore, clock = random_states(), self.tree_sampler.clock
         self.tree_sampler.clock = Clock()
         rank, count = self.processes.rank, self.processes.count
-        local_questions, max_count = self.questions[rank::count], len(self.questions[::count])
         depth, reward = len(self.tree_sampler.conversation.rollout.branching), self.tree_sampler.reward
         try:
             self.weight_sync.refresh()
-            answered = self.tree_sampler.answer(local_questions, depth, at_least=max_count)
+            answered = self.tree_sampler.answer(self.questions[rank::count], depth)
             turns, _ = gather(turns_of(answered, reward.turn_weights), self.processes)
             self.weight_sync.sleep()
         finally:

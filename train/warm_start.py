@@ -34,11 +34,9 @@ from ..errors import ConfigError
 from ..logs import progress_bar
 from ..rewriters.forms import render
 from ..rewriters.stop import STOP, StoppableRewriter
-from ..rollouts.engines.base import WeightSync
-from ..rollouts.memory import give_back_freed_memory
-from ..rollouts.random_streams import stream
+from ..rollouts.engines.base import WeightSync, stream
 from ..rollouts.tree import Node, Tree
-from ..rollouts.tree_sampler import TreeSampler
+from ..rollouts.tree_sampler import TreeSampler, give_back_freed_memory
 from .attention import attention_kind
 from .packing import token_logps
 from .questions import grade

@@ -28,8 +28,7 @@ class ServiceAddress:
 
 
 class StepClient(Protocol):
-    """Scores searches: all that rollouts need. While trees are streamed (rollouts/streaming.py), threads call it at the
-    same time."""
+    """Scores searches: all that rollouts need. While trees are streamed, threads call it at the same time."""
 
     def step(
         self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()

@@ -2,17 +2,28 @@
 
 Log-probabilities are those with which the ids were really drawn: after temperature and after top_p, normalised over
 what was left ("processed" in vLLM). At top_p 1 they are what a forward pass of the trainer gives.
+
+Random numbers depend on what is sampled and not on what is sampled beside it. A stream is a 64-bit number that names
+one place: a question of a step, a turn under it, a sample of that turn. Its random numbers are a hash of the name and
+of how many were taken before (splitmix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
+2014). So a tree is the same tree in whatever batch, order or process it grows, and a resumed run needs no saved state.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from ..random_streams import stream
+from ...errors import ModelError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ..chat import Tokenizer
+
+_GOLDEN = -0x61C8864680B583EB
+"""2⁶⁴ / φ as a signed number: the step between the states of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +46,7 @@ class Sampling:
     top_p: float = 1.0
     max_new_tokens: int = 64
     streams: tuple[int, ...] = ()
-    """The random stream of each prompt (rollouts/random_streams.py); empty names them by their number."""
+    """The random stream of each prompt; empty names them by their number."""
     first: int = 0
     """How many likeliest first ids are given; only the transformers engine gives any."""
 
@@ -58,7 +69,7 @@ class WeightSync(Protocol):
 
 
 class Engine(Protocol):
-    """Generates `n` completions for every prompt; each distinct prompt is prefilled once."""
+    """Generates completions; each distinct prompt is prefilled once."""
 
     tokenizer: "Tokenizer"
     stop_ids: set[int]
@@ -72,10 +83,6 @@ class Engine(Protocol):
 class StreamingEngine(Engine, Protocol):
     """An engine that takes requests at any time."""
 
-    def wake(self) -> None:
-        """Be ready for requests. Collective under ZeRO-3: every process calls it, also one that requests nothing."""
-        ...
-
     def submit(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Future[Completion]]:
         """Begin `n` samples of a prompt, the same that `generate` gives for its stream, each done when it has ended."""
         ...
@@ -87,3 +94,38 @@ class StreamingEngine(Engine, Protocol):
     def cancel(self) -> None:
         """Drop all samples that have not ended."""
         ...
+
+
+def not_finite(model: str) -> ModelError:
+    """The error of a model whose log-probabilities are NaN."""
+    return ModelError(
+        f"{model} answers with numbers that are not finite: its weights or its arithmetic overflowed. "
+        "Start a new run from an earlier checkpoint, with a lower train.learning_rate or policy.dtype=float32."
+    )
+
+
+def stream(*names: object) -> int:
+    """The stream named by `names`, a signed 64-bit number. Equal names give equal streams, in every process."""
+    digest = hashlib.blake2b("\x1f".join(map(str, names)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def uniforms(streams: "Tensor", slots: int, count: int) -> "Tensor":
+    """The first `count` numbers of each of the `slots` streams under each of `streams` (n,), int64.
+
+    (n · slots, count) float32 in [0, 1) with 24 random bits; those of one of `streams` lie together.
+    """
+    import torch
+
+    def steps(number: int) -> "Tensor":
+        return torch.arange(1, number + 1, device=streams.device) * _GOLDEN
+
+    below = _mixed(_mixed(streams)[:, None] + steps(slots)).view(-1)
+    return ((_mixed(below[:, None] + steps(count)) >> 40) & 0xFFFFFF).float() * 2.0**-24
+
+
+def _mixed(state: "Tensor") -> "Tensor":
+    """The finaliser of splitmix64 on signed numbers; products wrap around, shifts fill with zeros."""
+    for bits, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
+        state = (state ^ ((state >> bits) & ((1 << (64 - bits)) - 1))) * factor
+    return state

@@ -19,12 +19,10 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from ...errors import ModelError
-from ..random_streams import uniforms
-from .base import Completion, Sampling
-from .shared_prefix import refuse_special_attention
+from .base import Completion, Sampling, not_finite, uniforms
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
     from ..chat import Tokenizer
 
@@ -246,13 +244,6 @@ def _likeliest(logits: Tensor, count: int) -> list[dict[int, float]]:
     return [dict(zip(ids, values, strict=True)) for ids, values in rows]
 
 
-def not_finite(model: str) -> ModelError:
-    return ModelError(
-        f"{model} answers with numbers that are not finite: its weights or its arithmetic overflowed. "
-        "Start a new run from an earlier checkpoint, with a lower train.learning_rate or policy.dtype=float32."
-    )
-
-
 def stop_ids(model: nn.Module, tokenizer: "Tokenizer") -> set[int]:
     """Ids that end a turn: those of the generation config and of the tokenizer."""
     ids: set[int] = set()
@@ -262,6 +253,40 @@ def stop_ids(model: nn.Module, tokenizer: "Tokenizer") -> set[int]:
     if not ids:
         raise ModelError("the model names no end-of-turn token; set eos_token_id in its tokenizer or generation config")
     return ids
+
+
+def obstacle(config: "PreTrainedConfig", longest: int | None = None) -> str:
+    """Why a policy of this text config cannot share prefixes, for sampling or training; "" where nothing in it speaks
+    against it. Each attention score may depend on two tokens and their distance, and on nothing else in the row.
+
+    A window is in the way only where a sequence of `longest` tokens reaches past it; None asks for any length.
+    """
+    kinds = set(getattr(config, "layer_types", None) or [])
+    window, chunk = getattr(config, "sliding_window", None), getattr(config, "attention_chunk_size", None)
+    limits = {"sliding_attention": window, "chunked_attention": chunk}
+    limited = [(f"layers of kind {kind} that see", size) for kind, size in limits.items() if kind in kinds]
+    if not kinds and window and getattr(config, "use_sliding_window", True):
+        limited.append(("a sliding window of", window))
+    for what, size in limited:
+        if longest is None or size is None or longest > size:
+            return f"{what} {size} tokens" + ("" if longest is None else f", and a sequence may have {longest}")
+    if others := kinds - {"full_attention", *limits}:
+        return f"layers of kind {', '.join(sorted(others))}"
+    if getattr(config, "attn_logit_softcapping", None):
+        return "soft-capped attention scores"
+    if getattr(config, "alibi", False) or getattr(getattr(config, "attn_config", None), "alibi", False):
+        return "ALiBi position biases"
+    return ""
+
+
+def refuse_special_attention(model: "PreTrainedModel", longest: int | None = None) -> None:
+    """Raise ModelError where shared prefixes would be wrong for sequences of `longest` tokens (None: any length)."""
+    config = model.config.get_text_config()
+    if reason := obstacle(config, longest):
+        raise ModelError(
+            f"policy {getattr(config, 'model_type', '?')!r} uses {reason}, which trees with shared prefixes cannot "
+            "reproduce. Choose a policy with full attention in every layer (Llama, SmolLM2, Qwen2, Qwen3, …)."
+        )
 
 
 class _TreeCache:

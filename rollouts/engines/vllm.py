@@ -2,10 +2,13 @@
 
 vLLM 0.30.0 runs without a process of its own (VLLM_ENABLE_V1_MULTIPROCESSING=0), so the merged weights of the policy
 are handed to its `reload_weights` one at a time, by their names in a checkpoint. With several training processes each
-has its engine (`external_launcher`); with tensor parallelism those of a group work on the prompts of all of them.
+has its engine (`external_launcher`).
 
 Prefix caching is on: a prompt, and all that a second turn shares with the first, is computed once. It is emptied when
 weights change. A seeded request repeats its samples as long as vLLM batches alike; vLLM promises no more.
+
+On a CPU vLLM multiplies with packed copies of the weights. `reload_weights` packs those that it is given, and a head
+that shares the embedding's weights is given none: `pack_output_heads` renews it.
 """
 
 import gc
@@ -19,20 +22,18 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...configs.schema import PolicyConfig, RolloutConfig
 from ...errors import ConfigError, EngineUnavailableError
 from ...sources import install_command
 from ..policy import safetensors_source, torch_dtype
 from ..weights import PolicyWeights
-from .base import Completion, Sampling
-from .transformers import not_finite
-from .vllm_worker import pack_output_heads
+from .base import Completion, Sampling, not_finite
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
     from vllm import LLM, CompletionOutput, SamplingParams
+    from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
     from ..chat import Tokenizer
 
@@ -61,42 +62,23 @@ class VllmEngine:
         self._names = count()
         self._asked: dict[str, Future[Completion]] = {}
         """The samples under way, by the names of their requests."""
-        self._group = _tensor_parallel_group(started.settings["tensor_parallel_size"])
 
     def generate(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Completion]]:
         """Return `n` samples per prompt in the order of the prompts."""
-        self.wake()
-        seeds = seeds_of(sampling, len(prompts))
-        requests = [(list(map(int, prompt)), seed) for prompt, seed in zip(prompts, seeds, strict=True)]
-        if self._group is None:
-            return self._generate(requests, n, sampling)
-        # Every process of the group has a slice of the model: all answer the questions of all, in one order.
-        gathered = [requests] * torch.distributed.get_world_size(self._group)
-        torch.distributed.all_gather_object(gathered, requests, group=self._group)
-        start = sum(len(part) for part in gathered[: torch.distributed.get_rank(self._group)])
-        answers = self._generate([request for part in gathered for request in part], n, sampling)
-        return answers[start : start + len(requests)]
-
-    def _generate(
-        self, requests: Sequence[tuple[list[int], int]], n: int, sampling: Sampling
-    ) -> list[list[Completion]]:
-        if not requests:
+        self._wake()
+        if not prompts:
             return []
         width = 1 if sampling.temperature == 0 else n  # vLLM refuses several greedy samples, which are equal
-        params = [self._params(width, sampling, seed) for _, seed in requests]
-        prompts = [{"prompt_token_ids": prompt} for prompt, _ in requests]
-        outputs = self._started.llm.generate(prompts, params, use_tqdm=False)
+        params = [self._params(width, sampling, seed) for seed in seeds_of(sampling, len(prompts))]
+        tokens = [{"prompt_token_ids": list(map(int, prompt))} for prompt in prompts]
+        outputs = self._started.llm.generate(tokens, params, use_tqdm=False)
         return [[self._sample(completion) for completion in output.outputs] * (n // width) for output in outputs]
-
-    def wake(self) -> None:
-        """Refresh the engine if it sleeps."""
-        if self._started.asleep:
-            self.refresh()
 
     def submit(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Future[Completion]]:
         """Begin `n` samples of a prompt, one request each, so that each is given when it has ended."""
         from vllm.sampling_params import RequestOutputKind
 
+        self._wake()
         (first,) = seeds_of(sampling, 1)
         futures: list[Future[Completion]] = []
         for number in range(n):
@@ -121,6 +103,10 @@ class VllmEngine:
         if self._asked:
             self._started.llm.llm_engine.abort_request(list(self._asked))
             self._asked.clear()
+
+    def _wake(self) -> None:
+        if self._started.asleep:
+            self.refresh()
 
     def _params(self, n: int, sampling: Sampling, seed: int) -> "SamplingParams":
         from vllm import SamplingParams
@@ -177,24 +163,16 @@ def open_vllm(
 ) -> VllmEngine:
     """The vLLM engine for `policy.model`, started at the first call and taken over by later ones with equal settings.
 
-    Raises ConfigError where vLLM is missing or the processes do not fit `tensor_parallel_size`.
+    Raises ConfigError where vLLM is missing.
     """
     require_vllm("vllm")
-    chosen = rollout.vllm
-    processes = int(os.environ.get("WORLD_SIZE") or 1)
-    if processes % chosen.tensor_parallel_size:
-        raise ConfigError(
-            f"rollout.vllm.tensor_parallel_size is {chosen.tensor_parallel_size}, and {processes} processes train: "
-            "each holds one slice of the model, so it must divide their number."
-        )
     settings: dict[str, Any] = {
         "model": safetensors_source(policy),
         "dtype": str(torch_dtype(policy)).removeprefix("torch."),
         "seed": seed,
-        "gpu_memory_utilization": chosen.gpu_memory_utilization,
-        "tensor_parallel_size": chosen.tensor_parallel_size,
+        "gpu_memory_utilization": rollout.vllm.gpu_memory_utilization,
         "max_model_len": rollout.longest_sequence,
-        "enable_sleep_mode": chosen.enable_sleep_mode,
+        "enable_sleep_mode": rollout.vllm.enable_sleep_mode,
         "enable_prefix_caching": True,
         "logprobs_mode": "processed_logprobs",
     }
@@ -202,12 +180,13 @@ def open_vllm(
         # vLLM 0.30 takes the random numbers of a part of a prompt back, which PyTorch's generators for CPUs cannot
         settings["enable_chunked_prefill"] = False
         settings["enforce_eager"] = True  # vLLM would compile for a minute
-    if processes > 1:
+    several = int(os.environ.get("WORLD_SIZE") or 1) > 1
+    if several:
         settings["distributed_executor_backend"] = "external_launcher"
     if not _started or _started[0].settings != settings:
         _started.clear()
         gc.collect()  # vLLM frees its memory when the last reference goes
-        if processes > 1:
+        if several:
             from accelerate import PartialState
 
             PartialState()  # vLLM joins the process group of the training, which must be there first
@@ -216,16 +195,6 @@ def open_vllm(
 
         _started.append(_RunningEngine(settings, LLM(**settings)))
     return VllmEngine(_started[0], tokenizer, stop_ids, source)
-
-
-def _tensor_parallel_group(size: int) -> "ProcessGroup | None":
-    """The processes that share one engine with this one; None where it has its own."""
-    if size == 1:
-        return None
-    world = torch.distributed.get_world_size()
-    ranks = [list(range(first, first + size)) for first in range(0, world, size)]
-    group: ProcessGroup = torch.distributed.new_subgroups_by_enumeration(ranks)[0]
-    return group
 
 
 def require_vllm(engine: str) -> None:
@@ -248,3 +217,22 @@ def make_sample(ids: Sequence[int], logprobs: Sequence[float | None], stop_ids: 
     if any(map(math.isnan, values)):
         raise not_finite("vLLM")
     return Completion(list(ids), values, bool(ids) and ids[-1] in stop_ids)
+
+
+class WorkerExtension:
+    """Mixed into the workers of a vLLM server that computes on a CPU (`--worker-extension-cls`)."""
+
+    model_runner: "CPUModelRunner"
+
+    def renew_output_heads(self) -> None:
+        """Pack the output heads anew after `reload_weights`."""
+        pack_output_heads(self.model_runner.get_model())
+
+
+def pack_output_heads(model: nn.Module) -> None:
+    """Pack the weights of every output head as they are now."""
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+    for layer in model.modules():
+        if isinstance(layer, ParallelLMHead):
+            layer.quant_method.process_weights_after_loading(layer)

@@ -23,8 +23,7 @@ from ...configs.schema import RolloutConfig
 from ...errors import ConfigError, EngineUnavailableError, QuerylectError, in_one_line
 from ..weights import PolicyWeights, weights_in_files
 from .base import Completion, Sampling
-from .vllm import make_sample, require_vllm, seeds_of
-from .vllm_worker import WorkerExtension
+from .vllm import WorkerExtension, make_sample, require_vllm, seeds_of
 
 if TYPE_CHECKING:
     from ..chat import Tokenizer
@@ -60,7 +59,7 @@ class VllmServerEngine:
             info = self.client.get_server_info()
             log.info("%s generates with %s", settings.base_url, self.client.model)
             self._on_cpu = info["device_config"]["device"] == "cpu"
-            if wrong := self._unsuitable(info, rollout.longest_sequence):
+            if wrong := list(self._unsuitable(info, rollout.longest_sequence)):
                 raise ConfigError(
                     f"the vLLM server at {settings.base_url} was started in another way than this run needs: "
                     f"{'; '.join(wrong)}. Start it with `trl vllm-serve`, on a CPU as docs/rollouts.md shows."
@@ -72,32 +71,28 @@ class VllmServerEngine:
                 ]
                 self.client.init_communicator(device=transfer_device())
 
-    def _unsuitable(self, info: dict[str, Any], needed: int) -> list[str]:
+    def _unsuitable(self, info: dict[str, Any], needed: int) -> Iterator[str]:
         """What a server with these settings does otherwise than a run whose sequences have `needed` tokens needs."""
-        model, wrong = info["model_config"], []
+        model = info["model_config"]
         if model["logprobs_mode"] != "processed_logprobs":
-            wrong.append(f"--logprobs-mode is {model['logprobs_mode']}, expected processed_logprobs")
+            yield f"--logprobs-mode is {model['logprobs_mode']}, expected processed_logprobs"
         if model["max_model_len"] < needed:
-            wrong.append(f"--max-model-len is {model['max_model_len']}, expected at least {needed}")
+            yield f"--max-model-len is {model['max_model_len']}, expected at least {needed}"
         extension = info["parallel_config"]["worker_extension_cls"]
         if self._on_cpu and self._folder is not None and extension != EXTENSION:
-            wrong.append(f"--worker-extension-cls is {extension or 'not set'}, expected {EXTENSION} on a CPU")
+            yield f"--worker-extension-cls is {extension or 'not set'}, expected {EXTENSION} on a CPU"
         if self._on_cpu and info["scheduler_config"]["enable_chunked_prefill"]:
-            wrong.append("--enable-chunked-prefill is on, expected --no-enable-chunked-prefill on a CPU")
-        return wrong
+            yield "--enable-chunked-prefill is on, expected --no-enable-chunked-prefill on a CPU"
 
     def generate(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Completion]]:
         """Return `n` samples per prompt in the order of the prompts. Raises EngineUnavailableError."""
-        greedy = sampling.temperature == 0  # vLLM refuses several greedy samples, which are equal
+        width = 1 if sampling.temperature == 0 else n  # vLLM refuses several greedy samples, which are equal
 
         def ask(prompt: Sequence[int], seed: int) -> list[Completion]:
-            return self._ask(prompt, 1, sampling, seed) * n if greedy else self._ask(prompt, n, sampling, seed)
+            return self._ask(prompt, width, sampling, seed) * (n // width)
 
         with ThreadPoolExecutor(PROMPTS_AT_A_TIME) as pool:
             return list(pool.map(ask, prompts, seeds_of(sampling, len(prompts))))
-
-    def wake(self) -> None:
-        """A server is always awake."""
 
     def submit(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Future[Completion]]:
         """Begin `n` samples, one request each; PROMPTS_AT_A_TIME prompts are asked at a time.
@@ -158,8 +153,8 @@ class VllmServerEngine:
             self.client.reset_prefix_cache()
 
     def _call_workers(self, method: str, **arguments: Any) -> None:
-        """Call a method of the server's workers once, and wait for it. The client's session would ask again after a
-        failure, and not say why it failed."""
+        """Call a method of the server's workers once. The client's session would ask again after a failure, and not say
+        why it failed."""
         body = {"method": method, "kwargs": arguments}
         response = httpx.post(f"{self.client.base_url}/collective_rpc", json=body, timeout=None)
         if response.status_code != 200:

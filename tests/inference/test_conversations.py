@@ -21,7 +21,7 @@ from querylect.rewriters.base import StagedQuestion
 from querylect.rewriters.registry import REWRITERS, make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.chat import Chat
-from querylect.rollouts.first_stage import FirstStages
+from querylect.rollouts.llms import FirstStages
 
 from ..jsonl import write_jsonl
 from ..raising import refused
@@ -56,7 +56,7 @@ def test_every_rewriter_shows_the_history_before_the_question(name):
 
 def test_a_first_stage_shows_the_newest_words(monkeypatch):
     model = Script(None, None)
-    monkeypatch.setattr("querylect.rollouts.first_stage.open_llm", lambda config: Llm(model))
+    monkeypatch.setattr("querylect.rollouts.llms.open_llm", lambda config: Llm(model))
     rewriter = make_rewriter(RewriterConfig(name="hcqr"), CARD)
     for words in (100, 5):
         with FirstStages(rewriter, LlmConfig(), words) as stages:

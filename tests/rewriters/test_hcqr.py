@@ -14,8 +14,8 @@ from querylect.rewriters.base import StagedQuestion
 from querylect.rewriters.hcqr import ChosenHypothesis, Hypothesis
 from querylect.rewriters.mixed import MixedRewriter
 from querylect.rewriters.registry import make_rewriter
-from querylect.rollouts import first_stage
-from querylect.rollouts.first_stage import FirstStages, answered
+from querylect.rollouts import llms
+from querylect.rollouts.llms import FirstStages, answered
 
 from ..raising import refused
 from ..scripted import BM25, Collection, Script, run, terms
@@ -121,7 +121,7 @@ def opened(monkeypatch):
         names.append(config.model)
         return Llm(scripts[config.model], json_answers=config.model != "small")
 
-    monkeypatch.setattr(first_stage, "open_llm", open_llm)
+    monkeypatch.setattr(llms, "open_llm", open_llm)
     return scripts, names
 
 

@@ -10,7 +10,7 @@ from querylect.errors import ConfigError
 from querylect.rewriters.mixed import MixedRewriter
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
-from querylect.rollouts.build import rewriter_for
+from querylect.rollouts.tree_sampler import rewriter_for
 
 from ..raising import refused
 

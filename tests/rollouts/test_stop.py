@@ -11,8 +11,7 @@ from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.chat import Chat
 from querylect.rollouts.conversation import PolicyConversation
-from querylect.rollouts.streaming import StreamingTreeSampler
-from querylect.rollouts.tree_sampler import TreeSampler
+from querylect.rollouts.tree_sampler import StreamingTreeSampler, TreeSampler
 from querylect.train.credit import assign_credit
 from querylect.train.metrics import step_metrics
 from querylect.train.run import train

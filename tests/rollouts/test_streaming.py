@@ -12,10 +12,8 @@ from querylect.rewriters.forms import render
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.conversation import PolicyConversation
-from querylect.rollouts.engines.base import Completion
-from querylect.rollouts.random_streams import stream
-from querylect.rollouts.streaming import SEARCHES_AT_ONCE, StreamingTreeSampler
-from querylect.rollouts.tree_sampler import TreeSampler
+from querylect.rollouts.engines.base import Completion, stream
+from querylect.rollouts.tree_sampler import SEARCHES_AT_ONCE, StreamingTreeSampler, TreeSampler
 
 from ..lessons import change
 from ..tiny import tiny_tokenizer
@@ -40,7 +38,7 @@ class Uneven:
         self.tokenizer = tiny_tokenizer()
         self.stop_ids = {self.tokenizer.eos_token_id}
         self.under_way, self.rounds, self.fails_at = [], 0, fails_at
-        self.events, self.woken, self.formatted = [], False, formatted
+        self.events, self.formatted = [], formatted
 
     def _sample(self, stream, number):
         draw = Random(f"{stream} {number}")
@@ -50,9 +48,6 @@ class Uneven:
 
     def generate(self, prompts, n, sampling):
         return [[self._sample(stream, number)[0] for number in range(n)] for stream in sampling.streams]
-
-    def wake(self):
-        self.woken = True
 
     def submit(self, prompt, n, sampling):
         futures = []
@@ -193,11 +188,3 @@ def test_each_vllm_engine_gives_one_by_one_what_it_gives_at_once(
         for greedy in (False, True):
             expected = turn_by_turn.grow(QUESTIONS[:2], [2, 2], greedy, STREAMS[:2])
             assert streaming.grow(QUESTIONS[:2], [2, 2], greedy, STREAMS[:2]) == expected
-
-
-def test_trees_are_searched_while_sampled_where_every_process_has_its_own_vllm():
-    assert not RolloutConfig().streams
-    assert RolloutConfig(engine="vllm").streams
-    assert RolloutConfig(engine="vllm_server").streams
-    shared = {"tensor_parallel_size": 2}
-    assert not RolloutConfig(engine="vllm", vllm=shared).streams

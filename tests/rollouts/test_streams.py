@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from querylect.rollouts.engines.base import Sampling
+from querylect.rollouts.engines.base import Sampling, stream, uniforms
 from querylect.rollouts.engines.transformers import TransformersEngine
-from querylect.rollouts.random_streams import stream, uniforms
 from scipy.stats import chisquare, kstest
 
 from ..tiny import tiny_model, tiny_tokenizer

@@ -120,8 +120,8 @@ def test_an_engine_in_the_process_is_asked_for_n_samples_of_ids_with_prefix_cach
     assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0", "weights cannot be handed to another process"
     (llm,) = vllm
     assert llm.settings == {
-        "dtype": "float32", "seed": 7, "gpu_memory_utilization": 0.45,
-        "tensor_parallel_size": 1, "max_model_len": 72, "enable_sleep_mode": False,
+        "dtype": "float32", "seed": 7, "gpu_memory_utilization": 0.45, "max_model_len": 72,
+        "enable_sleep_mode": False,
         "enable_prefix_caching": True, "logprobs_mode": "processed_logprobs",
     } | ({} if torch.cuda.is_available() else {"enable_chunked_prefill": False, "enforce_eager": True})  # fmt: skip
     assert llm.events == ["load", "reset"], "what was computed with other weights is forgotten"
@@ -148,32 +148,6 @@ def test_a_sleeping_engine_gives_its_memory_back_and_gets_its_weights_anew(confi
     assert vllm[0].events == ["load", "reset", "sleep", *woken, "sleep", *woken]
 
 
-def test_processes_that_share_an_engine_answer_the_prompts_of_all_in_one_order(config, vllm, monkeypatch):
-    """As the second of two processes; the first asks for the prompts [1, 2] and [3]."""
-
-    def gathered(into, value, group):
-        into[:] = [[([1, 2], 50), ([3], 54)], value]
-
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr("accelerate.PartialState", lambda: None)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group=None: 2)
-    monkeypatch.setattr(torch.distributed, "get_rank", lambda group=None: 1)
-    monkeypatch.setattr(torch.distributed, "all_gather_object", gathered)
-    groups = []
-
-    monkeypatch.setattr(
-        torch.distributed, "new_subgroups_by_enumeration", lambda ranks: groups.append(ranks) or ("two", 0)
-    )
-    config = change(config, **{"rollout.engine": "vllm", "rollout.vllm.tensor_parallel_size": 2})
-    engine, _ = engine_around(config, *trained(config))
-    assert groups == [[[0, 1]]]
-    assert vllm[0].settings["distributed_executor_backend"] == "external_launcher"
-    answers = engine.generate(PROMPTS, 2, HOT)
-    assert [prompt["prompt_token_ids"] for prompt, _ in vllm[0].requests] == [[1, 2], [3], *PROMPTS]
-    monkeypatch.setattr(engine, "_group", None)
-    assert engine.generate(PROMPTS, 2, HOT) == answers
-
-
 def test_every_prompt_is_one_request_to_the_server_with_a_seed_of_its_own(config, started, monkeypatch):
     policy, tokenizer = trained(config)
     with started() as (config, server):
@@ -198,7 +172,7 @@ def test_a_server_reloads_weights_from_files_which_are_then_removed(device, star
     folder = tmp_path / "new" / "weights"
     on_cpu = {
         "device_config": {"device": "cpu"},
-        "parallel_config": {"worker_extension_cls": "querylect.rollouts.engines.vllm_worker.WorkerExtension"},
+        "parallel_config": {"worker_extension_cls": "querylect.rollouts.engines.vllm.WorkerExtension"},
         "scheduler_config": {"enable_chunked_prefill": False},
     }
     monkeypatch.setattr(vllm_server, "transfer_device", lambda: pytest.fail("no GPU is needed"))
@@ -233,7 +207,7 @@ def test_weights_are_written_in_files_of_bounded_size(tmp_path):
             {"device_config": {"device": "cpu"}},
             [
                 "--worker-extension-cls is not set",
-                "querylect.rollouts.engines.vllm_worker.WorkerExtension",
+                "querylect.rollouts.engines.vllm.WorkerExtension",
                 "--no-enable-chunked-prefill",
             ],
         ),

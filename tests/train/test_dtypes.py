@@ -48,7 +48,7 @@ def test_bfloat16_weights_are_trained_under_deepspeed_but_not_warmed_up(settings
 
 def fast(monkeypatch):
     """Make the device report fast bfloat16 products."""
-    monkeypatch.setattr("querylect.rollouts.policy.cpu_has_fast_bfloat16", lambda: True)
+    monkeypatch.setattr("querylect.rollouts.policy.has_fast_bfloat16", lambda: True)
 
 
 def test_auto_trains_float32_weights_under_autocast_and_freezes_bfloat16_ones(settings, monkeypatch, tmp_path):

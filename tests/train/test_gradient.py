@@ -7,7 +7,7 @@ used.
 from collections import defaultdict
 
 import pytest
-from querylect.rollouts.random_streams import stream
+from querylect.rollouts.engines.base import stream
 from querylect.train.step_trees import StepTrees
 from querylect.train.turns import describe
 

@@ -102,7 +102,7 @@ def test_several_processes_are_one_process(settings, tmp_path, processes, change
 GRADIENTS = """
 import os, pickle, sys
 from querylect.cli import main
-from querylect.rollouts.random_streams import stream
+from querylect.rollouts.engines.base import stream
 from querylect.train.step_trees import StepTrees
 from querylect.train.trainer import TreeTrainer
 

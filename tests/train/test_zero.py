@@ -213,7 +213,7 @@ def test_deepspeed_computes_in_bfloat16_where_the_run_does(settings, monkeypatch
     from querylect.train.arguments import grpo_config
     from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
-    monkeypatch.setattr("querylect.rollouts.policy.cpu_has_fast_bfloat16", lambda: True)
+    monkeypatch.setattr("querylect.rollouts.policy.has_fast_bfloat16", lambda: True)
     arguments = grpo_config(change(settings, **{"policy.dtype": dtype, "policy.lora": None}), tmp_path)
     filled = HfTrainerDeepSpeedConfig(str(CONFIGS / f"zero{stage}.json"))
     filled.trainer_config_process(arguments)
