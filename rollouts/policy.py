@@ -190,7 +190,7 @@ def keep_freed_memory() -> None:
     # each new shape of a matrix product keeps a megabyte of compiled code; read when PyTorch first multiplies
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if hasattr(libc, "mallopt"):
+    if libc is not None and hasattr(libc, "mallopt"):
         for threshold in (-3, -1):  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
             libc.mallopt(threshold, 2**30)
 

@@ -278,5 +278,5 @@ def give_back_freed_memory() -> None:
     Call it where a second's page faults are little against what was done since the last call.
     """
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if hasattr(libc, "malloc_trim"):
+    if libc is not None and hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
