@@ -21,7 +21,6 @@ from typing import TypeVar, cast
 from ..configs.schema import MixConfig, RewardConfig, RewriterConfig, RolloutConfig
 from ..data.types import Document, Question
 from ..envs.client.base import EnvironmentApi, ReadingClient, StepClient
-from ..envs.client.multi import MixedClient
 from ..envs.schemas import Step, StepResult
 from ..rewards.reward import node_reward
 from ..rewriters.base import RewritingStrategy
@@ -43,6 +42,8 @@ _Result = TypeVar("_Result")
 def rewriter_for(rewriter: RewriterConfig, mix: MixConfig | None, client: EnvironmentApi, k: int) -> RewritingStrategy:
     """The rewriter whose plans ask for `k` documents; the environment says which retriever it speaks to, each
     question's own in a mix, whose environments have rewriters of their own."""
+    from ..envs.client.multi import MixedClient  # whose HTTP client takes a second to import
+
     if mix is None or not isinstance(client, MixedClient):
         return make_rewriter(rewriter, RetrieverInfo.from_service(client.info().retriever), k)
     return MixedRewriter(
