@@ -19,8 +19,7 @@ THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 def complete_sum(counts: Sequence[int | None]) -> int | None:
     """The sum; None if any count is unknown, as where an endpoint does not report it."""
-    reported = [count for count in counts if count is not None]
-    return sum(reported) if len(reported) == len(counts) else None
+    return None if None in counts else sum(count or 0 for count in counts)
 
 
 class Message(TypedDict):
@@ -93,7 +92,7 @@ class Backend(Protocol):
     def identity(self) -> Mapping[str, object]:
         """Everything about the model that its replies depend on, as plain data."""
 
-    def generate(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver, costs: "Costs") -> None:
+    def generate(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver) -> None:
         """Ask all prompts and deliver each outcome once, in any order.
 
         Raises QuerylectError if continuing is useless; outcomes delivered before stay valid.
@@ -108,8 +107,6 @@ class Costs:
     """Prompts that the model answered."""
     cached: int = 0
     """Prompts that needed no call: the reply came from the cache or from an equal prompt of the batch."""
-    retries: int = 0
-    """Repeated requests."""
     prompt_tokens: int = 0
     """Tokens read in calls, as far as the endpoint reports them; `tokens` counts those written."""
     tokens: int = 0

@@ -7,16 +7,14 @@ not answer at all, end the run. An endpoint on this machine is never asked throu
 """
 
 import asyncio
-import ipaddress
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any
 
 import httpx
 import openai
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import AliasPath, BaseModel, BeforeValidator, Field, ValidationError
 
 from ..configs.llm import LlmConfig
 from ..envs.credentials import token_of
@@ -24,7 +22,6 @@ from ..errors import ConfigError, EngineUnavailableError, QuerylectError
 from .base import (
     THINK_CLOSE,
     THINK_OPEN,
-    Costs,
     Deliver,
     LlmResponse,
     Prompt,
@@ -41,8 +38,9 @@ KEY = "QUERYLECT_LLM_KEY"
 FIRST_RETRIES = 5
 """Retries at an endpoint that was never reached: about 20 seconds where nothing listens."""
 RETRIES = 10**6
-"""For an endpoint that was reached: the deadline of the prompt ends them."""
+"""Retries of a prompt at an endpoint that was reached: its deadline ends them."""
 REFUSED, WRONG = (400, 413, 422), (401, 403, 404)
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def _texts(content: object) -> object:
@@ -53,16 +51,9 @@ def _texts(content: object) -> object:
     return "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
 
 
-def _thoughts(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _count(value: object) -> int | None:
-    return int(value) if isinstance(value, int | float) else None
-
-
-Thoughts = Annotated[str, BeforeValidator(_thoughts)]
-Tokens = Annotated[int | None, BeforeValidator(_count)]
+Content = Annotated[str | None, BeforeValidator(_texts)]
+Thoughts = Annotated[str, BeforeValidator(lambda value: value if isinstance(value, str) else "")]
+Tokens = Annotated[int | None, BeforeValidator(lambda value: int(value) if isinstance(value, int | float) else None)]
 
 
 class _Alternative(BaseModel):
@@ -70,50 +61,33 @@ class _Alternative(BaseModel):
     logprob: float
 
 
-class _Token(BaseModel):
-    top_logprobs: list[_Alternative] | None = None
-
-
-class _Logprobs(BaseModel):
-    content: list[_Token] | None = None
-
-
-class _ChatMessage(BaseModel):
-    """A message. Servers that separate thoughts from the answer call them `reasoning`, or `reasoning_content`."""
-
-    content: Annotated[str | None, BeforeValidator(_texts)] = None
-    reasoning: Thoughts = ""
-    reasoning_content: Thoughts = ""
-
-
 class _Choice(BaseModel):
-    message: _ChatMessage
+    """Servers that separate thoughts from the answer call them `reasoning`, or `reasoning_content`."""
+
+    content: Content = Field(None, validation_alias=AliasPath("message", "content"))
+    reasoning: Thoughts = Field("", validation_alias=AliasPath("message", "reasoning"))
+    reasoning_content: Thoughts = Field("", validation_alias=AliasPath("message", "reasoning_content"))
     finish_reason: str | None = None
-    logprobs: _Logprobs | None = None
+    first: list[_Alternative] | None = Field(None, validation_alias=AliasPath("logprobs", "content", 0, "top_logprobs"))
 
     def text(self) -> Text:
         """Thoughts and answer in one text, as from a server that does not separate them."""
-        thoughts = self.message.reasoning or self.message.reasoning_content
-        if self.message.content is None and not thoughts:
+        thoughts = self.reasoning or self.reasoning_content
+        if self.content is None and not thoughts:
             raise ValueError("choices.message.content is null")
-        text, finished = self.message.content or "", self.finish_reason != "length"
+        text, finished = self.content or "", self.finish_reason != "length"
         if thoughts and not text.lstrip().startswith(THINK_OPEN):
             thinking = THINK_OPEN + thoughts.replace(THINK_CLOSE, "")
             text = f"{thinking}{THINK_CLOSE}{text}" if text or finished else thinking
-        tokens = (self.logprobs.content if self.logprobs else None) or [_Token()]
-        return Text(text, finished, {likely.token: likely.logprob for likely in tokens[0].top_logprobs or ()})
-
-
-class _Usage(BaseModel):
-    prompt_tokens: Tokens = None
-    completion_tokens: Tokens = None
+        return Text(text, finished, {likely.token: likely.logprob for likely in self.first or ()})
 
 
 class _Completion(BaseModel):
     """The fields that are read of an answer; others are ignored."""
 
     choices: list[_Choice] = Field(min_length=1)
-    usage: _Usage | None = None
+    prompt_tokens: Tokens = Field(None, validation_alias=AliasPath("usage", "prompt_tokens"))
+    tokens: Tokens = Field(None, validation_alias=AliasPath("usage", "completion_tokens"))
 
 
 class Endpoint:
@@ -127,8 +101,6 @@ class Endpoint:
             )
         self._config, self._url = config, config.base_url
         self._reached = self._without_schema = False
-        self._failures = 0
-        """Prompts in a row without a reply."""
         self._last_error = ""
 
     @property
@@ -136,43 +108,41 @@ class Endpoint:
         """URL, model, and the extra fields of every request."""
         return {"endpoint": self._url, "model": self._config.model, "extra": self._config.extra}
 
-    def generate(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver, costs: Costs) -> None:
+    def generate(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver) -> None:
         """Ask all prompts, `concurrency` at a time; deliver each outcome as it comes.
 
         Raises ConfigError for a wrong key, URL or model, EngineUnavailableError if the endpoint cannot be reached, or
         has answered none of max(`concurrency`, 8) prompts in a row.
         """
-        self._failures = 0
-        outside_loop(lambda: asyncio.run(self._ask_all(prompts, draw, deliver, costs)))
+        outside_loop(lambda: asyncio.run(self._ask_all(prompts, draw, deliver)))
 
-    async def _ask_all(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver, costs: Costs) -> None:
-        config, queue = self._config, iter(enumerate(prompts))
+    async def _ask_all(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver) -> None:
+        config, queue, failures = self._config, iter(enumerate(prompts)), 0
 
-        async def sent(request: httpx.Request) -> None:
-            costs.retries += request.headers.get("x-stainless-retry-count", "0") != "0"
-
-        async def received(response: httpx.Response) -> None:
-            self._reached = True
+        async def note(response: httpx.Response) -> None:
             self._last_error = "" if response.is_success else f"HTTP {response.status_code}"
 
         async def worker(client: openai.AsyncOpenAI) -> None:
+            nonlocal failures
             for index, prompt in queue:
-                outcome = await self._ask_prompt(client, prompt, draw, costs)
+                outcome = await self._ask_prompt(client, prompt, draw)
                 deliver(index, outcome)
-                self._failures = self._failures + 1 if isinstance(outcome, str) else 0
-                if self._failures >= max(config.concurrency, 8):
-                    raise self._unavailable_error(f"{self._failures} prompts in a row had no reply")
+                failures = failures + 1 if isinstance(outcome, str) else 0
+                if failures >= max(config.concurrency, 8):
+                    raise self._unavailable_error(f"{failures} prompts in a row had no reply")
 
+        local = httpx.URL(self._url).host in LOOPBACK
         try:
-            http = openai.DefaultAsyncHttpxClient(
-                event_hooks={"request": [sent], "response": [received]}, trust_env=not is_loopback(self._url)
-            )
+            http = openai.DefaultAsyncHttpxClient(event_hooks={"response": [note]}, trust_env=not local)
         except ImportError as error:  # a SOCKS proxy in the environment, which needs a package of its own
             raise ConfigError(f"the proxy for {self._url} cannot be used: {error}") from error
+        key, seconds = token_of(KEY) or "none", config.deadline
         async with openai.AsyncOpenAI(
-            base_url=self._url, api_key=token_of(KEY) or "none", timeout=config.deadline, http_client=http
+            base_url=self._url, api_key=key, timeout=seconds, max_retries=RETRIES, http_client=http
         ) as client:
             _ = client.chat.completions  # openai imports it lazily: here, not during a request
+            if not self._reached:
+                await self._reach(client)
             try:
                 async with asyncio.TaskGroup() as group:
                     for _ in range(min(config.concurrency, len(prompts))):
@@ -180,66 +150,52 @@ class Endpoint:
             except* QuerylectError as errors:
                 raise errors.exceptions[0] from None
 
-    async def _ask_prompt(
-        self, client: openai.AsyncOpenAI, prompt: Prompt, draw: SamplingParams, costs: Costs
-    ) -> LlmResponse | str:
-        """Ask until there are n texts: some endpoints return one per request, whatever n is."""
-        texts, usages, refused_schema = list[Text](), list[_Usage](), False
+    async def _reach(self, client: openai.AsyncOpenAI) -> None:
+        """Wait until something answers at the URL, whatever it says."""
+        first = client.with_options(max_retries=FIRST_RETRIES, timeout=min(30.0, self._config.deadline))
+        try:
+            await first.models.with_raw_response.list()
+        except openai.APIStatusError:
+            pass
+        except openai.APIConnectionError as error:
+            self._last_error = str(error.__cause__ or error)
+            raise self._unavailable_error("it cannot be reached") from error
+        self._reached, self._last_error = True, ""
+
+    async def _ask_prompt(self, client: openai.AsyncOpenAI, prompt: Prompt, draw: SamplingParams) -> LlmResponse | str:
+        """Ask until there are n texts: some endpoints return one per request, whatever n is. Returns the reply, or why
+        there is none."""
+        completions, texts = list[_Completion](), list[Text]()
         try:
             async with asyncio.timeout(self._config.deadline):
                 while len(texts) < draw.n:
-                    reached = self._reached
-                    retries = RETRIES if reached else FIRST_RETRIES
-                    create = client.with_options(max_retries=retries).chat.completions.with_raw_response.create
-                    try:
-                        raw = await create(**self._request(prompt, draw, len(texts)))
-                    except openai.APIError as error:
-                        status = getattr(error, "status_code", None)
-                        if status in REFUSED and prompt.schema and not self._without_schema:
-                            # Either the prompt or the schema is refused: ask without the schema.
-                            prompt, refused_schema = replace(prompt, schema=""), True
-                        elif reached or not self._reached or status in (*WRONG, *REFUSED):
-                            raise
-                        costs.retries += 1
-                        continue
-                    if refused_schema and not self._without_schema:
-                        self._without_schema = True
-                        log.warning("%s has no structured outputs; it is asked without", self._url)
-                    completion = _Completion.model_validate_json(_whole_characters(raw.content))
-                    texts += [choice.text() for choice in completion.choices]
-                    usages.append(completion.usage or _Usage())
+                    completions.append(await self._complete(client, prompt, draw, len(texts)))
+                    texts += [choice.text() for choice in completions[-1].choices]
         except openai.APIStatusError as error:
-            return self._failed(error)
-        except (TimeoutError, openai.APITimeoutError):
+            if error.status_code in WRONG:
+                raise ConfigError(
+                    f"{self._url} answers HTTP {error.status_code} for the model {self._config.model!r}: "
+                    f"{error.message}. Check base_url, model and the key ({KEY} is {'' if token_of(KEY) else 'not '}"
+                    "set)."
+                ) from error
+            self._last_error = error.message
+            return f"HTTP {error.status_code}"
+        except (TimeoutError, openai.APIConnectionError):
             self._last_error = self._last_error or "timeout"
             return self._last_error
-        except openai.APIConnectionError as error:
-            self._last_error = str(error.__cause__ or error)
-            if not self._reached:
-                raise self._unavailable_error("it cannot be reached") from error
-            return "no connection"
         except ValueError as error:
             self._last_error = f"no completion: {_problem(error)}"
             return self._last_error
         return LlmResponse(
             tuple(texts[: draw.n]),
-            complete_sum([usage.prompt_tokens for usage in usages]),
-            complete_sum([usage.completion_tokens for usage in usages]),
+            complete_sum([completion.prompt_tokens for completion in completions]),
+            complete_sum([completion.tokens for completion in completions]),
         )
 
-    def _failed(self, error: openai.APIStatusError) -> str:
-        """A prompt that was refused; raises ConfigError if every prompt would be."""
-        if error.status_code in WRONG:
-            raise ConfigError(
-                f"{self._url} answers HTTP {error.status_code} for the model {self._config.model!r}: {error.message}. "
-                f"Check base_url, model and the key ({KEY} is {'' if token_of(KEY) else 'not '}set)."
-            ) from error
-        self._last_error = error.message
-        log.debug("%s refused a prompt: %s", self._url, error.message)
-        return f"HTTP {error.status_code}"
-
-    def _request(self, prompt: Prompt, draw: SamplingParams, received: int) -> dict[str, Any]:
-        """Arguments of a request; `extra` adds fields, replaces them, and removes those that it sets to null."""
+    async def _complete(
+        self, client: openai.AsyncOpenAI, prompt: Prompt, draw: SamplingParams, received: int
+    ) -> _Completion:
+        """One request; `extra` adds fields, replaces them, and removes those that it sets to null."""
         fields: dict[str, Any] = {
             "n": draw.n - received,
             "temperature": draw.temperature,
@@ -252,8 +208,21 @@ class Endpoint:
         if prompt.schema and not self._without_schema:
             schema = {"name": "answer", "strict": True, "schema": json.loads(prompt.schema)}
             fields["response_format"] = {"type": "json_schema", "json_schema": schema}
-        sent = {name: value for name, value in (fields | self._config.extra).items() if value is not None}
-        return {"model": self._config.model, "messages": list(prompt.messages), "extra_body": sent}
+        fields = {name: value for name, value in (fields | self._config.extra).items() if value is not None}
+        create, messages = client.chat.completions.with_raw_response.create, list(prompt.messages)
+        try:
+            raw = await create(model=self._config.model, messages=messages, extra_body=fields)
+        except openai.APIStatusError as error:
+            if error.status_code not in REFUSED or not fields.pop("response_format", None):
+                raise
+            # Either the prompt or the schema was refused: ask without the schema.
+            raw = await create(model=self._config.model, messages=messages, extra_body=fields)
+            if not self._without_schema:
+                log.warning("%s has no structured outputs; it is asked without", self._url)
+            self._without_schema = True
+        # Models write escapes of half a character, which pydantic does not read.
+        text = json.dumps(json.loads(raw.content), ensure_ascii=False)
+        return _Completion.model_validate_json(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
     def _unavailable_error(self, reason: str) -> EngineUnavailableError:
         return EngineUnavailableError(
@@ -262,24 +231,9 @@ class Endpoint:
         )
 
 
-def is_loopback(url: str) -> bool:
-    """Whether a URL leads to this machine."""
-    host = httpx.URL(url).host
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _whole_characters(body: bytes) -> str:
-    """JSON without escapes of half a character, which models write and pydantic does not read."""
-    text = json.dumps(json.loads(body), ensure_ascii=False)
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
 def _problem(error: ValueError) -> str:
     """What does not fit in an answer, with the field."""
-    if not isinstance(error, ValidationError):
-        return "not JSON" if isinstance(error, json.JSONDecodeError) else str(error)
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".lstrip(": ")
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return "not JSON" if isinstance(error, json.JSONDecodeError) else str(error)

@@ -9,18 +9,8 @@ from typing import NamedTuple
 
 UNCLOSED = "unclosed think"
 """The failure of a text that ends while the model thinks."""
-END_OF_TURN = (
-    "<|im_end|>",
-    "<|return|>",
-    "<|endoftext|>",
-    "<|eot_id|>",
-    "<|end_of_text|>",
-    "<|end|>",
-    "<end_of_turn>",
-    "</s>",
-)
-"""Marks that may follow an answer if the caller decodes special tokens."""
 
+_END_OF_TURN = re.compile(r"(?:(?:<\|(?:im_end|return|endoftext|eot_id|end_of_text|end)\|>|<end_of_turn>|</s>)\s*)+\Z")
 _OPEN = re.compile(r"^[ \t]*<think(?:ing)?>", re.IGNORECASE | re.MULTILINE)
 _CLOSE = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 _FENCE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[\w+-]*[ \t]*$", re.MULTILINE)
@@ -57,11 +47,8 @@ def without_thinking(text: str) -> str:
 
 
 def without_end_of_turn(text: str) -> str:
-    """`text` without surrounding whitespace and the marks that may follow an answer."""
-    text = text.strip()
-    while mark := next((mark for mark in END_OF_TURN if text.endswith(mark)), None):
-        text = text.removesuffix(mark).rstrip()
-    return text
+    """`text` without surrounding whitespace and the marks that follow an answer if special tokens are decoded."""
+    return _END_OF_TURN.sub("", text).strip()
 
 
 def answer_of(text: str) -> SplitAnswer:

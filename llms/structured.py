@@ -1,25 +1,33 @@
 """Answers of a fixed form that a pydantic model describes.
 
 An endpoint gets the JSON schema with the request, unless the prompt asks for thinking before the answer; a server that
-ignores it is read by json-repair. A local model writes labelled lines (llms/lines.py). An answer that does not fit, or
-was cut off, is sent back once with what is wrong with it; if the second text does not fit either, it is a failure.
+ignores it is read by json-repair. An answer that does not fit, or was cut off, is sent back once with what is wrong
+with it; if the second text does not fit either, it is a failure.
+
+A local model, which honours no schema, writes labelled lines: `Verdict: yes`, one value a line. A list repeats its
+label, one line per item (`Missing: none` if it is empty); an item of several parts is one line, `Pieces: 1 | Jane
+Austen wrote Emma.`. Other lines are ignored, and the answer ends where a label that has one value comes again: small
+models go on.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin
 
 import json_repair
 from pydantic import BaseModel, ValidationError
 
 from ..envs.plan import is_unicode
-from . import lines
 from .access import Llm
 from .base import THINK_OPEN, LlmResponse, Message, Prompt, SamplingParams
 from .prose import answer_of
 
 Form = TypeVar("Form", bound=BaseModel, covariant=True)
+
+_ROW = re.compile(r"[ \t>#*_-]*([^\W\d][\w ]*?(?: \d+)?)[ \t*_]*[:：][ \t*_]*(.*?)[ \t*_]*")
+_PLACEHOLDER = re.compile(r"<[^<>]*>|…|\.{3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,17 @@ class WorkedExample:
     def json(self) -> str:
         """The answer as one JSON object."""
         return json.dumps(self.answer.model_dump(mode="json", by_alias=True), ensure_ascii=False)
+
+    @property
+    def lines(self) -> str:
+        """The answer as labelled lines."""
+        rows, data = list[str](), self.answer.model_dump(mode="json", by_alias=True)
+        for entry in _fields(type(self.answer)):
+            for item in (data[entry.key] or ["none"]) if entry.listed else [data[entry.key]]:
+                parts = item.values() if isinstance(item, dict) else [item]
+                text = " | ".join({True: "yes", False: "no"}[p] if isinstance(p, bool) else str(p) for p in parts)
+                rows.append(f"{entry.label}: {' '.join(text.split())}")
+        return "\n".join(rows)
 
 
 def worked(examples: Iterable[Mapping[str, Any]], form: type[BaseModel]) -> tuple[WorkedExample, ...]:
@@ -60,12 +79,17 @@ class FormPrompt:
         if as_json:
             text = "\n\n".join([self.task, self.request or instructions(form), self.case])
             return replace(Prompt.of(text), schema="" if THINK_OPEN in text else strict_schema(form))
-        task, chat = f"{self.task}\n\n{lines.request(form, self.hints)}\n\n", list[Message]()
-        for example in (*self.examples, None):
-            chat.append(Message(role="user", content=f"{'' if chat else task}{example.case if example else self.case}"))
-            if example:
-                chat.append(Message(role="assistant", content=lines.render(example.answer)))
-        return Prompt(tuple(chat), lines.opening(form))
+        rows = ["Answer with these lines and nothing else, each beginning with its label:"]
+        for entry in (fields := list(_fields(form))):
+            hint = self.hints.get(entry.key) or entry.hint
+            more = " (one such line for each; none if there is none)" if entry.listed else ""
+            rows.append(f"{entry.label}: <{hint}>{more}")
+        chat, before = list[Message](), "\n".join([self.task, "", *rows, "", ""])
+        for example in self.examples:
+            chat.append(Message(role="user", content=before + example.case))
+            chat.append(Message(role="assistant", content=example.lines))
+            before = ""
+        return Prompt((*chat, Message(role="user", content=before + self.case)), f"{fields[0].label}:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +114,29 @@ def ask_structured(
     llm: Llm, prompts: Sequence[FormPrompt], form: type[Form], draw: SamplingParams
 ) -> list[Structured[Form]]:
     """One value of `form` for each prompt, in their order, from the first text of each reply. Raises as `Llm.ask`."""
-    chats = [prompt.worded(form, llm.json_answers) for prompt in prompts]
-    outcomes = [_read_reply(reply, form, llm.json_answers) for reply in llm.ask(chats, draw)]
+    as_json = llm.json_answers
+
+    def outcome_of(reply: LlmResponse | None) -> Structured[Form]:
+        if reply is None:
+            return Structured()
+        return replace(read(reply.texts[0].text, form, as_json, reply.texts[0].finished), replies=(reply,))
+
+    def repair(index: int) -> Prompt:
+        labels = ", ".join(entry.label for entry in _fields(form))
+        # The labels alone: a small model copies whatever follows them in a request.
+        in_lines = f"Write all of it again, each of these labels on its own line: {labels}"
+        problem = f"Your answer does not fit: {outcomes[index].failure}.\n"
+        answer = Message(role="assistant", content=outcomes[index].text.strip() or "(empty)")
+        message = Message(role="user", content=problem + (instructions(form) if as_json else in_lines))
+        schema = strict_schema(form) if as_json else ""
+        return replace(chats[index], messages=(*chats[index].messages, answer, message), schema=schema)
+
+    chats = [prompt.worded(form, as_json) for prompt in prompts]
+    outcomes = [outcome_of(reply) for reply in llm.ask(chats, draw)]
     failed = [index for index, outcome in enumerate(outcomes) if outcome.failure]
-    repairs = [_repair(chats[index], outcomes[index], form, llm.json_answers) for index in failed]
-    for index, reply in zip(failed, llm.ask(repairs, draw) if repairs else [], strict=True):
+    for index, reply in zip(failed, llm.ask(list(map(repair, failed)), draw) if failed else [], strict=True):
         if reply is not None:
-            second = _read_reply(reply, form, llm.json_answers)
-            outcomes[index] = replace(second, replies=(*outcomes[index].replies, reply))
+            outcomes[index] = replace(outcome_of(reply), replies=(*outcomes[index].replies, reply))
     return outcomes
 
 
@@ -108,7 +147,7 @@ def read(text: str, form: type[Form], as_json: bool = True, finished: bool = Tru
         return Structured(failure=f"the answer: {split.failure or 'cut off at its token limit'}", text=text)
     answer = split.answer if finished else split.answer.rpartition("\n")[0]  # half a line may be another value
     try:
-        values: Any = json_repair.loads(answer) if as_json else lines.read(answer, form)
+        values: Any = json_repair.loads(answer) if as_json else _read_lines(answer, form)
     except (RecursionError, ValueError):
         return Structured(failure="the answer: nested too deeply", text=text)
     if isinstance(values, list):  # several values in one text: the last object is the answer
@@ -137,19 +176,55 @@ def instructions(form: type[BaseModel]) -> str:
     return f"Answer with one JSON object and nothing else. It must fit this JSON schema:\n{schema}"
 
 
-def _read_reply(reply: LlmResponse | None, form: type[Form], as_json: bool) -> Structured[Form]:
-    if reply is None:
-        return Structured()
-    return replace(read(reply.texts[0].text, form, as_json, reply.texts[0].finished), replies=(reply,))
+class _Field(NamedTuple):
+    """One field of a form: a plain value, a list of them, or a list of models of plain values."""
+
+    key: str
+    listed: bool
+    kind: Any
+    parts: list[str]
+    """The keys of an item that is a model."""
+
+    @property
+    def label(self) -> str:
+        return self.key if not self.key.islower() else self.key.capitalize().replace("_", " ")
+
+    @property
+    def hint(self) -> str:
+        kind = {bool: "yes or no", int: "number", float: "number"}.get(self.kind, "text")
+        return " | ".join(self.parts) or " or ".join(map(str, get_args(self.kind))) or kind
+
+    def value(self, text: str) -> str | dict[str, str]:
+        """The value of a text, which pydantic converts."""
+        if self.parts:
+            return dict(zip(self.parts, map(str.strip, text.split("|", len(self.parts) - 1)), strict=False))
+        text = text.strip('"“” ')
+        return text if self.kind is str else text.strip(".").lower() if self.kind is bool else text.strip(".")
 
 
-def _repair(prompt: Prompt, outcome: Structured[BaseModel], form: type[BaseModel], as_json: bool) -> Prompt:
-    labels = ", ".join(field.label for field in lines.fields_of(form))
-    # The labels alone: a small model copies whatever follows them in a request.
-    request = (
-        instructions(form) if as_json else f"Write all of it again, each of these labels on its own line: {labels}"
-    )
-    answer = Message(role="assistant", content=outcome.text.strip() or "(empty)")
-    message = Message(role="user", content=f"Your answer does not fit: {outcome.failure}.\n{request}")
-    schema = strict_schema(form) if as_json else ""
-    return replace(prompt, messages=(*prompt.messages, answer, message), schema=schema)
+def _fields(form: type[BaseModel]) -> Iterator[_Field]:
+    for name, info in form.model_fields.items():
+        listed = get_origin(info.annotation) in (list, tuple)
+        kind = get_args(info.annotation)[0] if listed else info.annotation
+        parts = list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
+        yield _Field(info.alias or name, listed, kind, parts)
+
+
+def _read_lines(text: str, form: type[BaseModel]) -> dict[str, Any]:
+    """The values of labelled lines by key."""
+    fields = {entry.label.casefold(): entry for entry in _fields(form)}
+    values: dict[str, Any] = {}
+    for row in text.splitlines():
+        match = _ROW.fullmatch(row)
+        entry = fields.get(match[1].casefold()) if match else None
+        if match is None or entry is None or not match[2] or _PLACEHOLDER.fullmatch(match[2]):
+            continue
+        if entry.listed and match[2].lower().strip(".") == "none":
+            values.setdefault(entry.key, [])
+        elif entry.listed:
+            values.setdefault(entry.key, []).append(entry.value(match[2]))
+        elif entry.key in values:
+            break
+        else:
+            values[entry.key] = entry.value(match[2])
+    return values

@@ -20,9 +20,8 @@ from ..configs.schema import PolicyConfig
 from ..data.history import cut_history
 from ..data.types import Question
 from ..errors import ConfigError
-from ..llms.access import Llm
-from ..llms.base import Costs, Deliver, LlmResponse, Message, Prompt, SamplingParams, Text
-from ..llms.cache import ReplyCache, cache_file
+from ..llms.access import Llm, ReplyCache
+from ..llms.base import Deliver, LlmResponse, Message, Prompt, SamplingParams, Text
 from ..llms.structured import ask_structured
 from ..rewriters.base import FirstStage, RewritingStrategy, StagedQuestion
 from ..sources import resolve_model
@@ -47,12 +46,11 @@ def open_llm(config: LlmConfig) -> Llm:
     Raises ModelError for a local model that does not exist, ConfigError for an unusable URL, StorageError for an
     unusable cache.
     """
-    file = cache_file(config.cache)
     if config.base_url is None:
-        return Llm(LocalModel(config), ReplyCache(file) if file is not None else None, json_answers=False)
+        return Llm(LocalModel(config), ReplyCache.of(config.cache), json_answers=False)
     from ..llms.endpoint import Endpoint
 
-    return Llm(Endpoint(config), ReplyCache(file) if file is not None else None)
+    return Llm(Endpoint(config), ReplyCache.of(config.cache))
 
 
 def policy_llm(policy: PolicyConfig) -> LlmConfig:
@@ -97,7 +95,7 @@ class LocalModel:
 
         return fingerprint(self._engine.model)
 
-    def generate(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver, costs: Costs) -> None:
+    def generate(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver) -> None:
         """Answer all prompts, those of like length side by side; deliver a batch at a time.
 
         A prompt of more than MAX_PROMPT_TOKENS fails. Raises ModelError for an unusable model.

@@ -60,7 +60,7 @@ class Author:
         self.bad, self.silent, self.stop_after = set(bad), set(silent), stop_after
         self.written, self.judged = [], []
 
-    def generate(self, prompts, draw, deliver, costs):
+    def generate(self, prompts, draw, deliver):
         for index, prompt in enumerate(prompts):
             text = self.reply(prompt.messages[-1]["content"])
             deliver(index, "silent" if text is None else LlmResponse((Text(text, True, {}),), 7, 3))

@@ -22,7 +22,7 @@ class Scripted:
     def __init__(self, answer):
         self.answer, self.prompts, self.draws = answer, [], []
 
-    def generate(self, prompts, draw, deliver, costs):
+    def generate(self, prompts, draw, deliver):
         for index, prompt in enumerate(prompts):
             message = prompt.messages[-1]["content"]
             self.prompts.append(message)

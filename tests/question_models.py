@@ -52,7 +52,7 @@ class QuestionModel:
         """How many prompts were answered."""
         return len(self.contents) + len(self.judged)
 
-    def generate(self, prompts, draw, deliver, costs):
+    def generate(self, prompts, draw, deliver):
         for index, prompt in enumerate(prompts):
             message = prompt.messages[0]["content"]
             if self.broken(message):
@@ -82,7 +82,7 @@ class QuestionModel:
 class InLines(QuestionModel):
     """Answers in labelled lines."""
 
-    def generate(self, prompts, draw, deliver, costs):
+    def generate(self, prompts, draw, deliver):
         for index, prompt in enumerate(prompts):
             head, case = prompt.messages[0]["content"], prompt.messages[-1]["content"]
             if head.startswith("You are"):

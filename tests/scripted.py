@@ -18,7 +18,7 @@ class Script:
         self.identity = {"local": "script"}
         self.texts, self.prompt_texts, self.draws, self.prompts = list(texts), [], [], []
 
-    def generate(self, prompts, draw, deliver, costs):
+    def generate(self, prompts, draw, deliver):
         for index, prompt in enumerate(prompts):
             self.prompts.append(prompt)
             self.prompt_texts.append(prompt.messages[-1]["content"])

@@ -7,7 +7,6 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 from querylect.configs.methods import PromptConfig
 from querylect.eval.tasks import judges
-from querylect.llms import lines
 from querylect.llms.access import Llm
 from querylect.llms.base import SamplingParams
 from querylect.llms.structured import FormPrompt, Structured, WorkedExample, ask_structured, instructions, read, worked
@@ -181,5 +180,5 @@ def test_every_example_is_an_answer_of_its_form():
     examples += [judges.example(name, form) for name, form in JUDGED.items()]
     assert len(examples) >= 17
     for example in examples:
-        assert read(lines.render(example.answer), type(example.answer), as_json=False).value == example.answer
+        assert read(example.lines, type(example.answer), as_json=False).value == example.answer
         assert read(example.json, type(example.answer)).value == example.answer

@@ -27,7 +27,7 @@ class Echo:
     def __init__(self, answer=str.upper):
         self.batches, self.answer = [], answer
 
-    def generate(self, prompts, draw, deliver, costs):
+    def generate(self, prompts, draw, deliver):
         texts = [prompt.messages[-1]["content"] for prompt in prompts]
         self.batches.append((draw.max_tokens, texts))
         for index, text in enumerate(texts):

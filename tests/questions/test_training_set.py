@@ -16,8 +16,7 @@ from querylect.data.leakage import exact_leaks
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.build import build_index
 from querylect.errors import DataError
-from querylect.llms.access import Llm
-from querylect.llms.cache import ReplyCache
+from querylect.llms.access import Llm, ReplyCache
 from querylect.questions.plan import neighbours, plan_questions, split_counts, split_documents
 from querylect.questions.quality import copied
 from querylect.questions.training_set import WIDEN, write_training_set

@@ -3,11 +3,12 @@
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from querylect.llms.prose import END_OF_TURN
 from querylect.rewriters.forms import TAGS, LineForm, Parsed, PassageForm, TagForm, render
 
 untagged = st.text().filter(lambda text: not any(tag in text for tag in TAGS))
-pieces = st.sampled_from([*TAGS, *END_OF_TURN, "<", ">", "</", "a b", " ", "\n", "<think", "rewrite>", "\ud800"])
+pieces = st.sampled_from(
+    [*TAGS, "<|im_end|>", "</s>", "<", ">", "</", "a b", " ", "\n", "<think", "rewrite>", "\ud800"]
+)
 parse = TagForm().parse
 LINES = LineForm({"Query 1": "the first", "Query 2": "the second"})
 
@@ -51,7 +52,7 @@ def test_what_breaks_the_tags_is_named(text, failure):
     assert (parse(text).failure, parse(text).parts) == (failure, ())
 
 
-@pytest.mark.parametrize("mark", END_OF_TURN)
+@pytest.mark.parametrize("mark", ["<|im_end|>", "<|eot_id|>", "<end_of_turn>", "</s>"])
 def test_end_of_turn_marks_may_follow_but_not_stand_between(mark):
     answer = render("t", ["a"])
     assert parse(f"{answer}{mark}\n{mark}\n") == parse(answer)

@@ -175,7 +175,7 @@ class Parrot:
     prompts: list[str] = field(default_factory=list)
     identity: dict = field(default_factory=lambda: {"local": "parrot"})
 
-    def generate(self, prompts, draw, deliver, costs):
+    def generate(self, prompts, draw, deliver):
         for index, prompt in enumerate(prompts):
             self.request_count += 1
             content = prompt.messages[-1]["content"]
