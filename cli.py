@@ -33,7 +33,7 @@ from .inference.commands import app as use_app
 from .logs import progress_bar, set_up_logging
 from .optimize.commands import app as optimize_app
 from .questions.commands import data_questions, index_questions, index_test_questions
-from .slurm.commands import launch
+from .slurm.launch import launch
 from .sources import optional_packages
 from .sweep.commands import app as sweep_app
 from .train.sync import app as sync_app
@@ -287,9 +287,6 @@ def serve(
         int | None, typer.Option("--turn", min=1, help="Of the rewriter; the turn that won on validation.")
     ] = None,
     env: MixMember = None,
-    facing: Annotated[
-        str | None, typer.Option("--facing", metavar="HOST", help="Listen where HOST reaches this machine.")
-    ] = None,
     tell: Annotated[
         Path | None,
         typer.Option("--tell", metavar="FILE", help="Serve as a run's own service does, and write the URL there."),
@@ -302,13 +299,11 @@ def serve(
     settings = only(_resolve(config, overrides, verbose, dry_run), env)
     if rewriter is None and (checkpoint is not None or revision is not None or turn is not None or trust):
         raise ConfigError("--checkpoint, --revision, --turn and --trust need --rewriter.")
-    from .envs.client.services import PRIVATE, source_address_for, write_url
+    from .envs.client.services import PRIVATE, write_url
     from .envs.credentials import token_of
 
     token = token_of(settings.client.token_env) or None
     served = settings.env if tell is None else settings.env.model_copy(update=PRIVATE)
-    if facing is not None:
-        served = served.model_copy(update={"host": source_address_for(facing)})
     extend = None
     if rewriter is not None:
         from .inference.load import open_trained

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..configs.schema import PolicyConfig, RunConfig
-from ..slurm.requests import SHARDINGS, request_of
+from ..slurm.job_env import SHARDINGS, request_of
 from ..train.arguments import check_combinations, trains_bfloat16
 from ..train.memory import GIB, H100_GIB, HEADROOM, ModelShape, ProcessLayout, advice, estimate, shape_of
 from .checks import Finding
@@ -28,23 +28,23 @@ def memory(config: RunConfig, torch: dict[str, Any], available: int = 0) -> Find
     local = estimate(config, shape, ProcessLayout(gpu_gib=None, bfloat16=fast))
     if config.rollout.engine == "transformers" and local.fits(available):
         return Finding(NAME, "ok", f"{local.lines()[0]}; {available / GIB:.1f} GiB are free")
-    request = request_of(config.env, config.policy)
-    return _finding(config, shape, [request.layout], f"those of slurm/{request.script}.sh")
+    script, layout = request_of(config.env, config.policy)
+    return _finding(config, shape, [layout], f"those of slurm/{script}.sh")
 
 
 def preview_training(config: RunConfig) -> list[str]:
     """Check settings against each other and the processes that train: those of a launcher, one if one GPU is enough,
     else those of the config's job script. Returns the estimate for that script as text. Raises ConfigError."""
-    request = request_of(config.env, config.policy)
+    script, layout = request_of(config.env, config.policy)
     shape = shape_of(config.policy.model)
     alone = shape is not None and estimate(config, shape, ProcessLayout()).fits()
     launched = os.environ.get("WORLD_SIZE")
-    processes = int(launched or (1 if alone else request.layout.processes))
-    check_combinations(config, processes, launched is None and not alone and request.layout.zero > 0)
+    processes = int(launched or (1 if alone else layout.processes))
+    check_combinations(config, processes, launched is None and not alone and layout.zero > 0)
     if shape is None:
         return [f"memory: {_unknown(config).observed}"]
-    finding = _finding(config, shape, [request.layout], f"those of slurm/{request.script}.sh")
-    parts = [f"  {part}" for part in estimate(config, shape, request.layout).lines()[1:]]
+    finding = _finding(config, shape, [layout], f"those of slurm/{script}.sh")
+    parts = [f"  {part}" for part in estimate(config, shape, layout).lines()[1:]]
     remedy = [f"  {finding.remedy}"] if finding.remedy else []
     return [f"memory: {finding.observed}; {finding.expected}", *parts, *remedy]
 

@@ -2,7 +2,7 @@
 # Train one run on all GPUs of several nodes:  sbatch --nodes=2 slurm/grpo_nodes.sh [CONFIG] [KEY=VALUE …]
 #
 # One `accelerate launch` per node, one process per GPU, also for adapters. Each node runs the retriever as a child of its
-# trainer, unless RETRIEVER_NODES or client.urls says otherwise. All nodes must see the run folder. To save and end the
+# trainer, unless client.urls says otherwise. All nodes must see the run folder. To save and end the
 # run: scancel --batch --signal=TERM JOB (plain scancel loses what no checkpoint holds). More: docs/slurm.md.
 #SBATCH --job-name=grpo-nodes
 #SBATCH --nodes=1

@@ -2,8 +2,7 @@
 # Train on one node and generate on another:  sbatch slurm/grpo_vllm_server.sh [CONFIG] [KEY=VALUE …]
 #
 # The second node runs `trl vllm-serve` with VLLM_ARGS, the first trains with the engine vllm_server and sends it the
-# weights at every step. policy.model must be a folder or a Hub id. With --nodes=3 and RETRIEVER_NODES=1 the third node
-# serves the retriever. More: docs/slurm.md.
+# weights at every step. policy.model must be a folder or a Hub id. More: docs/slurm.md.
 #SBATCH --job-name=grpo-vllm-server
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1

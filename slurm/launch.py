@@ -10,17 +10,20 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
-from ..configs.load import dump_config
+import typer
+
+from ..command_options import Verbose
+from ..configs.load import dump_config, load_config
 from ..configs.schema import RunConfig, environments
 from ..errors import ClusterError, ConfigError, in_one_line
+from ..logs import set_up_logging
 from ..storage import write_text
-from .requests import FOLDER, script_on_one_node
+from .job_env import FOLDER, script_on_one_node
 
-UNDIVIDED = ("hybrid", "qb-rag")
-"""Retrievers over other indexes, which are not built in shards."""
 ONE_GPU = {"gpus-per-node": "1", "cpus-per-task": "16", "mem": "128G"}
 """Requested if one process trains adapters."""
 
@@ -36,8 +39,6 @@ class LaunchOptions:
     partition: str | None = None
     account: str | None = None
     vllm_server: bool = False
-    retriever_nodes: int = 0
-    shards: int = 16
 
     @property
     def placement(self) -> dict[str, str]:
@@ -56,16 +57,16 @@ class Job:
     arguments: Sequence[str]
     request: Mapping[str, str]
     """Options of sbatch beside name and log, without `--`."""
-    variables: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables that the job needs."""
+    group: str = ""
+    """Of the runs in W&B."""
 
     def command(self, *more: str) -> list[str]:
         """The sbatch command; `more`: options."""
         log = f"{self.folder}/logs/job-{self.name}-".replace("%", "%%") + "%j.log"  # % begins a pattern of Slurm
         options = {"job-name": f"{self.name}-{self.folder.name}", "output": log, "export": "ALL", **self.request}
         flags = ["--parsable", *(f"--{name}={value}" for name, value in options.items()), *more]
-        installed = {"QUERYLECT_SLURM": str(FOLDER), "QUERYLECT": str(Path(sys.executable).with_name("querylect"))}
-        variables = [f"{name}={value}" for name, value in {**installed, **self.variables}.items()]
+        variables = [f"QUERYLECT_SLURM={FOLDER}", f"QUERYLECT={Path(sys.executable).with_name('querylect')}"]
+        variables += [f"WANDB_RUN_GROUP={self.group}"] if self.group else []
         return ["env", *variables, "sbatch", *flags, str(FOLDER / f"{self.script}.sh"), *self.arguments]
 
 
@@ -78,70 +79,55 @@ def jobs_of(config: RunConfig, options: LaunchOptions, chain: bool) -> list[Job]
         return [train]
     jobs = [train, _evaluation("eval", folder, [folder], options)]
     local = [member.env for member in environments(config).values() if member.client.urls == "local"]
-    missing = [env for env in local if not env.has_index]
-    if not missing:
-        return jobs
-    no_gpu = {"gpus": "0"} if options.gpus == 0 or all(env.retriever == "bm25" for env in missing) else {}
-    shards = 1 if any(env.retriever in UNDIVIDED for env in missing) else options.shards
-    if shards > 1:
-        merging = options.placement | {"gpus": "0", "array": "0"}
-        jobs.insert(0, Job("merge", folder, "index_array", files, merging))
-    request = options.placement | no_gpu | {"array": f"1-{shards}"}
-    return [Job("index", folder, "index_array", files, request), *jobs]
+    if missing := [env for env in local if not env.has_index]:
+        no_gpu = {"gpus": "0"} if options.gpus == 0 or all(env.retriever == "bm25" for env in missing) else {}
+        request = options.placement | no_gpu | {"array": "1"}
+        jobs.insert(0, Job("index", folder, "index_array", files, request))
+    return jobs
 
 
-@dataclass(frozen=True, slots=True)
-class SweepJobs:
-    """The unfinished runs of a sweep."""
+def sweep_jobs(
+    folder: Path,
+    training: Mapping[Path, RunConfig],
+    trained: Sequence[Path],
+    evaluate: bool,
+    at_once: int | None,
+    options: LaunchOptions,
+) -> list[list[Job]]:
+    """A job array with a task per run of a sweep, followed by one that evaluates each.
 
-    folder: Path
-    training: Mapping[Path, RunConfig]
-    """The runs to train, by the file that gets their config."""
-    trained: Sequence[Path]
-    """Run folders that are only evaluated."""
-    evaluate: bool
-    """Whether the runs of `training` are evaluated, too."""
-    at_once: int | None
-    """Tasks that run at the same time; None: as many as the cluster gives."""
+    `training` has the runs to train by the file that gets their config, `trained` the folders of those that are only
+    evaluated; at most `at_once` tasks run at the same time. Raises ConfigError if the runs need different jobs.
+    """
 
-    def chains(self, options: LaunchOptions) -> list[list[Job]]:
-        """A job array with a task per run, followed by one that evaluates each.
+    def tasks(runs: Sequence[object]) -> dict[str, str]:
+        return {"array": f"1-{len(runs)}" + (f"%{at_once}" if at_once else "")}
 
-        Raises ConfigError if the runs need different nodes or GPUs.
-        """
-        chains: list[list[Job]] = []
-        if self.training:
-            files = list(map(str, self.training))
-            jobs = [_training(config, self.folder, files, options) for config in self.training.values()]
-            needs = {(job.script, tuple(job.request.items())) for job in jobs}
-            if len(needs) > 1:
-                scripts = ", ".join(sorted({script for script, _ in needs}))
-                raise ConfigError(
-                    f"the runs need different jobs (scripts {scripts}; one GPU for LoRA, several for all weights). "
-                    "Sweep them separately."
-                )
-            variables = {**jobs[0].variables, "WANDB_RUN_GROUP": self.folder.name}
-            request = {**jobs[0].request, **self._tasks(files)}
-            chains.append([replace(jobs[0], request=request, variables=variables)])
-            if self.evaluate:
-                folders = [config.run_folder for config in self.training.values()]
-                chains[0].append(_evaluation("eval", self.folder, folders, options, self._tasks(folders)))
-        if self.trained:
-            late = _evaluation("eval-trained", self.folder, self.trained, options, self._tasks(self.trained))
-            chains.append([late])
-        return chains
-
-    def _tasks(self, runs: Sequence[object]) -> dict[str, str]:
-        return {"array": f"1-{len(runs)}" + (f"%{self.at_once}" if self.at_once else "")}
+    chains: list[list[Job]] = []
+    if training:
+        files = list(map(str, training))
+        job, *others = [_training(config, folder, files, options) for config in training.values()]
+        if any((job.script, job.request) != (other.script, other.request) for other in others):
+            scripts = ", ".join(sorted({each.script for each in (job, *others)}))
+            raise ConfigError(
+                f"the runs need different jobs (scripts {scripts}; one GPU for LoRA, several for all weights). "
+                "Sweep them separately."
+            )
+        chains.append([replace(job, request={**job.request, **tasks(files)}, group=folder.name)])
+        if evaluate:
+            folders = [config.run_folder for config in training.values()]
+            chains[0].append(_evaluation("eval", folder, folders, options, tasks(folders)))
+    if trained:
+        chains.append([_evaluation("eval-trained", folder, trained, options, tasks(trained))])
+    return chains
 
 
 def _training(config: RunConfig, folder: Path, files: Sequence[str], options: LaunchOptions) -> Job:
-    several = (options.nodes or 1) - options.retriever_nodes > 1 or (options.gpus or 1) > 1
+    several = (options.nodes or 1) > 1 or (options.gpus or 1) > 1
     script = "grpo_vllm_server" if options.vllm_server else "grpo_nodes" if several else script_on_one_node(config.env)
     request = {} if several or options.vllm_server or config.policy.lora is None else ONE_GPU
     request = request | _given({"nodes": options.nodes, "time": options.time, "gpus-per-node": options.gpus})
-    variables = {"RETRIEVER_NODES": str(options.retriever_nodes)} if options.retriever_nodes else {}
-    return Job("train", folder, script, files, request | options.placement, variables)
+    return Job("train", folder, script, files, request | options.placement)
 
 
 def _evaluation(
@@ -169,22 +155,12 @@ def submit(
     """Write the configs and submit chains of jobs, each with `dependency` on the one before; returns ids and names.
 
     Raises ClusterError if there is no Slurm or it refuses a job (the chain's jobs are then cancelled), StorageError if
-    a config cannot be written, ConfigError if a job may still wait for another config in its place.
+    a config cannot be written.
     """
     if shutil.which("sbatch") is None:
-        message = (
-            "there is no sbatch here: submit on a login node of the cluster. `--dry-run` prints the jobs anywhere."
-        )
-        raise ClusterError(message)
-    new = [path for path in configs if not path.exists()]
+        raise ClusterError("there is no sbatch here: submit on a login node. `--dry-run` prints the jobs anywhere.")
     for path, config in configs.items():
-        if path not in new and path.read_text(encoding="utf-8") != dump_config(config):
-            raise ConfigError(
-                f"{path} holds other settings, and a job that was submitted with it reads them when it starts. Choose "
-                "another name, or, where no such job is left, remove the file."
-            )
-    for path in new:
-        write_text(path, dump_config(configs[path]))
+        write_text(path, dump_config(config))
     submitted: list[tuple[str, str]] = []
     for chain in chains:
         (chain[0].folder / "logs").mkdir(parents=True, exist_ok=True)
@@ -196,8 +172,6 @@ def submit(
         except ClusterError:
             if ids:
                 subprocess.run(["scancel", *ids], check=False, capture_output=True)
-            for path in () if submitted else new:
-                path.unlink(missing_ok=True)  # no job reads them: the next launch may have other settings
             raise
         submitted += [(number, job.name) for number, job in zip(ids, chain, strict=True)]
     return submitted
@@ -216,3 +190,36 @@ def _sbatch(command: Sequence[str]) -> str:
             f"--account or what {cluster} exports."
         )
     return process.stdout.strip().splitlines()[-1].split(";")[0]
+
+
+def launch(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A packaged config or a YAML file.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change.")] = None,
+    chain: Annotated[
+        bool, typer.Option("--chain", help="Index, train, evaluate: each job once the one before has ended well.")
+    ] = False,
+    nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Nodes in all.")] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", min=0, help="GPUs per node.")] = None,
+    time: Annotated[str | None, typer.Option("--time", help="Time limit, such as 12:00:00 or 2-00.")] = None,
+    partition: Annotated[
+        str | None, typer.Option("--partition", "-p", help="Where; else as the cluster file says.")
+    ] = None,
+    account: Annotated[
+        str | None, typer.Option("--account", "-A", help="Who pays; else as the cluster file says.")
+    ] = None,
+    vllm_server: Annotated[bool, typer.Option("--vllm-server", help="Generate on a node of its own.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the jobs and stop.")] = False,
+    verbose: Verbose = False,
+) -> None:
+    """Train CONFIG on a Slurm cluster: write the config into the run folder, submit the job, print its id."""
+    set_up_logging(verbose)
+    settings = load_config(config, list(overrides or ()))
+    if vllm_server and nodes == 1:
+        raise ConfigError("--nodes 1 leaves none to train beside vLLM. Ask for 2.")
+    options = LaunchOptions(nodes, gpus, time, partition, account, vllm_server)
+    jobs = jobs_of(settings, options, chain)
+    if dry_run:
+        typer.echo(describe(jobs), nl=False)
+        return
+    for number, name in submit({settings.run_folder / "job" / "config.yaml": settings}, [jobs]):
+        typer.echo(f"{number} {name}")

@@ -5,9 +5,7 @@
 # early, the job ends the others, shows the last lines of that log and fails. After USR1, which Slurm sends before the
 # time limit, the trainer saves and the job is requeued; after TERM it saves and the job ends.
 #
-# RETRIEVER_NODES=n      the last n nodes serve the retriever. Unset, it runs beside the trainer, or as a child of it on
-#                        each of several nodes
-# RETRIEVER_DEVICE=cpu   no GPU for the retriever
+# RETRIEVER_DEVICE=cpu   no GPU for the retriever, which runs beside the trainer, or as a child of it on several nodes
 # VLLM_GPUS=n            the last n GPUs of the only node that trains serve vLLM
 # SHARDING=zero2         what several processes split: zero2 or zero3 (DeepSpeed), fsdp2, or nothing (ddp). Unset: zero2
 #                        if all weights are trained, ddp for adapters
@@ -63,10 +61,10 @@ read_config() {
 # The value of an #SBATCH option of the running script.
 requested() { sed -n "s/^#SBATCH --$1=//p" "$0"; }
 
-# Divides the nodes and GPUs of the job between training, vLLM and retriever. This script runs on the first node, which
-# trains. $1: number of nodes that serve vLLM.
+# Divides the nodes and GPUs of the job between training and vLLM. This script runs on the first node, which trains.
+# $1: number of nodes that serve vLLM, the last.
 share_out() {
-    local nodes gpus seen on_nodes="$1" on_gpus="${VLLM_GPUS:-0}" serving="${RETRIEVER_NODES:-0}" training
+    local nodes gpus seen on_nodes="$1" on_gpus="${VLLM_GPUS:-0}" training
     nodes=("$(hostname)") gpus="${GPUS_PER_NODE:-${SLURM_GPUS_ON_NODE:-1}}"
     if [ -n "${SLURM_JOB_NODELIST:-}" ]; then
         mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
@@ -74,13 +72,11 @@ share_out() {
         mapfile -t nodes < <(seq -f node-%g "${NODES:-$(requested nodes)}")
         gpus="${GPUS_PER_NODE:-$(requested gpus-per-node)}"
     fi
-    training=$((${#nodes[@]} - on_nodes - serving))
-    [ "$training" -ge 1 ] ||
-        refuse "The job has ${#nodes[@]} nodes: with $serving for the retriever and $on_nodes for vLLM none is left to" \
-            "train. Ask for more: sbatch --nodes=$((serving + on_nodes + 1)) …"
-    trainers=("${nodes[@]:0:training}") vllm_node="" retrievers=("${nodes[@]:training + on_nodes}")
+    training=$((${#nodes[@]} - on_nodes))
+    [ "$training" -ge 1 ] || refuse "The job has ${#nodes[@]} nodes, which serve vLLM. Ask for more: sbatch --nodes=2 …"
+    trainers=("${nodes[@]:0:training}") vllm_node=""
     [ "$on_nodes" = 0 ] || vllm_node="${nodes[training]}"
-    trainer_gpus=$((training * gpus)) seen_by_trainer=() seen_by_vllm=()
+    trainer_gpus=$((training * (gpus > 0 ? gpus : 1))) seen_by_trainer=() seen_by_vllm=()
     [ "$on_gpus" != 0 ] || return 0
     trainer_gpus=$((gpus - on_gpus))
     [ "$training $on_nodes" = "1 0" ] && [ "$trainer_gpus" -ge 1 ] ||
@@ -95,6 +91,13 @@ share_out() {
 address_of() {
     local address
     address="$(scontrol show node "$1" -o 2>/dev/null | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')" || true
+    echo "${address:-$1}"
+}
+
+# The IP address at which this node reaches another one.
+ip_of() {
+    local address
+    address="$(getent ahostsv4 "$(address_of "$1")" | awk 'NR == 1 { print $1 }')" || true
     echo "${address:-$1}"
 }
 
@@ -222,9 +225,9 @@ open_run() {
 # Starts the services that the config leaves to the job. They write their addresses into $services, where the trainer
 # reads them.
 start_retrievers() {
-    local environment node name token_env serve device=() count=0 since=$SECONDS expected=
+    local environment name token_env device=() since=$SECONDS expected=
     [ "${#serving[@]}" != 0 ] || return 0
-    if [ "${#retrievers[@]}" = 0 ] && [ "${#trainers[@]}" -gt 1 ]; then
+    if [ "${#trainers[@]}" -gt 1 ]; then
         [ -z "$dry" ] || echo "retriever: the trainer's own, one on every node"
         return 0
     fi
@@ -235,19 +238,11 @@ start_retrievers() {
     done
     [ "${RETRIEVER_DEVICE:-}" != cpu ] || device=(env CUDA_VISIBLE_DEVICES=)
     for environment in "${serving[@]}"; do
-        serve=("${device[@]}" "$querylect" serve "${arguments[@]}" ${environment:+--env "$environment"})
         name="retriever${environment:+-$environment}"
-        if [ "${#retrievers[@]}" = 0 ]; then
-            count=$((count + 1))
-            start "$name" "${container[@]}" "${serve[@]}" --tell "$services/$name.json"
-        fi
-        for node in "${retrievers[@]}"; do
-            count=$((count + 1))
-            start_on "$name-$node" 1 "$node" "${serve[@]}" --tell "$services/$name-$node.json" \
-                --facing "$(address_of "${trainers[0]}")"
-        done
+        start "$name" "${container[@]}" "${device[@]}" "$querylect" serve "${arguments[@]}" \
+            ${environment:+--env "$environment"} --tell "$services/$name.json"
     done
-    [ -n "$dry" ] || wait_until are_ready "$count" "$since"
+    [ -n "$dry" ] || wait_until are_ready "${#serving[@]}" "$since"
 }
 
 # Whether $1 services take requests, or a signal came; fails the job READY_SECONDS after $2.
@@ -272,10 +267,8 @@ start_vllm() {
         start vllm "${seen_by_vllm[@]}" "${container[@]}" "${command[@]}" "${more[@]}" --host "$host"
     else
         read -ra more <<<"${VLLM_ARGS:-}"
-        host="$(address_of "$vllm_node")"
-        # shellcheck disable=SC2016  # the address to listen on is known where the server runs
-        start_on vllm 1 "$vllm_node" bash -c 'host="$("$1" -m querylect.envs.client.services "$2")" && shift 2 && exec "$@" --host "$host"' \
-            vllm "$bin/python" "$(address_of "${trainers[0]}")" "${command[@]}" "${more[@]}"
+        host="$(ip_of "$vllm_node")"
+        start_on vllm 1 "$vllm_node" "${command[@]}" "${more[@]}" --host "$host"
     fi
     arguments+=(rollout.server.base_url="http://$host:$port")
 }
@@ -334,6 +327,8 @@ train_job() {
     trap 'stop TERM' TERM INT HUP
     trap end_all EXIT
     read_arguments "${@:2}"
+    [ "${SLURM_ARRAY_TASK_ID:-0}" -le "${#items[@]}" ] ||
+        refuse "This is task $SLURM_ARRAY_TASK_ID of ${#items[@]} configs: sbatch --array=1-${#items[@]} …"
     [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || items=("${items[SLURM_ARRAY_TASK_ID - 1]}")
     arguments=("${items[@]:-$default}" "${changes[@]}")
     share_out "${vllm_nodes:-0}"

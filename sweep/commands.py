@@ -42,25 +42,25 @@ def sweep(
     Given again, finished runs are not repeated, and a stopped one goes on.
     """
     set_up_logging(verbose)
-    requests = {"at-once": at_once, "nodes": nodes, "gpus": gpus, "time": time}
-    requests |= {"partition": partition, "account": account}
-    if not slurm and (for_slurm := [f"--{option}" for option, value in requests.items() if value is not None]):
-        raise ConfigError(f"{', '.join(for_slurm)}: these are for --slurm. Add it, or leave them out.")
     if not values:
         raise ConfigError("nothing is swept. Give values, as --set train.learning_rate=1e-5,1e-4.")
-    from .runs import plan_sweep
+    from .runs import plan_sweep, run_sweep, write_table
 
     plan = plan_sweep(config, arguments or (), values, name)
     if slurm and not table:
-        from ..slurm.launch import LaunchOptions, describe, submit
+        from ..slurm.launch import LaunchOptions, describe, submit, sweep_jobs
 
-        jobs = plan.jobs(evaluate, at_once)
-        chains = jobs.chains(LaunchOptions(nodes, gpus, time, partition, account))
+        training = {run.config_file: run.config for run in plan.runs if not run.is_trained}
+        trained = [run.folder for run in plan.runs if evaluate and run.is_trained and not run.is_evaluated]
+        if not (training or trained):
+            raise ConfigError(f"all {len(plan.runs)} runs of {plan.folder} are finished; --table writes their table.")
+        options = LaunchOptions(nodes, gpus, time, partition, account)
+        chains = sweep_jobs(plan.folder, training, trained, evaluate, at_once, options)
         if dry_run:
             typer.echo(describe([job for chain in chains for job in chain]), nl=False)
             return
         # aftercorr: a task of the evaluation waits for the training of the same number alone
-        for number, job in submit(jobs.training, chains, "aftercorr"):
+        for number, job in submit(training, chains, "aftercorr"):
             typer.echo(f"{number} {job}")
         return
     if dry_run:
@@ -68,9 +68,6 @@ def sweep(
             commands = [shlex.join(["querylect", *command]) for command in run.commands(evaluate)]
             typer.echo(f"{run.name}: {' && '.join(commands) or 'finished'}")
         return
-    from .local import run_sweep
-    from .table import write_table
-
     failed = {} if table else run_sweep(plan, evaluate, lambda line: typer.echo(line, err=True))
     path, lines = write_table(plan, failed)
     typer.echo("\n".join(lines), err=True)

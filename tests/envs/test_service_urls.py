@@ -4,7 +4,6 @@ import pytest
 from querylect.configs.load import load_config
 from querylect.configs.schema import ClientConfig
 from querylect.envs.client.connect import open_environment
-from querylect.envs.client.services import source_address_for
 from querylect.errors import ConfigError
 
 from ..forked import Piped
@@ -26,7 +25,7 @@ def test_a_served_environment_is_found_by_a_run_that_starts_none(small_environme
     settings = [f"env.index={small_environment.index}"]
     settings += [f"env.dataset.path={small_environment.dataset.path}"]
     config = load_config("tiny", settings).env
-    command = ["serve", "tiny", *settings, "--tell", str(services / "it.json"), "--facing", "127.0.0.1"]
+    command = ["serve", "tiny", *settings, "--tell", str(services / "it.json")]
     monkeypatch.setenv("QUERYLECT_TOKEN", "s3cret")
     with Piped(command, tmp_path) as process:
         url = process.stdout.readline().strip()
@@ -34,9 +33,6 @@ def test_a_served_environment_is_found_by_a_run_that_starts_none(small_environme
             assert url in repr(client)
             assert client.info().corpus_size == 6
         other = config.model_copy(update={"engine": "rank_bm25"})
+        (services / "other.json").write_text('{"by": "somebody else"}')
         with refused(ConfigError, services), open_environment(other, ClientConfig()):
             pass
-
-
-def test_the_address_that_another_machine_reaches():
-    assert source_address_for("127.0.0.1") == "127.0.0.1"

@@ -9,7 +9,7 @@ import pytest
 from querylect.cli import main
 from querylect.configs.load import load_config, validated
 from querylect.configs.schema import RunConfig
-from querylect.errors import ClusterError, ConfigError
+from querylect.errors import ClusterError
 from querylect.slurm.launch import LaunchOptions, describe, jobs_of, submit
 
 from ..command import programs
@@ -46,16 +46,14 @@ def requests_of(*arguments, chain=False, **options):
 
 def test_a_dry_run_of_a_chain_prints_its_commands(workdir, capsys):
     with pytest.raises(SystemExit) as ended:
-        main(["launch", "paper_qwen3", "seed=3", "--chain", "--nodes", "3", "--retriever-nodes", "1", "--gpus", "4",
+        main(["launch", "paper_qwen3", "seed=3", "--chain", "--nodes", "3", "--gpus", "4",
               "--time", "1:00:00", "--partition", "gpu", "--dry-run"])  # fmt: skip
     assert not ended.value.code
     output = capsys.readouterr().out
     assert not list(workdir.iterdir())
-    index, merge, train, evaluation = [line for line in output.splitlines() if line.startswith("──")]
-    assert [line.split()[1] for line in (index, merge, train, evaluation)] == ["index:", "merge:", "train:", "eval:"]
-    assert "--array=1-16" in index
-    assert "--array=0" in merge
-    assert " RETRIEVER_NODES=1 " in train
+    index, train, evaluation = [line for line in output.splitlines() if line.startswith("──")]
+    assert [line.split()[1] for line in (index, train, evaluation)] == ["index:", "train:", "eval:"]
+    assert "--array=1" in index
     assert "--nodes=3 --time=1:00:00 --gpus-per-node=4 --partition=gpu" in train
     assert train.endswith("/slurm/grpo_nodes.sh runs/paper-qwen3/job/config.yaml")
     assert evaluation.endswith("/slurm/eval_array.sh runs/paper-qwen3")
@@ -69,24 +67,11 @@ def test_one_gpu_is_requested_for_adapters():
     assert requests_of("paper_bm25", ["policy.lora={}"], gpus=4) == [{"gpus-per-node": "4"}]
 
 
-def test_a_chain_builds_a_hybrid_in_one_task_and_takes_no_gpu_where_none_is_wanted():
-    members = "[{retriever: bm25, index: none/b}, {retriever: contriever, index: none/c}]"
-    hybrid = ["env.retriever=hybrid", "env.index=none/h", f"env.hybrid={{members: {members}}}"]
-    index, train, evaluation = requests_of("tiny", hybrid, gpus=0, chain=True)
-    assert index == {"gpus": "0", "array": "1-1"}
+def test_a_chain_takes_no_gpu_where_none_is_wanted():
+    index, train, evaluation = requests_of("tiny", ["env.index=none/i"], gpus=0, chain=True)
+    assert index == {"gpus": "0", "array": "1"}
     assert train["gpus-per-node"] == evaluation["gpus"] == "0"
-    index, merge, _, evaluation = requests_of("paper_contriever", ["env.index=none/c"], chain=True)
-    assert (index, merge, evaluation) == ({"array": "1-16"}, {"gpus": "0", "array": "0"}, {})
-
-
-def test_the_config_of_a_job_that_may_still_wait_stays_as_it_is(sbatch, workdir):
-    assert launch(load_config("tiny", [])) == [("12", "train")]
-    config_file = workdir / "runs" / "tiny" / "job" / "config.yaml"
-    before = config_file.read_text()
-    with refused(ConfigError, "runs/tiny/job/config.yaml"):
-        launch(load_config("tiny", ["seed=9"]), LaunchOptions(nodes=2))
-    assert config_file.read_text() == before
-    launch(load_config("tiny", []), LaunchOptions(nodes=2))
+    assert requests_of("paper_contriever", ["env.index=none/c"], chain=True)[0] == {"array": "1"}
 
 
 def test_what_slurm_refused_stands_in_no_way(sbatch, monkeypatch):
@@ -134,7 +119,7 @@ def hostile_config():
 def test_a_dry_run_executes_nothing_of_a_config_and_prints_commands_to_paste(workdir):
     jobs = jobs_of(hostile_config(), LaunchOptions(), True)
     heads = [line.partition(": ")[2] for line in describe(jobs).splitlines() if line.startswith("── ")]
-    assert len(heads) == 4
+    assert len(heads) == 3
     for head, job in zip(heads, jobs, strict=True):
         pasted = subprocess.run(["bash", "-c", f"printf '%s\\0' {head}"], capture_output=True, text=True, check=True)
         words = pasted.stdout.split("\0")[:-1]

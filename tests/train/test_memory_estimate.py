@@ -9,7 +9,7 @@ import torch
 from querylect.configs.load import known_configs, load_config
 from querylect.configs.schema import RunConfig
 from querylect.rollouts.policy import add_lora
-from querylect.slurm.requests import FOLDER, request_of
+from querylect.slurm.job_env import FOLDER, request_of
 from querylect.train.memory import (
     CPU_RESERVED,
     GIB,
@@ -168,7 +168,7 @@ def test_what_lies_there_for_the_whole_run_by_hand():
 @pytest.mark.parametrize("name", known_configs())
 def test_a_packaged_config_fits_the_gpus_that_its_slurm_script_asks_for(name):
     run = load_config(name, [])
-    expected = estimate(run, shape_of(run.policy.model), request_of(run.env, run.policy).layout)
+    expected = estimate(run, shape_of(run.policy.model), request_of(run.env, run.policy)[1])
     assert expected.fits(), "\n".join(expected.lines())
     if run.policy.lora is None:
         layout = expected.layout
