@@ -9,7 +9,6 @@ from functools import cache
 from urllib.parse import urlsplit
 
 import pytest
-from querylect.benchmarks.structure import parsed
 from querylect.cli import app
 from querylect.configs import reference
 from querylect.configs.load import load_config
@@ -260,7 +259,7 @@ def _code_strings():
     for path in (*ROOT.glob("*.py"), *ROOT.glob("[a-z]*/*.py"), *ROOT.glob("[a-z]*/*/*.py")):
         if path.relative_to(ROOT).parts[0] in ("tests", "build", "docs"):
             continue
-        for node in ast.walk(parsed(path)):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 texts.append(node.value)
             elif isinstance(node, ast.JoinedStr):
