@@ -36,7 +36,6 @@ from .questions.commands import data_questions, index_questions, index_test_ques
 from .slurm.launch import launch
 from .sources import optional_packages
 from .sweep.commands import app as sweep_app
-from .train.sync import app as sync_app
 from .version import __version__
 
 log = logging.getLogger(__name__)
@@ -56,7 +55,6 @@ app.add_typer(doctor_app)
 app.add_typer(eval_app)
 app.add_typer(hub_app)
 app.add_typer(use_app)
-app.add_typer(sync_app)
 app.add_typer(optimize_app)
 app.add_typer(adapt_app)
 app.add_typer(sweep_app)
@@ -100,7 +98,7 @@ _EXTRAS = {
     **dict.fromkeys(("data", "index", "serve"), "serve"),
     **dict.fromkeys(("export", "rewrite"), "local"),
     "mcp": "mcp",
-    **dict.fromkeys(("optimize", "sweep", "sync", "train"), "train"),
+    **dict.fromkeys(("optimize", "sweep", "train"), "train"),
     **dict.fromkeys(("answers", "drift", "eval", "paper", "report"), "eval"),
     "adapt": "cpu",
 }

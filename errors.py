@@ -74,10 +74,6 @@ class StorageError(QuerylectError):
     """A file could not be read, written or locked; no partial file is left behind."""
 
 
-class TrackingError(QuerylectError):
-    """Weights & Biases could not be reached or refused an upload; the data stay on disk."""
-
-
 class StoppedError(QuerylectError):
     """A signal ended a run before its last step; --resume continues it. 75 is EX_TEMPFAIL of sysexits.h."""
 

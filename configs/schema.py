@@ -175,7 +175,7 @@ class TrackingConfig(Section):
     """Experiment trackers, in addition to metrics.jsonl (docs/tracking.md)."""
 
     wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
-    """Weights & Biases mode. auto: the value of WANDB_MODE; if unset, offline, for `querylect sync`."""
+    """Weights & Biases mode. auto: the value of WANDB_MODE; if unset, offline, for `wandb sync`."""
     report_to: list[Literal["tensorboard", "trackio"]] = []
     """Further trackers for the same metrics; each needs the extra of its name."""
 

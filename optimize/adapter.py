@@ -19,7 +19,6 @@ from ..data.history import cut_history, lines_of
 from ..data.types import Document, Question
 from ..envs.client.base import EnvironmentApi
 from ..envs.plan import SearchPlan
-from ..envs.schemas import Step
 from ..errors import ConfigError, EngineUnavailableError, EnvironmentUnavailableError
 from ..eval.answering import DecodeOptions, batches, model_answers
 from ..eval.records import EvalRecord
@@ -94,8 +93,9 @@ class PromptAdapter:
     ) -> dict[str, list[dict[str, Any]]]:
         """What the reflection model reads of each training question."""
         traces, settings = eval_batch.trajectories or [], self._config.reward
-        steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question, _ in traces]
-        raw = grade(self._config, self._client, steps, "training questions as they stand")
+        pairs = [(question.id, question.text) for question, _ in traces]
+        depth = self._config.search_depth
+        raw = grade(self._client, pairs, settings.metric, depth, "training questions as they stand")
         plans = {
             i: SearchPlan.model_validate(plan) for i, (_, records) in enumerate(traces) if (plan := records[-1].plan)
         }

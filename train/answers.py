@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from pydantic import JsonValue
 
-from ..configs.schema import ANSWER, ANSWER_REWARD, RewardConfig, RunConfig
+from ..configs.schema import ANSWER, ANSWER_REWARD, EnvironmentConfig, RewardConfig, TrainConfig
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi, StepClient
 from ..envs.plan import SearchPlan
@@ -202,13 +202,15 @@ class AnswerClient:
 
 
 @contextmanager
-def rewarding(config: RunConfig, client: EnvironmentApi) -> Iterator[EnvironmentApi]:
+def rewarding(
+    client: EnvironmentApi, reward: RewardConfig, train: TrainConfig, env: EnvironmentConfig, seed: int
+) -> Iterator[EnvironmentApi]:
     """The client with the rewards of a run: itself, or for `reward.kind: answer` an AnswerClient around it.
 
     Raises ConfigError where the environment's questions lack the judgements that `reward` and `train.raw_metric` need,
     and as `open_llm` and `gold_answers`.
     """
-    reward, raw_metric = config.reward, config.train.raw_metric
+    raw_metric = train.raw_metric
     needing = {
         "reward.kind is metric": reward.kind == "metric",
         f"reward.answer.weight is {reward.answer.weight:g}": reward.answer.weight < 1,
@@ -223,9 +225,9 @@ def rewarding(config: RunConfig, client: EnvironmentApi) -> Iterator[Environment
     if reward.kind != "answer":
         yield client
         return
-    gold = gold_answers(config.env, reward.answer)
+    gold = gold_answers(env, reward.answer)
     with open_llm(reward.answer.reader) as reader:
-        yield AnswerClient(client, reader, gold, reward, config.seed)
+        yield AnswerClient(client, reader, gold, reward, seed)
 
 
 def without_reader(client: StepClient) -> StepClient:

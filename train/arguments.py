@@ -100,9 +100,9 @@ def trainable_dtype(policy: PolicyConfig, settings: TrainConfig) -> PolicyConfig
     return policy
 
 
-def grpo_config(config: RunConfig, output: Path, processes: int = 1, run_name: str | None = None) -> "GRPOConfig":
+def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> "GRPOConfig":
     """TRL's settings for this run, with its checkpoints in `output`. Every micro-batch of a process holds complete
-    trees. `run_name`: in trackers."""
+    trees."""
     import torch
     from trl import GRPOConfig
 
@@ -147,7 +147,7 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1, run_name: s
         save_strategy="steps",
         save_steps=-(-settings.save_steps // settings.num_iterations) * settings.num_iterations,  # whole rollouts
         report_to=[],  # tracker_callbacks (tracking.py)
-        run_name=run_name,
+        run_name=config.name,
         project=project_name(),
         hub_private_repo=True,
         trackio_static_space_id=False,

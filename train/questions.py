@@ -6,14 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count
 from random import Random
+from typing import TypeVar
 
 from ..configs.schema import MixConfig, RunConfig
-from ..configs.section import RewardMetric, cutoff
+from ..configs.section import cutoff
 from ..data.leakage import overlap_with_train
 from ..data.mixed_ids import split_id
 from ..data.sampling import draw, in_batches
 from ..data.types import Question
-from ..envs.client.base import EnvironmentApi, ReadingClient, StepClient
+from ..envs.client.base import EnvironmentApi, StepClient
 from ..envs.plan import SearchPlan
 from ..envs.schemas import Step, StepResult
 from ..errors import ConfigError, DataError, EnvironmentUnavailableError
@@ -22,6 +23,8 @@ from .answers import without_reader
 from .processes import Processes
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 STEPS_PER_CALL = 512
 """Searches of one call of the client. Each call has `client.deadline` to itself, so that a slow retriever may grade a
@@ -109,7 +112,7 @@ def mixed_order(mix: MixConfig, question_ids: Sequence[str], steps: int, size: i
             "the train split, or take the environment out of mix.environments."
         )
     names, edges = list(weights), [edge / sum(weights.values()) for edge in accumulate(weights.values())]
-    passes = {name: _passes(ids[name], f"{seed}/{name}") for name in names}
+    passes = {name: shuffled_passes(ids[name], f"{seed}/{name}") for name in names}
     order: list[str] = []
     for step in range(1, steps + 1):
         random = Random(f"{seed}/{step}")
@@ -120,15 +123,16 @@ def mixed_order(mix: MixConfig, question_ids: Sequence[str], steps: int, size: i
         for name in picked:
             if len(taken[name]) == len(ids[name]):
                 taken[name].clear()
-            question_id = next(question_id for question_id in passes[name] if question_id not in taken[name])
+            question_id = next(question_id for _, question_id in passes[name] if question_id not in taken[name])
             taken[name].add(question_id)
             order.append(question_id)
     return order
 
 
-def _passes(ids: Sequence[str], seed: str) -> Iterator[str]:
+def shuffled_passes(items: Sequence[T], seed: str) -> Iterator[tuple[int, T]]:
+    """Endless shuffled passes over the items: (number of the pass, item)."""
     for number in count():
-        yield from Random(f"{seed}/{number}").sample(ids, len(ids))
+        yield from ((number, item) for item in Random(f"{seed}/{number}").sample(items, len(items)))
 
 
 def shuffled_order(ids: Sequence[str], steps: int, size: int, seed: int) -> list[str]:
@@ -172,11 +176,12 @@ def worth_training(config: RunConfig, client: StepClient, questions: Sequence[Qu
         return list(questions)
     if raw_metric is not None:
         client = without_reader(client)
-    steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in questions]
-    results = grade(config, client, steps, "training questions, which train.raw_reward needs,", metric=raw_metric)
+    pairs = [(question.id, question.text) for question in questions]
+    label, searched = "training questions, which train.raw_reward needs,", raw_metric or config.reward.metric
+    results = grade(client, pairs, searched, config.search_depth, label)
     metric = raw_metric or config.reward.raw_signal
-    pairs = zip(questions, results, strict=True)
-    selected = [question for question, result in pairs if lowest <= result.metrics[metric] <= highest]
+    graded = zip(questions, results, strict=True)
+    selected = [question for question, result in graded if lowest <= result.metrics[metric] <= highest]
     log.info(
         "training on %d of %d questions: raw %s in [%g, %g]", len(selected), len(questions), metric, lowest, highest
     )
@@ -184,41 +189,29 @@ def worth_training(config: RunConfig, client: StepClient, questions: Sequence[Qu
 
 
 def grade(
-    config: RunConfig,
-    client: StepClient,
-    items: Sequence[Step] | Sequence[str],
-    label: str,
-    with_text: bool = False,
-    metric: RewardMetric | None = None,
+    client: StepClient, items: Sequence[tuple[str, str]], metric: str, depth: int, label: str, with_text: bool = False
 ) -> list[StepResult]:
-    """Score searches outside of a rollout: one result per step, with `metric` (None: `reward.metric`) of a ranking that
-    is as deep as in a rollout and as the metric looks. `with_text` adds the texts of documents. Question ids in place
-    of steps are answered without documents by the reader of `reward.kind: answer`.
+    """Score searches outside of a rollout: one result per (id of a question, text to search), with `metric` of a
+    ranking that is `depth` deep or as the metric looks. `with_text` adds the texts of documents.
 
     Raises EnvironmentUnavailableError if any item got no answer before its deadline: a guess would change the training
     data. `label` names the items in that message.
     """
-    metric = metric or config.reward.metric
-    depth = max(config.search_depth, cutoff(metric))
-    answered: list[StepResult] = []
+    k = max(depth, cutoff(metric))
+    graded: list[StepResult] = []
     for part in in_batches(items, STEPS_PER_CALL):
-        ids = [item for item in part if isinstance(item, str)]
-        steps = [
-            step.model_copy(update={"plan": step.plan.model_copy(update={"k": max(step.plan.k, depth)})})
-            for step in part
-            if isinstance(step, Step)
-        ]
-        results: Sequence[StepResult | None]
-        if ids and isinstance(client, ReadingClient):
-            results = client.step_and_read([], ids, metrics=[metric])
-        else:
-            results = client.step(steps, with_text=with_text, metrics=[metric])
-        graded = [result for result in results if result is not None]
-        if len(graded) < len(part):
-            raise EnvironmentUnavailableError(
-                f"{len(part) - len(graded)} of {len(part)} {label} could not be graded before client.deadline "
-                f"({config.client.deadline:g} s), after {len(answered)} that were. Last failure: "
-                f"{getattr(client, 'last_failure', None)}. Check the service, or raise client.deadline."
-            )
-        answered += graded
-    return answered
+        steps = [Step(question_id=name, plan=SearchPlan.of(text, k=k)) for name, text in part]
+        results = client.step(steps, with_text=with_text, metrics=[metric])
+        graded += all_graded(results, client, label)
+    return graded
+
+
+def all_graded(results: Sequence[StepResult | None], client: StepClient, label: str) -> list[StepResult]:
+    """The results, of which none may be missing. Raises EnvironmentUnavailableError."""
+    graded = [result for result in results if result is not None]
+    if len(graded) < len(results):
+        raise EnvironmentUnavailableError(
+            f"{len(results) - len(graded)} of {len(results)} {label} could not be graded before client.deadline. Last "
+            f"failure: {getattr(client, 'last_failure', None)}. Check the service, or raise client.deadline."
+        )
+    return graded

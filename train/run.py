@@ -3,9 +3,8 @@
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGINT, Signals
 from typing import TYPE_CHECKING
@@ -24,8 +23,6 @@ from ..errors import (
     StorageError,
 )
 from ..provenance import Start, this_start
-from ..rollouts.chat import Tokenizer
-from ..rollouts.engines.base import WeightSync
 from ..storage import atomic_folder, only_command
 from .arguments import check_combinations, grpo_config, trainable_dtype
 from .processes import Processes, launched, shared_environment
@@ -34,31 +31,12 @@ from .run_folder import RunFolder, remove_traces, step_of
 from .sharding import splits_weights, zero_stage
 
 if TYPE_CHECKING:
-    from peft import PeftModel
-    from transformers import PreTrainedModel, TrainerCallback
+    from transformers import TrainerCallback
 
-    from ..rollouts.tree_sampler import TreeSampler
     from .stopping import StopOnSignal
     from .trainer import TreeTrainer
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Run:
-    """What one process knows of the run."""
-
-    config: RunConfig
-    processes: Processes
-    folder: RunFolder
-    checkpoint: Path | None
-    """Where the run continues; None if it is new, or was stopped before its first checkpoint."""
-    provenance: Start
-    data: TrainingData
-    model: "PreTrainedModel | PeftModel"
-    tokenizer: Tokenizer
-    weight_sync: WeightSync
-    tree_sampler: "TreeSampler"
 
 
 def train(
@@ -90,81 +68,29 @@ def train(
         stack.enter_context(stopper.listening())
         environment = stack.enter_context(shared_environment(config, processes))
         stopper.at_signal = environment.give_up_soon  # a cluster's signal ends the service too
-        client = stack.enter_context(rewarding(config, environment))
-        run = _open(config, processes, folder, client, resume, checkpoint)
-        _learn(run, stopper, callbacks)
+        client = stack.enter_context(rewarding(environment, config.reward, config.train, config.env, config.seed))
+        data = prepare_data(config, processes, client)
+        served = on_main(lambda: _describe_environment(client))
+        on_main(lambda: folder.same_environment(served) if resume else None)
+        provenance = on_main(lambda: this_start(step_of(checkpoint), served))
+
+        def write_start(base: str) -> None:
+            if not resume:
+                folder.create(config)
+            folder.same_base(config.policy.model, base, checkpoint is not None)
+            folder.write("environment.json", served)
+            folder.forget_after(step_of(checkpoint))
+            folder.note_start(provenance)
+
+        trainer = _make_trainer(config, processes, folder, client, data, checkpoint, write_start)
+        for callback in (*_callbacks(trainer, data, provenance, stack), *callbacks, stopper):
+            trainer.add_callback(callback)
+        _run_trainer(trainer, checkpoint)
+        if trainer.state.global_step < config.train.steps:
+            raise _stopped(trainer, stopper)
+        with processes.atomic_folder(folder.final) as path:
+            trainer.save_policy(path)
         return folder.path
-
-
-def _open(
-    config: RunConfig,
-    processes: Processes,
-    folder: RunFolder,
-    client: EnvironmentApi,
-    resume: bool,
-    checkpoint: Path | None,
-) -> _Run:
-    """Choose the questions, load the policy and its engine, open the run folder, and run the warm start of a new run.
-
-    DeepSpeed and FSDP are set up later: they would shard the weights while loading, but every process needs all of them
-    once, for the warm start and for its sampling copy.
-    """
-    from transformers import set_seed
-
-    from ..rollouts.engines.open import open_engine
-    from ..rollouts.policy import add_lora, cast_adapters, fingerprint, load_policy, move_to
-    from ..rollouts.tree_sampler import make_tree_sampler
-    from .memory import resolve_gradient_checkpointing
-    from .packing_check import refuse_unpackable
-    from .warm_start import warm_start
-
-    on_main = processes.on_main_process
-    data = prepare_data(config, processes, client)
-    environment = on_main(lambda: _describe_environment(client))
-    on_main(lambda: folder.same_environment(environment) if resume else None)
-    provenance = on_main(lambda: this_start(step_of(checkpoint), environment))
-    set_seed(config.seed)
-    loaded, tokenizer = load_policy(trainable_dtype(config.policy, config.train))
-    base = fingerprint(loaded) if processes.is_main_process else ""
-    move_to(loaded, processes.device)
-    model = add_lora(loaded, config.policy)
-    if config.train.packing:
-        refuse_unpackable(model, config.rollout.longest_sequence)
-    checkpointing = resolve_gradient_checkpointing(config, model, processes)
-    settings = config.train.model_copy(update={"gradient_checkpointing": checkpointing})
-    separate = splits_weights() or settings.staleness > 0
-    engine, weight_sync = open_engine(config.policy, config.rollout, config.seed, model, tokenizer, separate)
-    sampler = make_tree_sampler(engine, data.rewriter, client, config.rollout, config.reward)
-    resolved = config.model_copy(update={"train": settings})
-
-    def write_start() -> None:
-        if not resume:
-            folder.create(config)
-        folder.same_base(config.policy.model, base, checkpoint is not None)
-        folder.write("environment.json", environment)
-        folder.forget_after(step_of(checkpoint))
-        folder.note_start(provenance)
-
-    def start_warm() -> None:
-        # Titles may help questions that fail on their own; expert iteration uses the questions that GRPO trains on.
-        pool = data.train_split if len(config.rollout.branching) > 1 else data.questions
-        warm_start(resolved, model, sampler, weight_sync, pool, folder)
-        with atomic_folder(folder.warm) as path:
-            model.save_pretrained(str(path))
-            tokenizer.save_pretrained(str(path))
-            remove_traces(path, config.policy.model)
-
-    on_main(write_start)
-    if checkpoint is not None:
-        log.info("continuing from step %d (%s)", step_of(checkpoint), checkpoint)
-    elif settings.warm_start.questions:
-        on_main(start_warm)
-        processes.broadcast_weights(model)
-    if settings.warm_start.questions and settings.beta > 0 and config.policy.lora is None:
-        model.config.name_or_path = str(folder.warm)  # where the trainer loads the reference model from
-    if zero_stage() == 3:
-        cast_adapters(model, config.policy)
-    return _Run(resolved, processes, folder, checkpoint, provenance, data, model, tokenizer, weight_sync, sampler)
 
 
 def _describe_environment(client: EnvironmentApi) -> dict[str, JsonValue]:
@@ -180,80 +106,100 @@ def _describe_environment(client: EnvironmentApi) -> dict[str, JsonValue]:
     return environment
 
 
-def _learn(run: _Run, stopper: "StopOnSignal", callbacks: Sequence["TrainerCallback"]) -> None:
-    """Train and save. Trackers are closed at the very end, also after an error."""
-    with ExitStack() as cleanup:
-        trainer = _make_trainer(run)
-        for callback in (*_callbacks(run, trainer, cleanup), *callbacks, stopper):
-            trainer.add_callback(callback)
-        if trainer.step_trees.prefetcher is not None:
-            cleanup.callback(trainer.step_trees.prefetcher.close)
-        _run_trainer(trainer, run.checkpoint)
-        if trainer.state.global_step < run.config.train.steps:
-            if stopper.stopped_by == SIGINT:
-                raise KeyboardInterrupt
-            raise _stopped(run, stopper.stopped_by)
-        with run.processes.atomic_folder(run.folder.final) as path:
-            trainer.save_policy(path)
+def _make_trainer(
+    config: RunConfig,
+    processes: Processes,
+    folder: RunFolder,
+    client: EnvironmentApi,
+    data: TrainingData,
+    checkpoint: Path | None,
+    write_start: Callable[[str], None],
+) -> "TreeTrainer":
+    """Load the policy and its engine, and run the warm start of a new run. `write_start` gets the fingerprint of the
+    loaded weights, before any file is written.
 
+    DeepSpeed and FSDP are set up by the trainer: they would shard the weights while loading, but every process needs
+    all of them once, for the warm start and for its sampling copy.
+    """
+    from transformers import PrinterCallback, set_seed
 
-def _stopped(run: _Run, number: int | None) -> StoppedError:
-    """The error of a run that a signal ended, or a callback (None). Collective."""
-    checkpoint = run.processes.on_main_process(run.folder.newest_checkpoint)
-    state = f"{checkpoint} holds its last finished step" if checkpoint else "there is no checkpoint yet"
-    name = "a callback" if number is None else Signals(number).name
-    error = StoppedError(f"{name} came before the run had ended; {state}. Go on with --resume.")
-    error.already_reported = not run.processes.is_main_process
-    return error
-
-
-def _make_trainer(run: _Run) -> "TreeTrainer":
-    from transformers import PrinterCallback
-
+    from ..rollouts.engines.open import open_engine
+    from ..rollouts.policy import add_lora, cast_adapters, fingerprint, load_policy, move_to
+    from ..rollouts.tree_sampler import make_tree_sampler
+    from .memory import resolve_gradient_checkpointing
+    from .packing import refuse_unpackable
     from .step_trees import StepTrees
-    from .tracking import tracking_id
     from .trainer import TreeTrainer
+    from .warm_start import warm_start
 
-    config, data, processes = run.config, run.data, run.processes
-    run.weight_sync.sleep()  # vLLM is awake since it was started; what the trainer loads takes its place
-    name = config.name
-    if "trackio" in config.tracking.report_to:
-        name = processes.on_main_process(lambda: f"{config.name}-{tracking_id(run.folder)}")
+    on_main = processes.on_main_process
+    set_seed(config.seed)
+    loaded, tokenizer = load_policy(trainable_dtype(config.policy, config.train))
+    base = on_main(lambda: fingerprint(loaded))
+    move_to(loaded, processes.device)
+    model = add_lora(loaded, config.policy)
+    if config.train.packing:
+        refuse_unpackable(model, config.rollout.longest_sequence)
+    checkpointing = resolve_gradient_checkpointing(config, model, processes)
+    settings = config.train.model_copy(update={"gradient_checkpointing": checkpointing})
+    separate = splits_weights() or settings.staleness > 0
+    engine, weight_sync = open_engine(config.policy, config.rollout, config.seed, model, tokenizer, separate)
+    sampler = make_tree_sampler(engine, data.rewriter, client, config.rollout, config.reward)
+    resolved = config.model_copy(update={"train": settings})
+
+    def start_warm() -> None:
+        # Titles may help questions that fail on their own; expert iteration uses the questions that GRPO trains on.
+        pool = data.train_split if len(config.rollout.branching) > 1 else data.questions
+        warm_start(resolved, model, sampler, weight_sync, pool, folder)
+        with atomic_folder(folder.warm) as path:
+            model.save_pretrained(str(path))
+            tokenizer.save_pretrained(str(path))
+            remove_traces(path, config.policy.model)
+
+    on_main(lambda: write_start(base))
+    if checkpoint is not None:
+        log.info("continuing from step %d (%s)", step_of(checkpoint), checkpoint)
+    elif settings.warm_start.questions:
+        on_main(start_warm)
+        processes.broadcast_weights(model)
+    if settings.warm_start.questions and settings.beta > 0 and config.policy.lora is None:
+        model.config.name_or_path = str(folder.warm)  # where the trainer loads the reference model from
+    if zero_stage() == 3:
+        cast_adapters(model, config.policy)
+    weight_sync.sleep()  # vLLM is awake since it was started; what the trainer loads takes its place
     trainer = TreeTrainer(
-        run=config,
-        folder=run.folder,
-        step_trees=StepTrees(config, run.tree_sampler, run.weight_sync, data.questions, data.order, processes),
+        run=resolved,
+        folder=folder,
+        step_trees=StepTrees(resolved, sampler, weight_sync, data.questions, data.order, processes),
         processes=processes,
-        model=run.model,
-        args=grpo_config(config, run.folder.checkpoints, processes.count, name),
-        processing_class=run.tokenizer,
+        model=model,
+        args=grpo_config(resolved, folder.checkpoints, processes.count),
+        processing_class=tokenizer,
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
 
 
-def _callbacks(run: _Run, trainer: "TreeTrainer", cleanup: ExitStack) -> Iterator["TrainerCallback"]:
+def _callbacks(
+    trainer: "TreeTrainer", data: TrainingData, provenance: Start, cleanup: ExitStack
+) -> Iterator["TrainerCallback"]:
     """In the order in which they are called: trackers come after the validation of the last step."""
-    from ..rollouts.policy import torch_dtype
-    from .guard import CollapseGuard, logp_bound
-    from .metrics_callback import MetricsCallback
+    from .metrics_callback import MetricsCallback, WeightChanges
     from .tracking import tracker_callbacks
     from .validation import Validator
-    from .weight_changes import WeightChanges
 
-    config, processes, questions = run.config, run.processes, run.data.validation
-    changes = WeightChanges(trainer, config.seed, processes.all_gather)
+    if trainer.step_trees.prefetcher is not None:
+        cleanup.callback(trainer.step_trees.prefetcher.close)
+    changes = WeightChanges(trainer)
     yield changes
-    if processes.is_main_process:
-        bound = logp_bound(config.rollout, torch_dtype(config.policy), config.train.staleness)
-        metrics = MetricsCallback(trainer, run.folder, CollapseGuard(bound, config.train.learning_rate), changes)
+    if trainer.processes.is_main_process:
+        metrics = MetricsCallback(trainer, changes)
         cleanup.callback(metrics.close)
         yield metrics
-    if questions:
-        sync = trainer.step_trees.prefetcher or run.weight_sync
-        yield Validator(config.train, run.folder, questions, run.tree_sampler, sync, trainer, processes)
-    if processes.is_main_process:
-        yield from tracker_callbacks(config, run.folder, run.provenance, cleanup)
+    if data.validation:
+        yield Validator(trainer, data.validation)
+    if trainer.processes.is_main_process:
+        yield from tracker_callbacks(trainer, provenance, cleanup)
 
 
 def _run_trainer(trainer: "TreeTrainer", checkpoint: Path | None) -> None:
@@ -271,3 +217,15 @@ def _run_trainer(trainer: "TreeTrainer", checkpoint: Path | None) -> None:
         if not os.access(folder, os.W_OK | os.X_OK):
             raise StorageError(f"{folder / 'checkpoints'} could not be written ({error}).") from error
         raise
+
+
+def _stopped(trainer: "TreeTrainer", stopper: "StopOnSignal") -> BaseException:
+    """The error of a run that a signal ended, or a callback. Collective."""
+    if stopper.stopped_by == SIGINT:
+        return KeyboardInterrupt()
+    checkpoint = trainer.processes.on_main_process(trainer.folder.newest_checkpoint)
+    state = f"{checkpoint} holds its last finished step" if checkpoint else "there is no checkpoint yet"
+    name = "a callback" if stopper.stopped_by is None else Signals(stopper.stopped_by).name
+    error = StoppedError(f"{name} came before the run had ended; {state}. Go on with --resume.")
+    error.already_reported = not trainer.processes.is_main_process
+    return error

@@ -2,14 +2,22 @@
 
 The questions of a step and its random numbers depend on the seed and the step alone, so a resumed run and another
 number of processes sample the same.
+
+With `train.staleness: 1` a thread samples the trees of step s + 1 with the weights before update s, while update s
+runs. It uses the engine's own copy of the weights, which is refreshed between two steps. Every token keeps the
+log-probability with which it was drawn, and the loss clips the ratio of the trained weights to it (loss.py).
 """
 
+import logging
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
 from itertools import chain
 from random import Random
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,12 +29,13 @@ from ..envs.client.base import StepClient
 from ..errors import EnvironmentUnavailableError
 from ..rollouts.engines.base import WeightSync, stream
 from ..rollouts.tree import Tree
-from ..rollouts.tree_sampler import TreeSampler
+from ..rollouts.tree_sampler import Clock, TreeSampler
 from .credit import assign_credit
 from .metrics import by_environment
-from .prefetcher import RolloutPrefetcher
 from .processes import Processes
 from .turns import Turns, turns_of
+
+log = logging.getLogger(__name__)
 
 Grow = Callable[[Sequence[Question]], list[Tree]]
 
@@ -98,6 +107,86 @@ class StepTrees:
             return self.tree_sampler.grow(batch, self.run.rollout.branching, streams=streams)
 
         return resample(self.run, trees, self.questions, grow, step, self.processes)
+
+
+class Sampled(NamedTuple):
+    """The trees of a step."""
+
+    trees: list[Tree]
+    seconds: dict[str, float]
+    """The time of generation and retrieval, which runs beside the training."""
+    version: int
+    """Updates that the weights had seen which sampled them."""
+
+
+class RolloutPrefetcher:
+    """Trees of the next step, sampled in a thread. It also stands in for the weight sync that it uses."""
+
+    def __init__(
+        self,
+        steps: int,
+        tree_sampler: TreeSampler,
+        weight_sync: WeightSync,
+        grow: Callable[[TreeSampler, int], list[Tree]],
+    ) -> None:
+        """`steps`: of the whole run. `grow` gives this process's trees of a step, without a collective call."""
+        self._steps, self._weight_sync, self._grow = steps, weight_sync, grow
+        self._tree_sampler = copy(tree_sampler)  # with clocks of its own
+        self._thread = ThreadPoolExecutor(1, "prefetcher")
+        self._version = -1
+        """Updates that the weights of the engine have seen."""
+        self._next = 0
+        """The step that is trained next."""
+        self._ahead: Future[Sampled] | None = None
+        """The trees of that step."""
+
+    def take(self, step: int) -> Sampled:
+        """The trees of `step`, which is about to be trained; then those of the next one are sampled. Collective.
+
+        Raises the error of the thread.
+        """
+        self._next = step
+        if self._ahead is None:
+            if step:
+                log.warning(
+                    "the trees that were sampled ahead are not part of a checkpoint: those of step %d are sampled "
+                    "again, with the weights of the checkpoint", step + 1,
+                )  # fmt: skip
+            self.refresh()
+            self._sample(step)
+        assert self._ahead is not None
+        sampled = self._ahead.result()
+        if self._version < step:  # else a validation has sent the weights
+            self.refresh()
+        if step + 1 < self._steps:
+            self._sample(step + 1)
+        self._next = step + 1
+        return sampled
+
+    def refresh(self) -> None:
+        """Wait until the thread is between two steps, and bring the engine up to date. Collective."""
+        if self._ahead is not None:
+            self._ahead.exception()
+        self._weight_sync.refresh()
+        self._version = self._next
+
+    def sleep(self) -> None:
+        """As of the weight sync."""
+        self._weight_sync.sleep()
+
+    def close(self) -> None:
+        """Sample no further step, and wait for the one under way: a process that ends while a thread of it computes in
+        PyTorch is aborted by the C++ runtime."""
+        self._thread.shutdown(cancel_futures=True)
+
+    def _sample(self, step: int) -> None:
+        version = self._version
+
+        def sample() -> Sampled:
+            self._tree_sampler.clock = Clock()
+            return Sampled(self._grow(self._tree_sampler, step), self._tree_sampler.clock.read(), version)
+
+        self._ahead = self._thread.submit(sample)
 
 
 def question_streams(seed: int, step: int, questions: Sequence[Question], earlier: Counter[str]) -> list[int]:

@@ -8,6 +8,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations.integration_utils import (
@@ -17,48 +18,45 @@ from transformers.integrations.integration_utils import (
     rewrite_logs,
 )
 
-from ..configs.schema import RunConfig, TrackingConfig
-from ..errors import TrackingError, in_one_line
 from ..provenance import Start
 from ..storage import write_text
 from .arguments import project_name
 from .run_folder import RunFolder
 
+if TYPE_CHECKING:
+    from .trainer import TreeTrainer
 
-def tracker_callbacks(
-    config: RunConfig, folder: RunFolder, provenance: Start, cleanup: ExitStack
-) -> list[TrainerCallback]:
-    """The configured trackers of a run, which `cleanup` ends. Raises TrackingError where W&B cannot be opened."""
+
+def tracker_callbacks(trainer: "TreeTrainer", provenance: Start, cleanup: ExitStack) -> list[TrainerCallback]:
+    """The configured trackers of a run, which `cleanup` ends. Raises wandb.Error where W&B cannot be opened."""
     trackers: list[TrainerCallback] = []
-    if (mode := wandb_mode(config.tracking)) != "disabled":
+    config, folder = trainer.run, trainer.folder
+    settings = config.tracking
+    mode = os.environ.get("WANDB_MODE", "offline") if settings.wandb == "auto" else settings.wandb
+    if mode != "disabled":
         import wandb
 
         joined = (folder.path / "tracking_id").exists()
-        try:
-            run = wandb.init(
-                project=project_name(),
-                name=config.name,
-                id=tracking_id(folder),
-                resume="allow" if joined else None,
-                dir=str(folder.path),
-                mode="online" if mode == "online" else "offline",
-                config={**config.model_dump(mode="json"), "provenance": provenance},
-                settings=wandb.Settings(silent=True, console="off", finish_timeout=30),
-            )
-        except wandb.Error as error:
-            raise TrackingError(
-                f"Weights & Biases cannot be opened ({in_one_line(error)}). Run `wandb login`, or track the run "
-                "offline (tracking.wandb=offline) and upload it later with `querylect sync`."
-            ) from error
+        run = wandb.init(
+            project=project_name(),
+            name=config.name,
+            id=tracking_id(folder),
+            resume="allow" if joined else None,
+            dir=str(folder.path),
+            mode="online" if mode == "online" else "offline",
+            config={**config.model_dump(mode="json"), "provenance": provenance},
+            settings=wandb.Settings(silent=True, console="off", finish_timeout=30),
+        )
         cleanup.callback(run.finish)
         trackers.append(WandbTracker())  # type: ignore[no-untyped-call]
-    if "tensorboard" in config.tracking.report_to:
+    if "tensorboard" in settings.report_to:
         from torch.utils.tensorboard import SummaryWriter
 
         # what a resumed run repeats after the step of its checkpoint is hidden
         writer = SummaryWriter(str(folder.path / "tensorboard"), purge_step=provenance["step"] + 1)
         trackers.append(TensorBoardCallback(writer))
-    if "trackio" in config.tracking.report_to:
+    if "trackio" in settings.report_to:
+        trainer.args.run_name = f"{config.name}-{tracking_id(folder)}"
         trackers.append(TrackioCallback())
     return trackers
 
@@ -86,8 +84,3 @@ def tracking_id(folder: RunFolder) -> str:
     if not stored.exists():
         write_text(stored, secrets.token_hex(4) + "\n")
     return stored.read_text(encoding="utf-8").strip()
-
-
-def wandb_mode(settings: TrackingConfig) -> str:
-    """online, disabled, or else offline; `auto` is WANDB_MODE if that is set."""
-    return os.environ.get("WANDB_MODE", "offline") if settings.wandb == "auto" else settings.wandb

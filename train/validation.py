@@ -10,7 +10,6 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -18,17 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ..configs.schema import NET, TrainConfig
+from ..configs.schema import NET
 from ..data.types import Question
 from ..rollouts.checkpoints import ValidationRecord, best_record, best_value, winning_turn
-from ..rollouts.engines.base import WeightSync
-from ..rollouts.tree_sampler import Clock, TreeSampler
+from ..rollouts.tree_sampler import Clock
 from ..storage import logged_objects
 from .answers import reader_metrics
 from .metrics import metric_values
 from .metrics_callback import rounded
-from .processes import Processes
-from .run_folder import RunFolder
 from .step_trees import random_states
 from .turns import Turns, gather, turns_of
 
@@ -38,21 +34,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@dataclass(eq=False)
 class Validator(TrainerCallback):
     """Validates the last finished step when the next one begins, and the final step at the end."""
 
-    settings: TrainConfig
-    folder: RunFolder
-    questions: Sequence[Question]
-    tree_sampler: TreeSampler
-    weight_sync: WeightSync
-    trainer: "TreeTrainer"
-    processes: Processes
+    def __init__(self, trainer: "TreeTrainer", questions: Sequence[Question]) -> None:
+        self.trainer, self.questions = trainer, questions
+        self.folder, self.processes, self.tree_sampler = trainer.folder, trainer.processes, trainer.tree_sampler
+        self.weight_sync = trainer.step_trees.prefetcher or trainer.step_trees.weight_sync
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Validate the step that has just ended, or that the run resumes from, if it is due."""
-        if state.global_step % self.settings.validate_steps == 0:
+        if state.global_step % self.trainer.run.train.validate_steps == 0:
             self._validate(state.global_step)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:

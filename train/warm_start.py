@@ -16,10 +16,10 @@ Only rewards on training questions are used, never relevance judgements.
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import count, islice
+from itertools import islice
 from random import Random
 from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,8 +28,7 @@ from torch import Tensor, nn
 from ..configs.schema import RunConfig, TrainConfig
 from ..data.sampling import in_batches
 from ..data.types import Document, Question
-from ..envs.plan import SearchPlan
-from ..envs.schemas import Step
+from ..envs.client.base import ReadingClient
 from ..errors import ConfigError
 from ..logs import progress_bar
 from ..rewriters.forms import render
@@ -39,7 +38,7 @@ from ..rollouts.tree import Node, Tree
 from ..rollouts.tree_sampler import TreeSampler, give_back_freed_memory
 from .attention import attention_kind
 from .packing import token_logps
-from .questions import grade
+from .questions import STEPS_PER_CALL, all_graded, grade, shuffled_passes
 from .run_folder import RunFolder
 from .step_trees import refuse_outage
 from .turns import turns_of
@@ -54,11 +53,9 @@ MARGIN = 0.1
 ROUNDS = 3
 PER_STEP = 8
 _WARMUP_STEPS = 3
-_BATCH_SIZE = 512
 
 
-@dataclass(frozen=True, slots=True)
-class Demonstration:
+class Demonstration(NamedTuple):
     """Token ids of a conversation, and the (begin, end) of every span to imitate; `begin` ≥ 1. All other tokens
     (prompt, retrieved documents) are context without loss."""
 
@@ -66,8 +63,7 @@ class Demonstration:
     spans: Sequence[tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class TitleExample:
+class TitleExample(NamedTuple):
     """A question, the documents that its own search shows, and the second turn's answer to imitate."""
 
     question: Question
@@ -150,33 +146,28 @@ def _title_round(config: RunConfig, tree_sampler: TreeSampler, questions: Sequen
             f"the warm start teaches answers in <rewrite> tags, which rewriter.name {rewriter.name!r} does not "
             "read. Set train.warm_start.questions to 0, or choose another rewriter."
         )
-    yield [demonstration(tree_sampler, example) for example in title_examples(config, tree_sampler, questions)], {}
+    examples = islice(title_examples(config, tree_sampler, questions), config.train.warm_start.questions)
+    yield [demonstration(tree_sampler, example) for example in examples], {}
 
 
 def title_examples(
     config: RunConfig, tree_sampler: TreeSampler, questions: Sequence[Question]
 ) -> Iterator[TitleExample]:
-    """Examples in a seeded order until there are enough; questions without a rewarded title are subsampled."""
-    metric, shown, stops = config.reward.signal, config.rollout.documents, tree_sampler.policy.rewriter
+    """Examples in a seeded order; questions without a rewarded title are subsampled."""
+    client, rewriter, metric = tree_sampler.client, tree_sampler.policy.rewriter, config.reward.signal
+    searched, depth, label = config.reward.metric, config.search_depth, "proposals of the warm start"
     rng = Random(config.seed)
-    order = rng.sample(list(questions), len(questions))
-    examples = 0
-    for batch in in_batches(order, _BATCH_SIZE):
-        raw = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in batch]
-        results = grade(config, tree_sampler.client, raw, "proposals of the warm start", with_text=True)
-        found = [[hit.document for hit in result.ranking[:shown]] for result in results]
-        titles = [
-            Step(question_id=question.id, plan=SearchPlan.of(document.title))
-            for question, documents in zip(batch, found, strict=True)
-            for document in documents
-            if document.title
-        ]
-        graded = iter(grade(config, tree_sampler.client, titles, "proposals of the warm start"))
+    for batch in in_batches(rng.sample(list(questions), len(questions)), STEPS_PER_CALL):
+        raw = [(question.id, question.text) for question in batch]
+        results = grade(client, raw, searched, depth, label, with_text=True)
+        found = [[hit.document for hit in result.ranking[: config.rollout.documents]] for result in results]
+        pairs = zip(batch, found, strict=True)
+        titles = [(question.id, document.title) for question, shown in pairs for document in shown if document.title]
+        graded = iter(grade(client, titles, searched, depth, label))
         stop_rewards = [-1.0] * len(batch)
-        if isinstance(stops, StoppableRewriter) and stops.unsearched:
-            ids = [question.id for question in batch]
-            unsearched = grade(config, tree_sampler.client, ids, "questions without a search")
-            stop_rewards = [result.metrics[metric] for result in unsearched]
+        if isinstance(rewriter, StoppableRewriter) and rewriter.unsearched and isinstance(client, ReadingClient):
+            unsearched = client.step_and_read([], [question.id for question in batch], metrics=[searched])
+            stop_rewards = [result.metrics[metric] for result in all_graded(unsearched, client, label)]
         for question, result, documents, stop_reward in zip(batch, results, found, stop_rewards, strict=True):
             grades = [next(graded).metrics[metric] if document.title else 0.0 for document in documents]
             best = max(range(len(documents)), key=grades.__getitem__, default=None)
@@ -185,13 +176,8 @@ def title_examples(
             elif best is not None and grades[best] >= LEAST_REWARD:
                 yield TitleExample(question, documents, documents[best].title.lower())
             elif rng.random() < UNANSWERED_SHARE:
-                answer = STOP if isinstance(stops, StoppableRewriter) else question.text
+                answer = STOP if isinstance(rewriter, StoppableRewriter) else question.text
                 yield TitleExample(question, documents, answer.lower())
-            else:
-                continue
-            examples += 1
-            if examples == config.train.warm_start.questions:
-                return
 
 
 def demonstration(tree_sampler: TreeSampler, example: TitleExample) -> Demonstration:
@@ -204,13 +190,14 @@ def demonstration(tree_sampler: TreeSampler, example: TitleExample) -> Demonstra
     prompt = chat.first(messages, opening)
     first_text = question.text.lower() if example.documents is not None else example.answer
     first = chat.answer(render("", [first_text]).removeprefix(opening))
-    if example.documents is None:
-        return Demonstration([*prompt, *first], [(len(prompt), len(prompt) + len(first))])
-    message = rewriter.follow_up(question, policy.cut_documents(example.documents), 2)
-    second = chat.answer(render("", [chat.plain(example.answer)]).removeprefix(opening))
-    context = [*prompt, *first, *chat.continuation(messages, message, first, opening)]
-    spans = [(len(prompt), len(prompt) + len(first)), (len(context), len(context) + len(second))]
-    return Demonstration([*context, *second], spans)
+    ids, spans = [*prompt, *first], [(len(prompt), len(prompt) + len(first))]
+    if example.documents is not None:
+        message = rewriter.follow_up(question, policy.cut_documents(example.documents), 2)
+        ids += chat.continuation(messages, message, first, opening)
+        second = chat.answer(render("", [chat.plain(example.answer)]).removeprefix(opening))
+        spans.append((len(ids), len(ids) + len(second)))
+        ids += second
+    return Demonstration(ids, spans)
 
 
 def expert_rounds(
@@ -224,7 +211,8 @@ def expert_rounds(
 
     Raises EnvironmentUnavailableError where the environment answers nothing.
     """
-    settings, passes = config.train.warm_start, _passes(questions, config.seed)
+    settings = config.train.warm_start
+    passes = shuffled_passes(questions, f"{config.seed}/expert iteration")
     for number in range(1, ROUNDS + 1):
         policy.eval()
         weight_sync.refresh()
@@ -241,9 +229,8 @@ def expert_rounds(
         figures = {"round": number, "imitated_share": round(len(best) / len(trees), 6)}
         figures["reward_mean"] = round(fmean(rewards), 6) if rewards else 0.0
         log.info("expert iteration, round %d of %d: %s", number, ROUNDS, figures)
-        spans = [[(len(node.prompt_ids), len(node.prompt_ids) + len(node.completion_ids))] for node in best]
-        pairs = zip(best, spans, strict=True)
-        yield [Demonstration([*node.prompt_ids, *node.completion_ids], span) for node, span in pairs], figures
+        sequences = [(node, [*node.prompt_ids, *node.completion_ids]) for node in best]
+        yield [Demonstration(ids, [(len(node.prompt_ids), len(ids))]) for node, ids in sequences], figures
 
 
 def best_sample(tree: Tree) -> Node | None:
@@ -252,10 +239,3 @@ def best_sample(tree: Tree) -> Node | None:
     least = fmean(reward for reward, _ in scored) + MARGIN if scored else 0.0
     good = [(reward, node) for reward, node in scored if reward > least and node.finished and node.rewrite.format_ok]
     return max(good, key=lambda pair: pair[0])[1] if good else None
-
-
-def _passes(questions: Sequence[Question], seed: int) -> Iterator[tuple[int, Question]]:
-    """Endless shuffled passes over the questions: (number of the pass, question)."""
-    for number in count():
-        rng = Random(f"{seed}/expert iteration/{number}")
-        yield from ((number, question) for question in rng.sample(list(questions), len(questions)))

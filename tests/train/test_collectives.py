@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from querylect.configs.schema import RewardConfig, RolloutConfig, RunConfig, TrainConfig
+from querylect.configs.schema import RewardConfig, RolloutConfig, RunConfig
 from querylect.data.types import Question
 from querylect.rollouts.tree_sampler import ANSWERED_AT_ONCE, TreeSampler
 from querylect.train.processes import Processes
@@ -74,7 +74,9 @@ def test_each_process_validates_its_share_of_the_questions(monkeypatch):
         tree_sampler.answer = lambda *args, **how: TreeSampler.answer(tree_sampler, *args, **how)
         weight_sync = SimpleNamespace(refresh=lambda: events.append("refresh"), sleep=lambda: events.append("sleep"))
         questions = [Question(name, name) for name in "abcde"]
-        validator = Validator(TrainConfig(), None, questions, tree_sampler, weight_sync, None, processes)
+        step_trees = SimpleNamespace(prefetcher=None, weight_sync=weight_sync)
+        trainer = SimpleNamespace(folder=None, tree_sampler=tree_sampler, step_trees=step_trees, processes=processes)
+        validator = Validator(trainer, questions)
         assert validator._measure(4)["questions"] == 5
         return calls, events
 

@@ -4,8 +4,8 @@ import logging
 import math
 
 import pytest
-from querylect.train import guard as guards
-from querylect.train.guard import CollapseGuard
+from querylect.train import metrics_callback as guards
+from querylect.train.metrics_callback import CollapseGuard
 from querylect.train.run import train
 
 from ..lessons import change

@@ -19,9 +19,8 @@ from querylect.rollouts.tree import Node, Tree
 from querylect.rollouts.tree_sampler import TreeSampler
 from querylect.train.loss import turn_batch
 from querylect.train.packing import token_logps
-from querylect.train.prefetcher import RolloutPrefetcher
 from querylect.train.run import train
-from querylect.train.step_trees import question_streams
+from querylect.train.step_trees import RolloutPrefetcher, question_streams
 from querylect.train.turns import describe
 from safetensors.torch import load_file
 from transformers import set_seed
@@ -140,7 +139,7 @@ def test_a_run_is_repeated_exactly_and_validation_does_not_change_it(ahead, less
 def test_a_resumed_run_samples_the_first_step_again_and_says_so(ahead, tmp_path, caplog):
     config, folder = stopped_copy(*ahead, tmp_path / "copy", 2)
     train(config, resume=True)
-    assert logged(caplog, "train.prefetcher") == [(3,)]
+    assert logged(caplog, "train.step_trees") == [(3,)]
     assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1, 2, 3, 4, 5]
     assert [line["sampling/staleness"] for line in records(folder / "metrics.jsonl")] == [0, 1, 0, 1, 1]
 

@@ -155,7 +155,7 @@ def test_a_warm_start_that_was_stopped_is_begun_again(warm, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("querylect.train.run._learn", stop)
+        patch.setattr("querylect.train.run._callbacks", stop)
         with pytest.raises(KeyboardInterrupt):
             train(config)
     folder = train(config, resume=True)

@@ -1,10 +1,13 @@
 """The share of trained weights that a step changes: by hand, against a full comparison, and in real runs."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from querylect.configs.schema import RunConfig
+from querylect.train.metrics_callback import WeightChanges
 from querylect.train.run import train
 from querylect.train.trainer import TreeTrainer
-from querylect.train.weight_changes import WeightChanges
 
 from ..lessons import change, records
 
@@ -13,9 +16,10 @@ pytestmark = pytest.mark.model
 
 def test_the_shares_of_all_processes_are_weighed_by_what_they_compare():
     class Trainer:
-        model = torch.nn.Linear(3, 2, bias=False)
+        model, run = torch.nn.Linear(3, 2, bias=False), RunConfig()
+        processes = SimpleNamespace(all_gather=lambda counts: [counts, (1, 2)])
 
-    changes = WeightChanges(Trainer, 0, lambda counts: [counts, (1, 2)])
+    changes = WeightChanges(Trainer)
     changes.on_step_begin(None, None, None)
     Trainer.model.weight.data[0, 0] += 1.0
     changes.on_optimizer_step(None, None, None)
@@ -37,7 +41,7 @@ def test_a_run_logs_what_comparing_all_of_its_trained_weights_gives(settings, mo
         return inner(trainer, *args, **kwargs)
 
     monkeypatch.setattr(TreeTrainer, "training_step", look)
-    monkeypatch.setattr("querylect.train.weight_changes.SAMPLED", 10**9)
+    monkeypatch.setattr("querylect.train.metrics_callback.SAMPLED", 10**9)
     config = change(settings, **{"policy.lora": lora, "train.steps": 1, "train.save_steps": 1})
     train(config)
     folder = train(change(config, **{"train.steps": 2}), resume=True)
