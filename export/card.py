@@ -1,9 +1,8 @@
 """The model card of an export: README.md with the Hub's metadata. Every figure in it comes from the evaluation.
 
-The text is in `card.md.j2`. Its code blocks answer the example question: one with this package; the others build the
-prompt and continue with transformers or vLLM, from the chat in `querylect.json`, so that their prompts match the
-evaluated ones token by token. Text of answers is put into fences longer than any inside, so that none of it is parsed
-as Markdown.
+The text is in `card.md.j2`. Its code answers the example question with this package, and without it from the chat in
+`querylect.json`, so that the prompt matches the evaluated one token by token. Text of answers is put into fences longer
+than any inside, so that none of it is parsed as Markdown.
 """
 
 import json
@@ -18,22 +17,13 @@ from ..eval.records import TRAINED
 from ..eval.results import EvalResults
 from ..markdown_tables import markdown_table
 from .exported import Exported
-from .results import questions_asked
-from .source import BaseModelSource
-
-LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""Values that vLLM accepts for `max_lora_rank`."""
+from .source import BaseModelSource, questions_asked
 
 
 def model_card(
-    exported: Exported,
-    measured: Mapping[str, EvalResults],
-    base: BaseModelSource,
-    repository: str | None,
-    rank: int | None,
+    exported: Exported, measured: Mapping[str, EvalResults], base: BaseModelSource, repository: str | None
 ) -> str:
-    """The complete README.md. `measured` are the results by environment; `repository` is the Hub id, None for a folder;
-    `rank` the LoRA rank of an adapter.
+    """The complete README.md. `measured` are the results by environment; `repository` is the Hub id, None for a folder.
 
     Raises ValueError if huggingface_hub rejects its metadata.
     """
@@ -50,7 +40,7 @@ def model_card(
             dataset_name=f"{results.provenance['environment']['name']}, searched by {results.provenance['retriever']}",
             dataset_split=results.split,
             metric_type=metric,
-            metric_name=f"{metric_name(metric)}, turn {score.turn}",
+            metric_name=f"{metric.replace('ndcg', 'nDCG').replace('mrr', 'MRR')}, turn {score.turn}",
             metric_value=round(value, 4),
         )
         for results in measured.values()
@@ -79,7 +69,6 @@ def model_card(
         base=base,
         base_link=f"[{base.hub_id}](https://huggingface.co/{base.hub_id})" if base.hub_id else f"`{base.name}`",
         repository=repository,
-        max_lora_rank=next((size for size in LORA_RANKS if size >= (rank or 0)), LORA_RANKS[-1]),
         member_name=member_name,
         chat=chat,
         turns=len(exported.config["rollout"]["branching"]),
@@ -95,11 +84,6 @@ def model_card(
         quoted=partial(json.dumps, ensure_ascii=False),
     )
     return f"{str(card).rstrip()}\n"
-
-
-def metric_name(metric: str) -> str:
-    """The metric as papers write it."""
-    return metric.replace("ndcg", "nDCG").replace("mrr", "MRR")
 
 
 def _tag(text: str) -> str:

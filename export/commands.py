@@ -10,8 +10,6 @@ from ..logs import set_up_logging
 
 app = typer.Typer()
 
-HUB = "hub:"
-
 
 @app.command()
 def export(
@@ -34,9 +32,6 @@ def export(
     licence: Annotated[
         str | None, typer.Option("--license", metavar="ID", help="The licence, where the base model does not say it.")
     ] = None,
-    example: Annotated[
-        str | None, typer.Option("--example", metavar="TEXT", help="The question that the model card shows.")
-    ] = None,
     trust: Trust = False,
     verbose: Verbose = False,
 ) -> None:
@@ -50,11 +45,10 @@ def export(
         "checkpoint": checkpoint,
         "base_model": base_model,
         "licence": licence,
-        "example": example,
         "trust": trust,
     }
-    run = run.expanduser()
-    if to.startswith(HUB):
-        typer.echo(export_to_hub(run, to.removeprefix(HUB), public=public, **options))
+    run, hub = run.expanduser(), to.removeprefix("hub:")
+    if hub != to:
+        typer.echo(export_to_hub(run, hub, public=public, **options))
     else:
         typer.echo(export_to_folder(run, Path(to).expanduser(), overwrite=overwrite, **options))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from ..configs.llm import LlmConfig
 from ..configs.schema import (
@@ -32,11 +32,7 @@ OF_MACHINE = {"micro_batch", "engine", "vllm", "server"}
 """Settings of `rollout` that belong to a machine."""
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class ExportedChat(_Entry):
+class ExportedChat(BaseModel, frozen=True):
     """The prompt of turn 1: the chat template's rendering of `messages`, then `opening`."""
 
     question: str
@@ -55,7 +51,7 @@ class ExportedChat(_Entry):
     """The greedy answer at the time of the export, without its opening; None if it depends on another model's."""
 
 
-class ExportedRun(_Entry):
+class ExportedRun(BaseModel, frozen=True):
     """The training run of the weights."""
 
     name: str
@@ -69,7 +65,7 @@ class ExportedRun(_Entry):
     """Fingerprint of the weights before training (rollouts/policy.py); None if the run did not record it."""
 
 
-class Exported(_Entry):
+class Exported(BaseModel, frozen=True):
     """The content of `querylect.json`."""
 
     querylect: str
@@ -110,21 +106,15 @@ def settings_of(exported: Exported, folder: Path) -> RunConfig:
     config = RunConfig.model_validate(exported.config)
     model = exported.base_model if exported.lora else str(folder)
     policy = PolicyConfig(model=model, dtype=config.policy.dtype)
-    mix = config.mix and MixConfig(
-        environments={
-            name: MixMemberConfig(rewriter=_own_rewriter(member.rewriter, folder))
-            for name, member in config.mix.environments.items()
-        }
-    )
+    members = config.mix.environments.items() if config.mix is not None else ()
+    rewriters = {name: MixMemberConfig(rewriter=_own_rewriter(member.rewriter, folder)) for name, member in members}
     return RunConfig(
         name=config.name,
         policy=policy,
         rewriter=_own_rewriter(config.rewriter, folder),
         rollout=RolloutConfig(**config.rollout.model_dump(exclude=OF_MACHINE)),
-        reward=RewardConfig(
-            kind=config.reward.kind, metric=config.reward.metric, turn_weights=config.reward.turn_weights
-        ),
-        mix=mix,
+        reward=RewardConfig(**config.reward.model_dump(include={"kind", "metric", "turn_weights"})),
+        mix=MixConfig(environments=rewriters) if rewriters else None,
     )
 
 

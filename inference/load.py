@@ -140,12 +140,6 @@ def _open_export(name: str, folder: Path, settings: Sequence[str]) -> Trained:
     config = validated(RunConfig, values, str(folder / FILE), settings)
     used = UsedTurn(exported.turn, exported.turn_reason)
     trained = of_config(name, config, folder if exported.lora else None, exported.environment, used)
-    for member in trained.members.values():
-        if member.rewriter.name == "hcqr" and member.rewriter.llm is not None and not member.rewriter.llm.model:
-            raise ModelError(
-                f"the rewriter of {name} asks a frozen model that only the machine knew which trained it. Say which "
-                "one: rewriter.llm.model=ID, and for one behind an endpoint rewriter.llm.base_url=URL too."
-            )
     return replace(
         trained,
         base=config.policy.model_copy(update={"model": exported.base_model}),

@@ -36,12 +36,7 @@ def copied(evaluated_run, tmp_path) -> Path:
     return copy
 
 
-def blocks(card: str, language: str = "python") -> list[str]:
-    """The fenced blocks of a card."""
-    return re.findall(rf"^```{language}\n(.*?)\n```$", card, re.DOTALL | re.MULTILINE)
-
-
-def snippet(card: str, library: str) -> str:
-    """The code that answers the example question with transformers or vLLM: the prompt, then the library's part."""
-    _, prompt, transformers, vllm = blocks(card)
-    return f"{prompt}\n{ {'transformers': transformers, 'vllm': vllm}[library] }"
+def snippet(card: str) -> str:
+    """The code that answers the example question with transformers: the prompt, then the library's part."""
+    _, *blocks = re.findall(r"^```python\n(.*?)\n```$", card, re.DOTALL | re.MULTILINE)
+    return "\n".join(blocks)

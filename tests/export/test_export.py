@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from querylect.configs.load import dump_config, load_config
 from querylect.data.types import Question
-from querylect.errors import CheckpointError, ConfigError, ModelError
+from querylect.errors import CheckpointError, ConfigError
 from querylect.eval.table import signed
 from querylect.export.export import export_to_folder, export_to_hub, refuse_lone_adapter
-from querylect.export.exported import FILE, read_exported, settings_of
+from querylect.export.exported import read_exported, settings_of
 from querylect.export.source import BaseModelSource, base_of
 from querylect.inference.rewriter import Rewriter
 from querylect.rollouts.checkpoints import find_checkpoint
@@ -34,7 +34,7 @@ def folder(evaluated_run, tmp_path_factory) -> Path:
     return target
 
 
-def test_an_export_is_a_plain_model_folder_without_pickles_or_local_paths(folder, evaluated_run):
+def test_an_export_is_a_plain_model_folder_that_says_what_was_trained_searched_and_measured(folder, evaluated_run):
     names = {path.name for path in folder.iterdir()}
     assert names == {
         "README.md", "chat_template.jinja", "config.json", "generation_config.json",
@@ -46,23 +46,16 @@ def test_an_export_is_a_plain_model_folder_without_pickles_or_local_paths(folder
             assert "127.0.0.1" not in path.read_text(), path
     generation = json.loads((folder / "generation_config.json").read_text())
     assert (generation["do_sample"], generation["max_new_tokens"]) == (False, 6)
-
-
-def test_querylect_json_says_what_was_trained_searched_and_measured(folder, evaluated_run):
     exported = read_exported(folder)
     config = load_config(str(evaluated_run / "config.yaml"))
-    environment = json.loads((evaluated_run / "environment.json").read_text())
-    results = json.loads((evaluated_run / "results.json").read_text())
     assert (exported.lora, exported.base_model, exported.license) == (False, "base", "mit")
     assert (exported.run.name, exported.run.checkpoint, exported.run.step) == ("run", "final", 2)
-    assert exported.environment == environment
+    assert exported.environment == json.loads((evaluated_run / "environment.json").read_text())
     assert exported.config["train"] == config.train.model_dump(mode="json")
-    assert exported.config["policy"]["model"] == "base"
     assert exported.run.base_fingerprint == json.loads((evaluated_run / "base.json").read_text())["fingerprint"]
-    assert exported.results[""]["scores"] == results["scores"]
+    assert exported.results[""]["scores"] == json.loads((evaluated_run / "results.json").read_text())["scores"]
     settings = settings_of(exported, folder)
-    assert settings.policy.model == str(folder)
-    assert (settings.rollout, settings.search_depth) == (config.rollout, config.search_depth)
+    assert (settings.policy.model, settings.rollout) == (str(folder), config.rollout)
     assert Path(settings.rewriter.prompt).read_text() == Path(config.rewriter.prompt).read_text()
     assert settings.rewriter.model_copy(update={"prompt": config.rewriter.prompt}) == config.rewriter
 
@@ -83,7 +76,7 @@ def own_answer(run: Path, question: str) -> tuple[list[int], list[int], str]:
 
 def test_the_code_of_the_card_answers_as_the_run_does_without_this_package(folder, evaluated_run, monkeypatch, capsys):
     chat = read_exported(folder).chats[""]
-    code = snippet((folder / "README.md").read_text(), "transformers")
+    code = snippet((folder / "README.md").read_text())
     assert not re.search(r"(from|import)\s+querylect\b", code)
     monkeypatch.chdir(folder)
     names: dict = {}
@@ -118,28 +111,22 @@ def test_the_card_says_what_was_measured_where_the_hub_reads_it(folder, evaluate
         assert f"| {signed(compared['difference'])}" in card.text
 
 
-def unevaluated(run):
-    (run / "results.json").unlink()
+def edit(path, change_it):
+    path.write_text(json.dumps(change_it(json.loads(path.read_text()))), encoding="utf-8")
 
 
-def of_older_weights(run):
-    values = json.loads((run / "final" / "adapter_config.json").read_text())
-    (run / "final" / "adapter_config.json").write_text(json.dumps({**values, "lora_alpha": 9}), encoding="utf-8")
+def results_with(**changes):
+    """A spoiler: results.json with other values, each from those that it has."""
 
+    def spoil(run):
+        edit(run / "results.json", lambda values: values | {key: of(values) for key, of in changes.items()})
 
-def rewrite_results(run, change_them):
-    values = json.loads((run / "results.json").read_text())
-    change_them(values)
-    (run / "results.json").write_text(json.dumps(values), encoding="utf-8")
-
-
-def of_the_training_split(run):
-    rewrite_results(run, lambda values: values.update(split="train"))
+    return spoil
 
 
 def of_the_split_that_chose(run):
     (run / "final").rename(run / "best")
-    rewrite_results(run, lambda values: values.update(split="validation"))
+    results_with(split=lambda _: "validation")(run)
 
 
 def of_trained_questions(run):
@@ -148,30 +135,29 @@ def of_trained_questions(run):
     (run / "eval.jsonl").write_text(json.dumps({**line, "question": f"{trained.upper()} ?"}), encoding="utf-8")
 
 
-def of_other_settings(run):
-    def shown_more(values):
-        values["config"] = values["config"].replace("documents: 2\n", "documents: 9\n")
+SPOILED = {
+    "unevaluated": (lambda run: (run / "results.json").unlink(), ["`querylect eval ", "--checkpoint final`"]),
+    "other weights": (
+        lambda run: edit(run / "final" / "adapter_config.json", lambda values: {**values, "lora_alpha": 9}),
+        ["measured other weights"],
+    ),
+    "training split": (results_with(split=lambda _: "train"), ["results.json", "'train'"]),
+    "split that chose": (of_the_split_that_chose, ["results.json", "`best`", "eval.split=test"]),
+    "other settings": (
+        results_with(config=lambda values: values["config"].replace("documents: 2\n", "documents: 9\n")),
+        ["rollout.documents"],
+    ),
+    "trained questions": (of_trained_questions, ["shares 1 ", "results.json"]),
+    "first turn": (
+        results_with(scores=lambda values: [row for row in values["scores"] if row["turn"] < 2]),
+        ["turn 2", "eval.turns=2"],
+    ),
+}
 
-    rewrite_results(run, shown_more)
 
-
-def of_the_first_turn(run):
-    rewrite_results(run, lambda values: values.update(scores=[row for row in values["scores"] if row["turn"] < 2]))
-
-
-@pytest.mark.parametrize(
-    ("spoil", "facts"),
-    [
-        (unevaluated, ["`querylect eval ", "--checkpoint final`"]),
-        (of_older_weights, ["final", "`querylect eval "]),
-        (of_the_training_split, ["results.json", "'train'"]),
-        (of_the_split_that_chose, ["results.json", "`best`", "eval.split=test"]),
-        (of_other_settings, ["rollout.documents"]),
-        (of_trained_questions, [1, "results.json"]),
-        (of_the_first_turn, ["turn 2", "eval.turns=2"]),
-    ],
-)
-def test_results_of_other_weights_or_not_held_out_are_refused(copied, tmp_path, spoil, facts):
+@pytest.mark.parametrize("name", SPOILED)
+def test_results_of_other_weights_or_not_held_out_are_refused(copied, tmp_path, name):
+    spoil, facts = SPOILED[name]
     spoil(copied)
     with refused(CheckpointError, *facts):
         export_to_folder(copied, tmp_path / "out", **MERGED)
@@ -183,19 +169,14 @@ def test_an_adapter_leaves_alone_only_where_others_have_its_base(evaluated_run, 
 
     with refused(ConfigError, "--merge-lora"):
         export_to_folder(evaluated_run, tmp_path / "out")
-    wishes = {"base_model": "acme/base", "licence": "apache-2.0", "example": "an itch"}
-    export_to_folder(evaluated_run, tmp_path / "out", **wishes)
+    export_to_folder(evaluated_run, tmp_path / "out", base_model="acme/base", licence="apache-2.0")
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"adapter_config.json", "adapter_model.safetensors"} <= names
     assert "model.safetensors" not in names
     adapter = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
     assert adapter["base_model_name_or_path"] == "acme/base"
     exported, card = read_exported(tmp_path / "out"), ModelCard.load(tmp_path / "out" / "README.md")
-    assert (exported.lora, exported.base_model, exported.chats[""].question) == (
-        True,
-        "acme/base",
-        "an itch",
-    )
+    assert (exported.lora, exported.base_model) == (True, "acme/base")
     assert (card.data.base_model, card.data.license) == ("acme/base", "apache-2.0")
     quantised = BaseModelSource("package:llm", "acme/base", dequantised=True, licence={})
     with refused(ConfigError, "package:llm", "--merge-lora"):
@@ -232,7 +213,6 @@ def test_a_mix_leaves_with_the_rewriter_and_results_of_each_environment(copied, 
 def test_a_staged_rewriter_says_that_its_chat_needs_more_than_the_question(copied, tmp_path):
     config = change(load_config(str(copied / "config.yaml")), **{"rewriter.name": "hcqr", "rewriter.prompt": "hpo"})
     (copied / "config.yaml").write_text(dump_config(config), encoding="utf-8")
-    unevaluated(copied)
     export_to_folder(copied, tmp_path / "out", **MERGED, without_evaluation=True)
     chat = read_exported(tmp_path / "out").chats[""]
     assert chat.template is None
@@ -255,23 +235,11 @@ def test_the_licence_of_a_packaged_gguf_is_read_from_it(tmp_path, monkeypatch):
     assert (base.hub_id, base.dequantised, base.licence) == (None, True, {"license": "apache-2.0"})
 
 
-@pytest.mark.parametrize("text", [None, "{", '{"querylect": "0.1"}'])
-def test_a_file_that_describes_no_rewriter_is_told(tmp_path, text):
-    if text is not None:
-        (tmp_path / FILE).write_text(text)
-    with refused(ModelError, tmp_path / FILE):
-        read_exported(tmp_path)
-
-
-def test_a_folder_without_a_run_is_refused_before_anything_is_written(tmp_path):
-    for export in (export_to_folder, export_to_hub):
-        with refused(ConfigError, tmp_path / "none", "config.yaml"):
-            export(tmp_path / "none", tmp_path / "to" if export is export_to_folder else "owner/name")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_existing_target_is_replaced_whole_and_only_when_told(copied, tmp_path):
     target = tmp_path / "out"
+    for export in (export_to_folder, export_to_hub):
+        with refused(ConfigError, tmp_path / "none", "config.yaml"):
+            export(tmp_path / "none", target if export is export_to_folder else "owner/name")
     target.mkdir()
     (target / "notes.txt").write_text("mine")
     with refused(ConfigError, target, "--overwrite"):

@@ -60,7 +60,7 @@ def test_an_adapter_goes_up_and_comes_down_as_it_was(hub, evaluated_run, tmp_pat
 
     down = Path(snapshot_download(NAME, endpoint=hub.url, local_dir=tmp_path / "down"))
     assert read_exported(down) == main
-    code = snippet((down / "README.md").read_text(), "transformers")
+    code = snippet((down / "README.md").read_text())
     assert not re.search(r"(from|import)\s+querylect\b", code)
     use_endpoint(hub.url, monkeypatch)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
