@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from ..data.history import records_of
 from ..data.types import Question
 from ..errors import ConfigError
 from ..eval.results import EvalResults
+from ..llms.base import Message
 from ..rewriters.base import StagedQuestion
 from ..rewriters.few_shot import prompt_path
 from ..rewriters.registry import make_rewriter
@@ -291,9 +292,13 @@ def _chat(settings: RunConfig, retriever: RetrieverInfo, engine: Engine, example
     return ExportedChat(
         question=question.text,
         history=records_of(question.history),
-        messages=[dict(message) for message in rewriter.first(question)],
-        template=[dict(message) for message in rewriter.first(Question("", "{question}"))] if is_template else None,
+        messages=_plain(rewriter.first(question)),
+        template=_plain(rewriter.first(Question("", "{question}"))) if is_template else None,
         opening=rewriter.opening,
         stop_ids=sorted(conversation.chat.stop_ids),
         answer=answer,
     )
+
+
+def _plain(messages: Sequence[Message]) -> list[dict[str, str]]:
+    return [{"role": message["role"], "content": message["content"]} for message in messages]

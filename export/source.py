@@ -168,6 +168,8 @@ def _published(results: EvalResults, name: str) -> EvalResults:
     published["environment"] = {key: environment[key] for key in ("name", "corpus_size", "corpus_hash", "index_hash")}
     published["retriever"] = environment["retriever"]
 
+    of_machine: dict[str, Any] = {"config": "", "facts": {}, "identity": {}, "examples": [], "cells": [], "failed": []}
+
     def of_environment(row: Score | Comparison) -> bool:
         return row.environment == name and row.dataset != MEAN
 
@@ -177,7 +179,7 @@ def _published(results: EvalResults, name: str) -> EvalResults:
         scores=list(filter(of_environment, results.scores)),
         comparisons=list(filter(of_environment, results.comparisons)),
         samples={dataset: results.samples[dataset]} if dataset in results.samples else {},
-        **{"config": "", "facts": {}, "identity": {}, "examples": [], "cells": [], "failed": []},
+        **of_machine,
     )
 
 
