@@ -71,6 +71,9 @@ class Llm:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         if self.cache is not None:
             self.cache.close()
 

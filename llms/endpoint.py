@@ -209,7 +209,7 @@ class Endpoint:
             schema = {"name": "answer", "strict": True, "schema": json.loads(prompt.schema)}
             fields["response_format"] = {"type": "json_schema", "json_schema": schema}
         fields = {name: value for name, value in (fields | self._config.extra).items() if value is not None}
-        create, messages = client.chat.completions.with_raw_response.create, list(prompt.messages)
+        create, messages = client.chat.completions.with_raw_response.create, list[Any](prompt.messages)
         try:
             raw = await create(model=self._config.model, messages=messages, extra_body=fields)
         except openai.APIStatusError as error:

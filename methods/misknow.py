@@ -63,7 +63,7 @@ async def misknow(question: Question, ask: Ask, search: Search, settings: Miskno
         result = context(passages, {DRAFT_KEPT: True, "text": outcome.text, "problem": outcome.failure})
         return replace(result, answer=draft, cut=not reply.texts[0].finished) if settings.answers else result
     queries = usable(judgement.query, [question.text], QUERIES) if judgement.judge else []
-    notes = {"draft": draft, "judgement": judgement.model_dump(), "queries": queries}
+    notes: dict[str, object] = {"draft": draft, "judgement": judgement.model_dump(), "queries": queries}
     more = await retrieve(search, queries, settings.second, settings.second_k, passages) if queries else []
     thoughts = f"{split_thinking(outcome.text).thinking} {judgement.thought.strip()}".strip()
     reasoning = shortened(thoughts, REASONING_WORDS) if settings.reasoning else ""

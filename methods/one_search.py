@@ -12,7 +12,7 @@ from ..llms.prose import passage_of
 from ..llms.structured import FormPrompt, worked
 from ..rewriters.base import RewritingStrategy, StagedQuestion, read_reply, repair
 from ..rewriters.case import case_text
-from ..rewriters.chr import contrast, role_of
+from ..rewriters.passages import contrast, role_of
 from .method import Ask, Result, Search, StageError, sampling
 from .prompts import prompts_of
 
@@ -53,7 +53,7 @@ async def rewritten(
 
 async def chr_method(question: Question, ask: Ask, search: Search, settings: ChrMethodConfig) -> Result:
     """CHR as published (its paper, sections 3 and B): one call for a JSON object of two hypotheses, one search for one
-    and against the other. rewriters/chr.py has the task and the plan, which a policy in training shares."""
+    and against the other. rewriters/passages.py has the task and the plan, which a policy in training shares."""
     prompts = prompts_of("chr", settings)
     prompt = FormPrompt(role_of(settings), case_text(question), worked(prompts.examples, Hypotheses), prompts.request())
     both = await ask.json(prompt, Hypotheses, sampling(settings))

@@ -80,8 +80,8 @@ async def retrieve(
     A ranking interleaves its queries: the first passage of each, then the second of each.
     """
     probes = tuple(Probe(terms=(Term(text=query),)) for query in queries)
-    fuse = "interleave" if len(probes) > 1 else "max"
-    plans = [SearchPlan(probes=probes, fuse=fuse, k=share) for share in shares(k, len(sources))]
+    plan = SearchPlan(probes=probes, fuse="interleave" if len(probes) > 1 else "max", k=k)
+    plans = [plan.model_copy(update={"k": share}) for share in shares(k, len(sources))]
     rankings = await asyncio.gather(*map(search, plans, sources))
     passages = {fingerprint(passage.document): passage for passage in earlier}
     for source, ranking in zip(sources, rankings, strict=True):

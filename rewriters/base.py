@@ -29,7 +29,7 @@ class Rewrite:
     failure: str = ""
     """Why the format failed, in a few words; "" if it did not."""
     stop: bool = False
-    """Whether the policy stopped (`stop.py`). As parsed, `plan` is then the unchanged question, or None with
+    """Whether the policy stopped (delegating.py). As parsed, `plan` is then the unchanged question, or None with
     `rewriter.stop: answer`; `keep` replaces it by the plan of an earlier turn."""
 
     @property
@@ -110,29 +110,6 @@ class RewritingStrategy(ABC):
     def join(self, question: Question, rewrites: Sequence[Rewrite]) -> Rewrite:
         """One rewrite of several answers to the same prompt; those that failed are left out."""
         raise NotImplementedError(f"{self.name} makes a plan of one answer")
-
-
-class DelegatingRewriter(RewritingStrategy):
-    """Leaves each question to a rewriter of its own."""
-
-    @abstractmethod
-    def member(self, question: Question) -> RewritingStrategy:
-        """The rewriter of a question."""
-
-    def first_stage(self, question: Question) -> FirstStage | None:
-        return self.member(question).first_stage(question)
-
-    def first(self, question: Question) -> list[Message]:
-        return self.member(question).first(question)
-
-    def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
-        return self.member(question).follow_up(question, documents, turn)
-
-    def parse(self, question: Question, text: str, turn: int) -> Rewrite:
-        return self.member(question).parse(question, text, turn)
-
-    def read(self, question: Question, text: str, turn: int) -> Rewrite:
-        return self.member(question).read(question, text, turn)
 
 
 def read_reply(rewriter: RewritingStrategy, question: Question, reply: LlmResponse, turn: int = 1) -> Rewrite:

@@ -24,9 +24,8 @@ from ..llms.base import Message
 from .base import Rewrite, RewritingStrategy
 from .case import question_text
 from .forms import REWRITE_OPEN, PassageForm, TagForm, render
-from .plans import Plan, query_plan
 from .retriever_info import RetrieverInfo
-from .template import planned
+from .template import Plan, planned, query_plan
 
 PROMPTS = Path(__file__).parent / "prompts"
 _PLACEHOLDER = re.compile(r"\{(retriever|question|history)\}")

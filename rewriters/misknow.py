@@ -21,23 +21,8 @@ from .base import Rewrite
 from .case import case_text
 from .forms import LineForm
 from .retriever_info import RetrieverInfo
-from .template import TemplateRewriter
+from .template import TemplateRewriter, tasks
 
-_TASK = "Answer the question below from what you know, in a few words. Passages will be searched for it then."
-_AGAIN = (
-    "Check whether the question can be answered from these passages. Look out for passages that contradict each other "
-    "and for claims that none bears out. Name what is missing, and write queries that find it: short, precise, about "
-    "the main subject of the question, and other than the question itself."
-)
-_DRAFT = LineForm({"Thought": "what you know about it", "Answer": "your first answer"})
-_JUDGEMENT = LineForm(
-    {
-        "Thought": "what the passages are worth for the question, and whether your first answer is right and complete",
-        "Missing": "the knowledge that is needed and that the passages do not hold",
-        "Query 1": "query 1",
-        "Query 2": "query 2",
-    }
-)
 _THOUGHTS = 2
 """The first parts of an answer, which are not queries."""
 
@@ -57,22 +42,26 @@ class MisknowRewriter(TemplateRewriter):
         return self._with_thoughts(question, super(MisknowRewriter, self._in(turn)).read(question, text, turn), turn)
 
     def _in(self, turn: int) -> "MisknowRewriter":
-        return replace(self, form=_DRAFT if turn == 1 else _JUDGEMENT)
+        return replace(self, form=_form(turn))
 
     def _with_thoughts(self, question: Question, rewrite: Rewrite, turn: int) -> Rewrite:
         if rewrite.plan is None:
             return rewrite
-        labels = (_DRAFT if turn == 1 else _JUDGEMENT).parts
-        thoughts = zip(labels, rewrite.rewrites[:_THOUGHTS], strict=False)
+        thoughts = zip(_form(turn).parts, rewrite.rewrites[:_THOUGHTS], strict=False)
         think = "\n".join(filter(None, [rewrite.think, *(f"{label}: {text}" for label, text in thoughts)]))
         return replace(rewrite, think=think, rewrites=rewrite.rewrites[_THOUGHTS:] or (question.text,))
+
+
+def _form(turn: int) -> LineForm:
+    """A draft in the first turn, then judgements."""
+    return LineForm(tasks()["misknow"]["draft" if turn == 1 else "judgement"])
 
 
 def misknow(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> MisknowRewriter:
     """Build the rewriter."""
 
     def prompt(question: Question, request: str) -> str:
-        return f"{_TASK}\n\n{case_text(question)}\n\n{request}"
+        return f"{tasks()['misknow']['task']}\n\n{case_text(question)}\n\n{request}"
 
     def plan(question: Question, texts: Sequence[str]) -> SearchPlan:
         queries = (question.text, *texts[_THOUGHTS:])
@@ -80,4 +69,4 @@ def misknow(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> Misknow
             return SearchPlan.of(question.text, k=k)
         return SearchPlan(probes=tuple(Probe(terms=(Term(text=query),)) for query in queries), fuse="interleave", k=k)
 
-    return MisknowRewriter("misknow", _DRAFT, prompt, plan, _AGAIN)
+    return MisknowRewriter("misknow", _form(1), prompt, plan, tasks()["misknow"]["again"])

@@ -6,15 +6,13 @@ from difflib import get_close_matches
 from ..configs.schema import RewriterConfig
 from ..errors import ConfigError
 from .base import RewritingStrategy
-from .chr import chr_rewriter
+from .delegating import StoppableRewriter
 from .few_shot import few_shot
-from .hcqr import hcqr
+from .hcqr import hcqr, multi_query
 from .levels import direct, explore, general
 from .misknow import misknow
-from .multi_query import multi_query
-from .passages import hyde, query2doc
+from .passages import chr_rewriter, hyde, query2doc
 from .retriever_info import RetrieverInfo
-from .stop import StoppableRewriter
 
 REWRITERS: Mapping[str, Callable[[RewriterConfig, RetrieverInfo, int], RewritingStrategy]] = {
     "general": general,

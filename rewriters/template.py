@@ -1,18 +1,35 @@
-"""Most rewriters: a prompt for one form of answer, and the plan of its parts."""
+"""Most rewriters: a prompt for one form of answer (tasks.yaml), and the plan of its parts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
 
+from ..configs.load import parse_yaml
+from ..configs.schema import RewriterConfig
 from ..data.types import Document, Question
+from ..envs.plan import Probe, SearchPlan, Term
 from ..llms.base import Message
 from .base import Rewrite, RewritingStrategy
 from .case import case_text, one_line
 from .forms import Form, Parsed
-from .plans import Plan
 
+Plan = Callable[[Question, Sequence[str]], SearchPlan]
+"""The plan of a question and the parts of an answer."""
+
+PER_QUERY, BUDGET = 5, 15
+"""Documents of a query and of the union of all queries (the HCQR paper, B.3)."""
 NOTHING_FOUND = (
     "Your last answer found no documents: it did not keep to the form, or nothing matched it. Write another one."
 )
+
+
+@cache
+def tasks() -> Mapping[str, Any]:
+    """The prompts of tasks.yaml."""
+    prompts: Mapping[str, Any] = parse_yaml(Path(__file__).with_name("tasks.yaml").read_text(encoding="utf-8"))
+    return prompts
 
 
 @dataclass(frozen=True)
@@ -67,3 +84,27 @@ def describe_results(documents: Sequence[Document]) -> str:
         "They may or may not hold what is asked for. Look at how documents in this collection are written, which names "
         "and terms they use, and which part of the question is still not met."
     )
+
+
+def query_plan(config: RewriterConfig, k: int) -> Plan:
+    """Each rewrite is one probe, fused by their best score; with `keep_question_weight` above 0 every probe also holds
+    the question with that weight. `k`: documents a plan asks for."""
+
+    def plan(question: Question, rewrites: Sequence[str]) -> SearchPlan:
+        kept = weighted(question.text, config.keep_question_weight or 0.0)
+        terms = [(*kept, Term(text=rewrite, weight=config.rewrite_weight)) for rewrite in rewrites]
+        return SearchPlan(probes=tuple(Probe(terms=probe) for probe in terms), fuse="max", k=k)
+
+    return plan
+
+
+def weighted(text: str, weight: float) -> tuple[Term, ...]:
+    """A term of that weight; none at 0."""
+    return (Term(text=text, weight=weight),) if weight > 0 else ()
+
+
+def union(queries: Sequence[str]) -> SearchPlan:
+    """The first `PER_QUERY` documents of every query, without duplicates, at most `BUDGET` of them: the first ranks of
+    all queries, then the second ranks, …"""
+    probes = tuple(Probe(terms=(Term(text=query),), k=PER_QUERY) for query in queries)
+    return SearchPlan(probes=probes, fuse="interleave", k=BUDGET)

@@ -20,7 +20,7 @@ from ..errors import ConfigError
 from ..llms.access import Llm
 from ..llms.base import LlmResponse, Message, Prompt, SamplingParams, complete_sum
 from ..rewriters.base import Rewrite, RewritingStrategy, read_reply, repair
-from ..rewriters.stop import keep
+from ..rewriters.delegating import keep
 from .chat import Chat
 from .engines.base import Completion, Engine, Sampling, stream
 from .tree import Node, Tree

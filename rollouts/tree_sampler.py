@@ -24,7 +24,7 @@ from ..envs.client.base import EnvironmentApi, ReadingClient, StepClient
 from ..envs.schemas import Step, StepResult
 from ..rewards.reward import node_reward
 from ..rewriters.base import RewritingStrategy
-from ..rewriters.mixed import MixedRewriter
+from ..rewriters.delegating import MixedRewriter
 from ..rewriters.registry import make_rewriter
 from ..rewriters.retriever_info import RetrieverInfo
 from .conversation import Branch, Conversation, PolicyConversation

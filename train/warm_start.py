@@ -31,8 +31,8 @@ from ..data.types import Document, Question
 from ..envs.client.base import ReadingClient
 from ..errors import ConfigError
 from ..logs import progress_bar
+from ..rewriters.delegating import STOP, StoppableRewriter
 from ..rewriters.forms import render
-from ..rewriters.stop import STOP, StoppableRewriter
 from ..rollouts.engines.base import WeightSync, stream
 from ..rollouts.tree import Node, Tree
 from ..rollouts.tree_sampler import TreeSampler, give_back_freed_memory

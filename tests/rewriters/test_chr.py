@@ -10,12 +10,11 @@ from pydantic import ValidationError
 from querylect.configs.methods import ChrConfig
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RewriterConfig
 from querylect.data.beir import save_beir
-from querylect.data.load import load_dataset
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.retrievers.tokenizer import WordTokenizer
-from querylect.rewriters.chr import contrast
+from querylect.rewriters.passages import contrast
 from querylect.rewriters.registry import make_rewriter
 
 from ..scripted import BM25, terms
@@ -43,14 +42,6 @@ def test_no_penalty_is_hyde_with_one_passage_and_no_question():
     assert alone == hyde.parse(QUESTION, "it raises dopamine", 1).plan
     with pytest.raises(ValidationError):
         ChrConfig(penalty=-1.0)
-
-
-def test_a_policy_is_asked_for_two_lines():
-    (message,) = rewriter().first(QUESTION)
-    assert "B. ribavirin\n\n" in message["content"]
-    assert message["content"].endswith("H_plus: <the target hypothesis>\nH_minus: <the mimic hypothesis>")
-    assert "JSON" not in message["content"]
-    assert rewriter().opening == "H_plus:"
 
 
 def brute_bm25(counts, text):
@@ -134,18 +125,3 @@ def test_minilm_ranks_by_the_contrast_over_the_whole_corpus(tmp_path):
     assert negative > 0
     (nothing,) = environment.rank([contrast(plus, plus, 1.0, 5)])
     assert nothing == [], "the target minus itself says nothing"
-
-
-def test_the_contrast_on_real_texts(realdata, tmp_path):
-    """Cranfield: 1400 abstracts of their real length, eight pairs of questions."""
-    config = EnvironmentConfig(dataset=DatasetConfig(path=str(realdata / "cranfield")), index=str(tmp_path / "index"))
-    build_index(config)
-    environment = Environment.open(config)
-    dataset = load_dataset(config.dataset)
-    names = [document.id for document in dataset.corpus]
-    counts = list(map(Counter, WordTokenizer("english")([document.contents for document in dataset.corpus])))
-    texts = [question.text for question in environment.questions("test")]
-    for plus, minus in zip(texts[:8], texts[8:16], strict=True):
-        scores = brute_bm25(counts, plus) - brute_bm25(counts, minus)
-        (ranking,) = environment.rank([contrast(plus, minus, 1.0, 1000)])
-        same_ranking(ranking, scores, names, min(1000, int((scores > 0).sum())))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from querylect.configs.schema import RewriterConfig
-from querylect.data.types import Document, Question
+from querylect.data.types import Question
 from querylect.errors import ConfigError
 from querylect.rewriters.few_shot import PROMPTS, load_prompt
 from querylect.rewriters.registry import make_rewriter
@@ -37,11 +37,6 @@ def write(folder: Path, prompt: object) -> str:
     return str(path)
 
 
-def example(*turns, **fields):
-    """The change of a prompt to one example."""
-    return {"examples": [{"question": "a", "turns": list(turns), **fields}]}
-
-
 def make(prompt="hpo"):
     return make_rewriter(RewriterConfig(name="few_shot", prompt=prompt), CARD)
 
@@ -58,14 +53,6 @@ def test_the_chat_is_exactly_the_examples_and_the_question(tmp_path):
         ("assistant", "<think></think><rewrite>conjunctival < hyperemia</rewrite>"),
         ("user", "Phrase: big {question} head\nA. femur\nB. tibia"),
     ]
-
-
-def test_a_later_turn_shows_one_title_per_line_as_the_examples_do(tmp_path):
-    rewriter = make(write(tmp_path, PROMPT))
-    documents = [Document("1", "Pes cavus", "High arch."), Document("2", "", "A text\nwithout title.")]
-    question = Question("q", "flat foot")
-    assert rewriter.follow_up(question, documents, 2) == "Found:\nPes cavus\nA text without title.\nBetter:"
-    assert rewriter.follow_up(question, [], 2) == "Nothing."
 
 
 @pytest.mark.parametrize("name", PACKAGED)
@@ -136,11 +123,7 @@ def test_no_hpo_example_can_be_asked_for_in_any_split(name):
     ("change", "facts"),
     [
         ({"sytem": "x"}, ["sytem"]),
-        ({"system": None}, ["system"]),
         ({"question": "no place"}, ["'question'", "{question}"]),
-        ({"documents": "no place"}, ["'documents'", "{documents}"]),
-        ({"examples": []}, ["examples"]),
-        (example(), ["turns"]),
         ({"opening": "<think></think><rewrite>"}, ["'<think></think><rewrite>'"]),
     ],
 )

@@ -11,8 +11,8 @@ from querylect.errors import ConfigError
 from querylect.llms.access import Llm
 from querylect.methods.method import GARBLED, MISSING
 from querylect.rewriters.base import StagedQuestion
+from querylect.rewriters.delegating import MixedRewriter
 from querylect.rewriters.hcqr import ChosenHypothesis, Hypothesis
-from querylect.rewriters.mixed import MixedRewriter
 from querylect.rewriters.registry import make_rewriter
 from querylect.rollouts import llms
 from querylect.rollouts.llms import FirstStages, answered
@@ -68,12 +68,6 @@ def test_the_rewriter_is_asked_with_the_hypothesis_and_without_the_options():
     assert "red light" not in message["content"] + later
     with refused(ConfigError, "'choice'"):
         rewriter.first(CHOICE)
-
-
-def test_three_queries_are_searched_five_documents_each_and_at_most_fifteen_in_all():
-    plan = hcqr().parse(PLAIN, "s\nQuery 2: d\nQuery 3: k", 1).plan
-    assert terms(plan) == [[("s", 1.0)], [("d", 1.0)], [("k", 1.0)]]
-    assert ([probe.k for probe in plan.probes], plan.fuse, plan.k) == ([5, 5, 5], "interleave", 15)
 
 
 @pytest.mark.parametrize(
@@ -149,23 +143,6 @@ def test_where_all_fall_out_the_reasons_are_given_and_only_training_ends(opened)
     assert outcomes == [GARBLED], "a later evaluation may be left with such questions alone"
     with refused(ConfigError, "1 of 1 ", "rewriter.llm"):
         answered(outcomes)
-
-
-def test_what_one_question_was_told_is_part_of_no_other(opened):
-    """A rewriter serves any number of questions, also of equal ids, and remembers none."""
-    opened[0]["base"] = Script(OPEN, OPEN.replace("scattering", "a mirror"))
-    rewriter = hcqr()
-    (first,), (second,) = ask(rewriter, [PLAIN]), ask(rewriter, [PLAIN])
-    prompts = [rewriter.first(question)[0]["content"] for question in (first, second)]
-    assert ["a mirror" in prompt for prompt in prompts] == [False, True]
-
-
-def test_a_small_model_forms_hypotheses_in_lines_and_forms_do_not_mix(opened):
-    opened[0]["small"] = Script(LINES, "Discriminating features: x", "?")
-    rewriter = hcqr(LlmConfig(model="small"))
-    question, failed = ask(rewriter, [PLAIN, CHOICE])
-    assert "Best guess at the answer: scattering" in rewriter.first(question)[0]["content"]
-    assert failed == GARBLED
 
 
 def test_in_a_mix_only_the_questions_of_its_environment_have_a_first_stage(opened):

@@ -7,7 +7,7 @@ from querylect.envs.client.multi import MixedClient
 from querylect.envs.presets import PRESETS
 from querylect.envs.schemas import EnvironmentInfo
 from querylect.errors import ConfigError
-from querylect.rewriters.mixed import MixedRewriter
+from querylect.rewriters.delegating import MixedRewriter
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.tree_sampler import rewriter_for

@@ -12,9 +12,9 @@ from querylect.data.types import Question
 from querylect.envs.plan import SearchPlan
 from querylect.errors import ConfigError
 from querylect.rewriters.base import Rewrite
+from querylect.rewriters.delegating import keep, read_stop
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
-from querylect.rewriters.stop import keep, read_stop
 from querylect.rollouts.tree import Node, Tree
 from querylect.train import turns
 

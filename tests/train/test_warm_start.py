@@ -9,7 +9,7 @@ from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import Step, StepResult
 from querylect.errors import ConfigError
 from querylect.rewriters.base import Rewrite
-from querylect.rewriters.stop import FIRST_UNSEARCHED
+from querylect.rewriters.delegating import FIRST_UNSEARCHED
 from querylect.rollouts.policy import add_lora, load_policy
 from querylect.rollouts.tree import Node, Tree
 from querylect.train import warm_start as warm_starts
