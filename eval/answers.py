@@ -2,45 +2,43 @@
 
 The records are those of an evaluation with answers, and the tables those of an evaluation whose columns are numbers of
 documents. Two more systems are shown: no retrieval, and the raw question's ranking. A missing reply is counted and left
-out, never treated as a wrong answer. Answers are stored after every batch, and a restarted run only requests the
-missing ones.
+out, never treated as a wrong answer. Replies are cached, so a restarted command asks for the missing ones alone.
 """
 
 import json
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from ..configs.llm import AnswersConfig
 from ..configs.load import dump_config
-from ..configs.schema import EvalConfig, RunConfig, only
+from ..configs.schema import RunConfig, only
 from ..data.sampling import draw, in_batches, sampled
 from ..data.types import Document, Question
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.connect import open_environment
 from ..envs.plan import SearchPlan
-from ..envs.schemas import EnvironmentInfo, Step
+from ..envs.schemas import Step
 from ..errors import DataError, EnvironmentUnavailableError
 from ..llms.access import Llm
-from ..llms.base import Prompt, SamplingParams, complete_sum
+from ..llms.base import SamplingParams, complete_sum
 from ..logs import progress_bar
-from ..methods.method import MISSING
 from ..provenance import versions
 from ..rollouts.llms import open_llm
+from ..storage import only_command
 from .environments import SAMPLE_SEED
 from .frame import frame_of
-from .leakage import held_out_questions, with_near, without_trained
-from .records import METRICS, NO_RAG, RAW, EvalRecord, read_records, record_of_search
+from .leakage import held_out_questions
+from .records import METRICS, NO_RAG, RAW, EvalRecord, read_records, record_of_search, write_records
 from .results import EvalResults
-from .store import RecordStore, open_store, question_set, refuse_other
+from .store import RECORDS, question_set, refuse_other
 from .table import Arm, Note, TableSpec, tabulate
 from .tasks.gold import GoldSet, gold_answers
-from .tasks.reader import ANSWERS_VERSION, read_answer, reader_name, reader_prompt, refuse_silence
+from .tasks.reader import PROMPT_VERSION, reader_name, reader_prompt, refuse_silence, with_reply
 from .text import write_results
 
 PROMPTS_AT_ONCE = 256
-"""Approximate number of prompts searched, asked and stored together."""
+"""Approximate number of prompts searched and asked together."""
 MARKS = {RAW: ("†", "↓"), NO_RAG: ("‡", "⇓")}
 LEGEND = [(*marks, name) for marks, name in zip(MARKS.values(), ("the raw question", "no retrieval"), strict=True)]
 """What the marks of the table mean."""
@@ -60,7 +58,7 @@ def answer_questions(
 ) -> Path:
     """Let the reader of `answers.reader` answer, and return the path of tables.md.
 
-    `records` is an eval.jsonl; None searches the raw questions of `answers.gold`, or of the split without that file.
+    `records` is an eval.jsonl; None searches the raw questions of `eval.split`.
     Writes the files of an evaluation into `output`. The default is answers/READER next to the records, or in the run's
     output folder where there are none.
 
@@ -74,19 +72,17 @@ def answer_questions(
     folder = output or base / "answers" / reader_name(settings.reader.model)
     gold = gold_answers(config.env, settings)
     with (
-        open_store(folder) as store,
+        only_command(folder),
         open_environment(config.env, config.client) as client,
         open_llm(settings.reader) as reader,
     ):
         info = client.info()
         if records is not None:
-            of_environment = [r for r in read_records(records) if environment in (None, r.environment)]
-            searches = last_turns(of_environment)
+            searches = last_turns([r for r in read_records(records) if environment in (None, r.environment)])
         else:
-            questions = _raw_questions(client, info, config.eval, settings, gold)
             searches = [
                 record_of_search(RAW, question, [question.text], SearchPlan.of(question.text), None, METRICS)
-                for question in questions
+                for question in held_out_questions(client, info, config.eval).questions
             ]
         names = list(dict.fromkeys(search.question_id for search in searches))
         answerable = [name for name in names if name in gold.by_id]
@@ -102,19 +98,13 @@ def answer_questions(
             "systems": [f"{arm.system}, turn {arm.turn}" for arm in arms],
         }
         refuse_other(folder / "results.json", identity, overwrite)
-        answering = Answering(
-            config, client, reader, gold, store, known_questions(client, config.eval.split, question_ids)
-        )
-        by_question: dict[str, list[EvalRecord]] = {}
-        for search in searches:
-            by_question.setdefault(search.question_id, []).append(search)
         answered: list[EvalRecord] = []
         with progress_bar("answers") as advance:
             for batch in in_batches(question_ids, max(1, PROMPTS_AT_ONCE // (len(arms) * len(settings.top)))):
-                answered += answering.answer([search for name in batch for search in by_question[name]])
+                answered += answers_of(config, client, reader, gold, [s for s in searches if s.question_id in batch])
                 advance(len(answered), len(question_ids) * len(arms) * len(settings.top))
-        refuse_silence([record.answer is None for record in answered], reader)
-        store.publish(answered)
+        refuse_silence(answered, reader)
+        write_records(folder / RECORDS, answered)
         reading = {"identity": reader.identity, "cost": reader.costs.to_dict()}
     spec = TableSpec(
         metrics=_metrics(gold),
@@ -144,7 +134,7 @@ def answer_questions(
         family=FAMILY,
         facts={
             "reader": json.dumps(reading, ensure_ascii=False),
-            "prompt": ANSWERS_VERSION,
+            "prompt": PROMPT_VERSION,
             "right answers": gold.source,
             "environment": f"{info.name}, {info.retriever.get('name')}, index {info.index_hash[:12]}",
         },
@@ -165,106 +155,63 @@ def last_turns(records: Sequence[EvalRecord]) -> list[EvalRecord]:
     return sorted(last, key=lambda record: record.system != RAW)
 
 
-@dataclass(frozen=True)
-class Answering:
-    """What all batches of questions share."""
-
-    config: RunConfig
-    client: EnvironmentApi
-    reader: Llm
-    gold: GoldSet
-    store: RecordStore
-    environment_ids: Collection[str]
-    """Ids of questions of the environment."""
-
-    def answer(self, searches: Sequence[EvalRecord]) -> list[EvalRecord]:
-        """The records of some questions: without retrieval, then from the documents of each search, for each number of
-        documents. Raises as the client and the reader."""
-        settings = self.config.answers
-        first = {search.question_id: search for search in reversed(searches)}.values()
-        alone = [record_of_search(NO_RAG, _question(search), [], None, None, (), searches=0) for search in first]
-        searched = documents_of(self.client, self.environment_ids, searches, max(settings.top))
-        contexts = [*([] for _ in alone), *searched]
-        draw = SamplingParams(max_tokens=settings.max_tokens, seed=self.config.seed)
-        records, prompts = list[EvalRecord](), dict[str, tuple[EvalRecord, Prompt]]()
-        for top, (search, documents) in product(settings.top, zip([*alone, *searches], contexts, strict=True)):
-            question = replace(_question(search), options=self.gold.by_id[search.question_id].question.options)
-            prompt = reader_prompt(question, documents[:top], settings.document_words)
-            record = replace(
-                search,
-                dataset=self.client.info().name,
-                environment=f"top {top}",
-                top=top,
-                documents=tuple(document.id for document in documents[:top]),
-                key=self.reader.key(prompt, draw),
-            )
-            records.append(record)
-            if not self._replies(record.key):
-                prompts.setdefault(record.key, (record, prompt))
-        replies = self.reader.ask([prompt for _, prompt in prompts.values()], draw) if prompts else []
-        for (record, _), reply in zip(prompts.values(), replies, strict=True):
-            if reply is not None:
-                text = reply.texts[0]
-                cached = replace(record, text=text.text, cut=not text.finished)
-                self.store.add([replace(cached, reader_prompt_tokens=reply.prompt_tokens, reader_tokens=reply.tokens)])
-        return [self._answered(record, self._replies(record.key)) for record in records]
-
-    def _replies(self, key: str) -> list[EvalRecord]:
-        """The stored records with a reply to this prompt; a missing one is asked for again."""
-        return [record for record in self.store.get(key) if record.text is not None]
-
-    def _answered(self, record: EvalRecord, stored: Sequence[EvalRecord]) -> EvalRecord:
-        """The record with what was read for its key, scored; without an answer where there was no reply."""
-        gold, names = self.gold.by_id[record.question_id], _metrics(self.gold)[:-1]
-        ndcg = {METRICS[0]: record.metrics.get(METRICS[0])}
-        if not stored:
-            return replace(record, failure=MISSING, metrics=dict.fromkeys(names) | ndcg)
-        cached = stored[-1]
-        answer = read_answer(cached.text or "", gold.question)
-        return replace(
-            record,
-            answer=answer,
-            text=cached.text,
-            chosen=gold.letter(answer),
-            cut=cached.cut,
-            reader_prompt_tokens=cached.reader_prompt_tokens,
-            reader_tokens=cached.reader_tokens,
-            calls=record.calls + 1,
-            prompt_tokens=complete_sum([record.prompt_tokens, cached.reader_prompt_tokens]),
-            tokens=complete_sum([record.tokens, cached.reader_tokens]),
-            metrics=gold.score(answer, names) | ndcg,
-        )
+def answers_of(
+    config: RunConfig, client: EnvironmentApi, reader: Llm, gold: GoldSet, searches: Sequence[EvalRecord]
+) -> list[EvalRecord]:
+    """The records of some questions: without retrieval, then from the documents of each search, for each number of
+    documents. Raises as the client and the reader."""
+    settings, dataset = config.answers, client.info().name
+    first = {search.question_id: search for search in reversed(searches)}.values()
+    alone = [record_of_search(NO_RAG, _question(search), [], None, None, (), searches=0) for search in first]
+    contexts = [*([] for _ in alone), *documents_of(client, searches, max(settings.top))]
+    records, prompts = [], []
+    for top, (search, documents) in product(settings.top, zip([*alone, *searches], contexts, strict=True)):
+        question = replace(_question(search), options=gold.by_id[search.question_id].question.options)
+        prompts.append(reader_prompt(question, documents[:top], settings.document_words))
+        read = tuple(document.id for document in documents[:top])
+        records.append(replace(search, dataset=dataset, environment=f"top {top}", top=top, documents=read, cut=None))
+    draw = SamplingParams(max_tokens=settings.max_tokens, seed=config.seed)
+    replies = reader.ask(prompts, draw)
+    read_records = [
+        with_reply(record, gold.by_id[record.question_id].question, reply)
+        for record, reply in zip(records, replies, strict=True)
+    ]
+    return [_scored(record, gold) for record in read_records]
 
 
-def documents_of(
-    client: EnvironmentApi, environment_ids: Collection[str], searches: Sequence[EvalRecord], k: int
-) -> list[list[Document]]:
-    """The top `k` documents of each recorded plan; none where nothing was searched. `known` are the ids of questions of
-    the environment, which leaves out the documents that they exclude.
+def _scored(record: EvalRecord, gold: GoldSet) -> EvalRecord:
+    """The record of an answer with its metrics, and the reader's costs beside the system's."""
+    right, names = gold.by_id[record.question_id], _metrics(gold)[:-1]
+    ndcg = {METRICS[0]: record.metrics.get(METRICS[0])}
+    if record.answer is None:
+        return replace(record, metrics=dict.fromkeys(names) | ndcg)
+    return replace(
+        record,
+        chosen=right.letter(record.answer),
+        calls=record.calls + 1,
+        prompt_tokens=complete_sum([record.prompt_tokens, record.reader_prompt_tokens]),
+        tokens=complete_sum([record.tokens, record.reader_tokens]),
+        metrics=right.score(record.answer, names) | ndcg,
+    )
+
+
+def documents_of(client: EnvironmentApi, searches: Sequence[EvalRecord], k: int) -> list[list[Document]]:
+    """The top `k` documents of each recorded plan; none where nothing was searched.
 
     Raises EnvironmentUnavailableError where the environment does not answer.
     """
-    plans = [
-        SearchPlan.model_validate(search.plan).model_copy(update={"k": k}) if search.plan else None
-        for search in searches
+    steps = [
+        Step(question_id=s.question_id, plan=SearchPlan.model_validate(s.plan).model_copy(update={"k": k}))
+        for s in searches
+        if s.plan
     ]
-    steps, plans_only = list[Step](), list[SearchPlan]()
-    for search, plan in zip(searches, plans, strict=True):
-        if plan is not None and search.question_id in environment_ids:
-            steps.append(Step(question_id=search.question_id, plan=plan))
-        elif plan is not None:
-            plans_only.append(plan)
-    stepped = iter(client.step(steps, with_text=True) if steps else [])
-    searched = iter(client.search(plans_only, with_text=True) if plans_only else [])
-    contexts = []
-    for search, plan in zip(searches, plans, strict=True):
-        result = next(stepped if search.question_id in environment_ids else searched) if plan else None
-        if plan and result is None:
-            raise EnvironmentUnavailableError(
-                "a search got no answer before client.deadline. Check the service and run the command again."
-            )
-        contexts.append([hit.document for hit in result.ranking] if result else [])
-    return contexts
+    results = [result for result in client.step(steps, with_text=True) if result] if steps else []
+    if len(results) < len(steps):
+        raise EnvironmentUnavailableError(
+            "a search got no answer before client.deadline. Check the service and run the command again."
+        )
+    rankings = iter(result.ranking for result in results)
+    return [[hit.document for hit in next(rankings)] if search.plan else [] for search in searches]
 
 
 def _question(search: EvalRecord) -> Question:
@@ -306,27 +253,3 @@ def _notes(searches: Sequence[EvalRecord], answered: Sequence[EvalRecord], gold:
         ),
     }
     return [Note("answers", count, f"{count} {text}") for text, count in counts.items() if count]
-
-
-def known_questions(client: EnvironmentApi, split: str, names: Collection[str]) -> set[str]:
-    """Those of the ids that are of questions of the environment. Its splits are read until all are found, `split`
-    first, which is where an evaluation takes its questions from."""
-    sizes = client.info().splits
-    environment_ids: set[str] = set()
-    for name in sorted(filter(sizes.__getitem__, sizes), key=lambda name: name != split):
-        environment_ids.update({question.id for question in client.questions(name)}.intersection(names))
-        if len(environment_ids) == len(names):
-            break
-    return environment_ids
-
-
-def _raw_questions(
-    client: EnvironmentApi, info: EnvironmentInfo, evaluation: EvalConfig, answers: AnswersConfig, gold: GoldSet
-) -> list[Question]:
-    """The questions without records: those of the gold file if it has question texts, else those of the split."""
-    questions = [entry.question for entry in gold.by_id.values() if entry.question.text.strip()]
-    if answers.gold is None or not questions:
-        return held_out_questions(client, info, evaluation).questions
-    train = client.questions("train") if info.splits.get("train") else []
-    held_out = without_trained(info.name, evaluation.split, questions, train)
-    return with_near(info.name, evaluation.split, held_out, train).questions

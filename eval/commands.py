@@ -174,7 +174,7 @@ def paper(
 
             typer.echo(dump_spec(with_run_baselines(spec)), nl=False)
             return
-        from .papers.environment_aware import run_environment_aware
+        from .paper import run_environment_aware
         from .tasks.reader import reader_name
 
         if output is None and reader is not None:
@@ -193,7 +193,7 @@ def paper(
     if dry_run:
         typer.echo(dump_paper(settings), nl=False)
         return
-    from .papers.run import run_paper
+    from .paper import run_paper
 
     typer.echo(run_paper(settings, output, overwrite=overwrite))
 

@@ -25,10 +25,9 @@ from ..envs.plan import SearchPlan
 from ..envs.schemas import EnvironmentInfo, PlanResult, Step, StepResult
 from ..errors import ConfigError, DataError
 from ..eval.tasks.gold import GoldSet, gold_answers
-from ..eval.tasks.reader import ANSWERS_VERSION, reader_prompt
+from ..eval.tasks.reader import PROMPT_VERSION, read_answer, reader_prompt
 from ..llms.access import Llm
 from ..llms.base import LlmResponse, Prompt, SamplingParams
-from ..llms.prose import without_thinking
 from ..rewards.reward import answer_reward
 from ..rollouts.llms import LocalModel, open_llm
 from .processes import Processes
@@ -69,7 +68,7 @@ class AnswerClient:
         if isinstance(backend := self._reader.backend, LocalModel):
             del reader["files"]  # it covers dates, which differ between copies
             reader["fingerprint"] = backend.fingerprint
-        return {"reader": repr(sorted(reader.items())), "prompt": ANSWERS_VERSION, "right_answers": self._gold.digest}
+        return {"reader": repr(sorted(reader.items())), "prompt": PROMPT_VERSION, "right_answers": self._gold.digest}
 
     def info(self) -> EnvironmentInfo:
         return self.environment_client.info()
@@ -174,7 +173,8 @@ class AnswerClient:
         scores: list[float | None] = [None] * len(results)
         for (index, result), reply in zip(present, self._ask(prompts), strict=True):
             if reply is not None:
-                gold, answer = self._gold.by_id[result.question_id], without_thinking(reply.texts[0].text).strip()
+                gold = self._gold.by_id[result.question_id]
+                answer = read_answer(reply.texts[0].text, gold.question)
                 scores[index] = gold.score(answer, [self._metric])[self._metric]
         return scores
 

@@ -8,20 +8,26 @@ counts as 0.
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 from string import Template
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 
 from ...configs.load import parse_yaml
 from ...data.types import Document, Question
 from ...llms.base import SamplingParams
 from ...llms.structured import FormPrompt, WorkedExample
+<<<<<<< HEAD
 from ...methods.method import GARBLED, MISSING, Ask, Result, Runner, Search, StageError, answer_text
 from ...rewriters.case import case_text, lettered
+=======
+from ...methods.prompts import numbered, shortened
+from ...rewriters.case import case_text, lettered, one_line
+>>>>>>> 3a59e272 (Read and judge answers in one way: one reader prompt, judges as data, the reply cache resumes, papers in two modules)
 from .gold import Gold
-from .reader import numbered, shortened
 
 PROMPTS = Path(__file__).with_name("judges.yaml").read_text(encoding="utf-8")
 _PROMPTS: dict[str, dict[str, Any]] = parse_yaml(PROMPTS)
@@ -29,7 +35,6 @@ NO_STATEMENTS = "no statements"
 """Failure: the judge listed no statement that the answer needs."""
 LABELS = {"ENTAILED": "entailed", "USEFUL_BUT_NOT_ENTAILED": "useful", "NOT_USEFUL": "not_useful"}
 """The labels of the utility judge: in its answers → in results."""
-MIMIC_LABELS = {name: name.lower() for name in ("EXCELLENT", "GOOD", "POOR", "INVALID")}
 BY_SOURCE = "by_source"
 """Key in a verdict's `said` for the score of each source's passages; None where the judge's answer did not fit."""
 
@@ -48,39 +53,6 @@ class Mimic(BaseModel):
     quality: Literal["EXCELLENT", "GOOD", "POOR", "INVALID"]
 
 
-class Answerable(BaseModel):
-    """Whether a text answers the question, and why."""
-
-    explanation: str
-    answerable: bool
-
-
-class YesNo(BaseModel):
-    """A verdict, and why."""
-
-    explanation: str
-    verdict: bool
-
-
-class Points(BaseModel):
-    """The key points of an answer."""
-
-    points: Annotated[list[str], Field(min_length=1)]
-
-
-class Adherence(BaseModel):
-    """How much of a guideline an answer covers, and why."""
-
-    explanation: str
-    score: Annotated[float, Field(ge=0, le=1)]
-
-
-class Statements(BaseModel):
-    """What has to be known for an answer."""
-
-    statements: list[str]
-
-
 class Attribution(BaseModel):
     """Whether the documents hold a statement, and why."""
 
@@ -89,10 +61,19 @@ class Attribution(BaseModel):
     reason: str
 
 
-class Attributions(BaseModel):
-    """A judgement of every statement."""
-
-    statements: list[Attribution]
+_TEXT, _YES_NO = (str, ...), (bool, ...)
+_VERDICT = create_model("Verdict", explanation=_TEXT, verdict=_YES_NO)
+FORMS: Mapping[str, type[BaseModel]] = {
+    "utility": Utility,
+    "mimic": Mimic,
+    "relevancy": create_model("Relevancy", explanation=_TEXT, answerable=_YES_NO),
+    **dict.fromkeys(("declined", "faithfulness", "answer_relevancy"), _VERDICT),
+    "points": create_model("Points", points=(Annotated[list[str], Field(min_length=1)], ...)),
+    "guideline": create_model("Guideline", explanation=_TEXT, score=(Annotated[float, Field(ge=0, le=1)], ...)),
+    "statements": create_model("Statements", statements=(list[str], ...)),
+    "context_recall": create_model("Attributions", statements=(list[Attribution], ...)),
+}
+"""The form of the answer to each prompt of judges.yaml; where it is a grade, its last field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,21 +92,10 @@ class Case:
     """What the method wrote on the way."""
 
 
-@dataclass(frozen=True, slots=True)
-class JudgeScore:
-    value: float
-    label: str = ""
-    said: Mapping[str, Any] = field(default_factory=dict)
-    """The judge's answer as plain data."""
-
-
-Form = TypeVar("Form", bound=BaseModel)
-
-
-def example(name: str, form: type[BaseModel]) -> WorkedExample:
+def example(name: str) -> WorkedExample:
     """The worked example of the prompt of that name."""
     case = Template(_PROMPTS[name]["example"]).substitute(_PROMPTS["examples"])
-    return WorkedExample(case, form.model_validate(_PROMPTS[name]["answer"]))
+    return WorkedExample(case, FORMS[name].model_validate(_PROMPTS[name]["answer"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,132 +108,115 @@ class _Judging:
     """Words per document in prompts."""
     draw: SamplingParams
 
-    async def form(self, name: str, form: type[Form], **values: str) -> Form:
-        """An answer to the prompt of that name. Raises StageError where there is none of this form."""
-        prompt = FormPrompt(_PROMPTS[name]["task"], self.filled(name, **values), (example(name, form),))
-        return await self.ask.json(prompt, form, self.draw)
+    async def form(self, name: str, **values: str) -> dict[str, Any]:
+        """An answer to the prompt of that name. Raises StageError where there is none of its form."""
+        prompt = FormPrompt(_PROMPTS[name]["task"], self.filled(name, **values), (example(name),))
+        return (await self.ask.json(prompt, FORMS[name], self.draw)).model_dump()
 
     def filled(self, name: str, **values: str) -> str:
         """The case of the prompt of that name."""
-        item = self.case.item
-        question = case_text(item.question, options=False)
-        return Template(_PROMPTS[name]["case"]).substitute(
-            {"question": question, "reply": self.case.answer or "", "documents": self.listed(self.case.documents)}
-            | values
-        )
-
-    def listed(self, documents: Sequence[Document]) -> str:
-        return "\n".join(numbered(documents, self.words)) or "(none was found)"
-
-    @property
-    def choice(self) -> str:
-        """Question, options and right answer of multiple choice."""
-        item, options = self.case.item, lettered(self.case.item.question.options)
-        assert item.right is not None, "the judge takes multiple choice"
-        question = case_text(item.question, options=False)
-        return "\n\n".join([question, "\n".join(["Options:", *options]), f"Right answer: {options[item.right]}"])
+        item, notes = self.case.item, self.case.notes
+        known = {
+            "question": case_text(item.question, options=False),
+            "reply": self.case.answer or "",
+            "documents": numbered(self.case.documents, self.words),
+            "plus": str(notes.get("H_plus")),
+            "minus": str(notes.get("H_minus")),
+        }
+        if item.right is not None:
+            options = lettered(item.question.options)
+            known["choice"] = "\n\n".join(
+                [known["question"], "\n".join(["Options:", *options]), f"Right answer: {options[item.right]}"]
+            )
+        return Template(_PROMPTS[name]["case"]).substitute(known | values)
 
 
-async def _utility(judging: _Judging) -> JudgeScore:
-    """Does the context entail the right answer, help, or neither?"""
-    answer = await judging.form("utility", Utility, choice=judging.choice)
-    return JudgeScore(float(answer.label != "NOT_USEFUL"), LABELS[answer.label], answer.model_dump())
+def _verdict(value: float, said: Mapping[str, Any], label: str = "") -> Result:
+    return Result(notes={"value": value, "label": label, "said": said})
 
 
-async def _mimic(judging: _Judging) -> JudgeScore:
-    """How good is the mimic hypothesis? The paper's ratings are a physician's."""
-    notes = judging.case.notes
-    plus, minus = str(notes["H_plus"]), str(notes["H_minus"])
-    answer = await judging.form("mimic", Mimic, choice=judging.choice, plus=plus, minus=minus)
-    return JudgeScore(float(answer.quality == "EXCELLENT"), MIMIC_LABELS[answer.quality], answer.model_dump())
+async def _graded(name: str, judging: _Judging) -> Result:
+    """A yes, or the label that counts: for HCQR the context is of use, for CHR the mimic is an excellent one (the
+    paper's ratings are a physician's)."""
+    said = await judging.form(name)
+    *_, grade = said.values()
+    if isinstance(grade, bool):
+        return _verdict(float(grade), said)
+    value = float(grade in ("ENTAILED", "USEFUL_BUT_NOT_ENTAILED", "EXCELLENT"))
+    return _verdict(value, said, LABELS.get(grade, grade.lower()))
 
 
-async def _relevancy(judging: _Judging) -> JudgeScore:
+async def _relevancy(judging: _Judging) -> Result:
     """Does any document answer the question? The first one that does decides, even if judgements on others failed."""
     judgements: dict[str, object] = {}
     failure: StageError | None = None
     for document in judging.case.documents:
         try:
-            answer = await judging.form("relevancy", Answerable, document=shortened(document, judging.words))
+            answer = await judging.form("relevancy", document=shortened(one_line(document), judging.words))
         except StageError as error:
             failure = failure or error
             continue
-        judgements[document.id] = answer.answerable
-        if answer.answerable:
-            return JudgeScore(1.0, said=judgements)
+        judgements[document.id] = answer["answerable"]
+        if answer["answerable"]:
+            return _verdict(1.0, judgements)
     if failure is not None:
         raise failure
-    return JudgeScore(0.0, said=judgements)
+    return _verdict(0.0, judgements)
 
 
-def _yes_or_no(name: str) -> Callable[[_Judging], Coroutine[Any, Any, JudgeScore]]:
-    async def judge(judging: _Judging) -> JudgeScore:
-        answer = await judging.form(name, YesNo)
-        return JudgeScore(float(answer.verdict), said=answer.model_dump())
-
-    return judge
-
-
-async def _guideline(judging: _Judging) -> JudgeScore:
+async def _guideline(judging: _Judging) -> Result:
     """A golden answer from the question's documents, its key points, and how much of these an answer covers."""
-    contents = judging.listed(judging.case.item.contents)
+    contents = numbered(judging.case.item.contents, judging.words)
     prompt = f"{_PROMPTS['golden']['task']}\n\n{judging.filled('golden', documents=contents)}"
     golden = answer_text(await judging.ask(prompt, judging.draw))
     if not golden:
         raise StageError(GARBLED, problem="the golden answer is empty")
-    points = (await judging.form("points", Points, golden=golden)).points
-    listed = "\n".join(f"- {point}" for point in points)
-    score = (await judging.form("guideline", Adherence, points=listed)).score
-    return JudgeScore(score, said={"points": points, "score": score})
+    points = (await judging.form("points", golden=golden))["points"]
+    score = (await judging.form("guideline", points="\n".join(f"- {point}" for point in points)))["score"]
+    return _verdict(score, {"points": points, "score": score})
 
 
-async def _context_recall(judging: _Judging) -> JudgeScore:
+async def _context_recall(judging: _Judging) -> Result:
     """The share of the statements needed for the right answer that the context holds; where it has several sources,
     also of each source's passages (the Misknow-RAG paper, table 3)."""
     case = judging.case
     right = " (or: ".join(case.item.answers) + ")" * (len(case.item.answers) - 1)
-    needed = (await judging.form("statements", Statements, right=right)).statements
+    needed = (await judging.form("statements", right=right))["statements"]
     statements = [statement for statement in needed if statement.strip()]
     if not statements:
         raise StageError(NO_STATEMENTS)
     listed = "\n".join(f"{number}. {statement}" for number, statement in enumerate(statements, start=1))
 
-    async def marks(documents: Sequence[Document]) -> list[bool]:
-        shown = judging.listed(documents)
-        answer = await judging.form("context_recall", Attributions, statements=listed, documents=shown)
-        by_number = {judged.statement: judged.attributed for judged in answer.statements}
-        if sorted(by_number) != list(range(1, len(statements) + 1)) or len(answer.statements) != len(statements):
+    async def share(documents: Sequence[Document]) -> float:
+        shown = numbered(documents, judging.words)
+        marks = (await judging.form("context_recall", statements=listed, documents=shown))["statements"]
+        if sorted(mark["statement"] for mark in marks) != list(range(1, len(statements) + 1)):
             raise StageError(GARBLED, problem=f"{len(statements)} statements were to be judged, each once")
-        return [by_number[number] for number in sorted(by_number)]
+        return fmean(mark["attributed"] for mark in marks)
 
-    async def share(documents: Sequence[Document]) -> float | None:
+    async def share_of(source: str) -> float | None:
         try:
-            judged = await marks(documents)
+            return await share([d for d, name in zip(case.documents, case.sources, strict=True) if name == source])
         except StageError as error:
             if error.failure == MISSING:
                 raise
             return None
-        return sum(judged) / len(judged)
 
     sources = list(dict.fromkeys(case.sources))
-    passages = [
-        [document for document, source in zip(case.documents, case.sources, strict=True) if source == name]
-        for name in (sources if len(sources) > 1 else ())
-    ]
-    attributed, shares = await asyncio.gather(marks(case.documents), asyncio.gather(*map(share, passages)))
-    value = sum(attributed) / len(attributed)
+    several = sources if len(sources) > 1 else []
+    value, shares = await asyncio.gather(share(case.documents), asyncio.gather(*map(share_of, several)))
     by_source = {BY_SOURCE: dict(zip(sources, shares or [value], strict=True))} if sources else {}
-    return JudgeScore(value, said={"statements": statements, "attributed": attributed, **by_source})
+    return _verdict(value, {"statements": statements, **by_source})
 
 
 JUDGES: Mapping[
-    str, tuple[Literal["context", "answer", "hypotheses"], Callable[..., Coroutine[Any, Any, JudgeScore]]]
+    str, tuple[Literal["context", "answer", "hypotheses"], Callable[[_Judging], Coroutine[Any, Any, Result]]]
 ] = {
-    "utility": ("context", _utility),
-    "mimic": ("hypotheses", _mimic),
+    "utility": ("context", partial(_graded, "utility")),
+    "mimic": ("hypotheses", partial(_graded, "mimic")),
     "relevancy": ("context", _relevancy),
     "context_recall": ("context", _context_recall),
-    **{name: ("answer", _yes_or_no(name)) for name in ("declined", "faithfulness", "answer_relevancy")},
+    **{name: ("answer", partial(_graded, name)) for name in ("declined", "faithfulness", "answer_relevancy")},
     "guideline": ("answer", _guideline),
 }
 """What each judges, and how."""
@@ -274,25 +227,17 @@ def judged(
 ) -> list[dict[str, dict[str, Any]]]:
     """The verdicts on each case by judge, as plain data: `value` (None for a failure), `label`, `said`, `failure`. A
     judge who has nothing to judge is not there. Raises as `Runner.run`."""
-    pairs = [(case, name) for case in cases for name in names if _applies(name, case)]
+    pairs = [(number, name) for number, case in enumerate(cases) for name in names if _applies(name, case)]
 
     async def judge(question: Question, ask: Ask, search: Search) -> Result:
-        case, name = pairs[int(question.id)]
-        verdict = await JUDGES[name][1](_Judging(case, ask, words, draw))
-        return Result(notes={"value": verdict.value, "label": verdict.label, "said": verdict.said})
+        number, name = pairs[int(question.id)]
+        return await JUDGES[name][1](_Judging(cases[number], ask, words, draw))
 
-    runs = iter(runner.run(judge, [Question(str(number), "") for number in range(len(pairs))]))
-    verdicts: list[dict[str, dict[str, Any]]] = []
-    for case in cases:
-        results = {name: next(runs).result for name in names if _applies(name, case)}
-        verdicts.append(
-            {
-                name: {"value": None, "label": "", "said": result.notes, "failure": result.failure}
-                if result.failure
-                else {**result.notes, "failure": ""}
-                for name, result in results.items()
-            }
-        )
+    runs = runner.run(judge, [Question(str(index), "") for index in range(len(pairs))])
+    verdicts: list[dict[str, dict[str, Any]]] = [{} for _ in cases]
+    for (number, name), run in zip(pairs, runs, strict=True):
+        failed = {"value": None, "label": "", "said": run.result.notes}
+        verdicts[number][name] = {**(failed if run.result.failure else run.result.notes), "failure": run.result.failure}
     return verdicts
 
 

@@ -1,56 +1,55 @@
 """How a reader is asked, and how its answers are read.
 
-`reader_prompt` is that of `querylect answers`, `generator_prompt` that of all methods of a paper's task. Its multiple
-choice: step by step and then a letter, as one JSON object (the MIRAGE template of the HCQR paper, figures 3 and 12; the
-CHR paper, section 3.3). Open questions: a short answer, or one after some thinking (the Misknow-RAG paper, section
-3.2). Content questions: a few sentences from the documents alone, or a refusal (the QB-RAG paper, appendix H.3). The
-wording is this project's own. Without documents the prompts do not mention any.
+Multiple choice: step by step and then a letter, as one JSON object (the MIRAGE template of the HCQR paper, figures 3
+and 12; the CHR paper, section 3.3), or the letter alone. Open questions: a short answer, or one after some thinking
+(the Misknow-RAG paper, section 3.2). Content questions: a few sentences from the documents alone, or a refusal (the
+QB-RAG paper, appendix H.3). The wording is this project's own. Without documents the prompts do not mention any.
 """
 
 import re
 import string
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...configs.paper import Style
 from ...data.types import Document, Question
 from ...errors import EngineUnavailableError
 from ...llms.access import Llm
-from ...llms.base import Prompt
+from ...llms.base import LlmResponse, Prompt
 from ...llms.prose import boxed, without_end_of_turn, without_thinking
-from ...rewriters.case import case_text, one_line
+from ...methods.method import MISSING
+from ...methods.prompts import numbered
+from ...rewriters.case import case_text
+from ..records import EvalRecord
 from .metrics import normalise
 
-ANSWERS_VERSION, GENERATOR_VERSION = "answers-1", "generator-1"
-"""Of the two prompts. Increase with every change of the wording: every result records it."""
+PROMPT_VERSION = "reader-1"
+"""Increase it with every change of the wording: every result records it."""
 
-_SHORT = (
-    "Answer with the shortest text that is complete, such as a name, a date, a number or a few words, and write "
-    "nothing else."
-)
-_CHOICE = "Answer with the letter of the right option and write nothing else."
-_DOCUMENTS = (
-    "Answer the question. These documents were found for it, the best match first; they may or may not hold the answer."
-)
-_ALONE = "Answer the question from what you know."
-
-_EXPERT = "You are a careful {field} expert. "
 _TASK = "Answer the question below."
 _TASK_WITH_DOCUMENTS = (
     "Answer the question below with the help of the documents before it, which a search found for it."
 )
-_THINK_CHOICE = (
-    "Think step by step first, then choose one of the options; you have to choose. Answer with one JSON object and "
-    'nothing else: {"step_by_step_thinking": "your thoughts", "answer_choice": "the letter of one option"}'
-)
-_THINK_SHORT = (
-    "Let's think step by step. End with one line of this form, with the shortest answer that is complete:\nAnswer: …"
-)
-_GROUNDED = (
-    "Use nothing but the documents. Think about them, then answer in 3 to 6 short sentences, kindly and encouragingly, "
-    "without saying that there are documents. Make nothing up: where they do not hold the answer, write 'I cannot "
-    "determine the answer to that.', and where there are none, 'I do not know the answer to that.'"
-)
-_NONE_FOUND = "(no document was found)"
+_INSTRUCTIONS = {
+    (
+        "short",
+        False,
+    ): "Answer with the shortest text that is complete, such as a name, a date, a number or a few words, "
+    "and write nothing else.",
+    ("short", True): "Answer with the letter of the right option and write nothing else.",
+    ("reasoned", False): "Let's think step by step. End with one line of this form, with the shortest answer that is "
+    "complete:\nAnswer: …",
+    ("reasoned", True): "Think step by step first, then choose one of the options; you have to choose. Answer with one "
+    'JSON object and nothing else: {"step_by_step_thinking": "your thoughts", "answer_choice": "the letter of one '
+    'option"}',
+    (
+        "grounded",
+        False,
+    ): "Use nothing but the documents. Think about them, then answer in 3 to 6 short sentences, kindly "
+    "and encouragingly, without saying that there are documents. Make nothing up: where they do not hold the answer, "
+    "write 'I cannot determine the answer to that.', and where there are none, 'I do not know the answer to that.'",
+}
+"""By style, and whether there are options."""
 
 _STATED = re.compile(
     r"(?:^[\W_]*(?:(?:so|thus|the|my|final|correct),? )*answer|answer_choice)\b[\"'*_ ]*(?:[:：]|is\b ?[:：]?)"
@@ -61,33 +60,37 @@ _STATED = re.compile(
 _LETTER = re.compile(r"\W*(?:option )?([A-Z])(?=\s*(?:$|[).:,;\]\"'}]))", re.IGNORECASE | re.MULTILINE)
 
 
-def reader_prompt(question: Question, documents: Sequence[Document], words: int) -> Prompt:
-    """One user message, for chat templates without a system role; each document is cut to `words` words."""
-    parts = [_DOCUMENTS if documents else _ALONE, *numbered(documents, words), case_text(question)]
-    return Prompt.of("\n\n".join([*parts, _CHOICE if question.options else _SHORT]))
-
-
-def generator_prompt(
-    question: Question, documents: Sequence[Document], style: Style, words: int, field: str = ""
+def reader_prompt(
+    question: Question, documents: Sequence[Document], words: int, style: Style = "short", field: str = ""
 ) -> Prompt:
-    """One user message; each document is cut to `words` words, `field` is the expert's field."""
-    passages = numbered(documents, words) or ([_NONE_FOUND] if style == "grounded" else [])
-    if style == "grounded":
-        instruction = _GROUNDED
-    elif question.options:
-        instruction = _THINK_CHOICE if style == "reasoned" else _CHOICE
-    else:
-        instruction = _THINK_SHORT if style == "reasoned" else _SHORT
+    """One user message, for chat templates without a system role; each document is cut to `words` words, `field` is the
+    expert's field."""
+    passages = f"Documents:\n{numbered(documents, words)}" if documents or style == "grounded" else ""
     parts = [
-        (_EXPERT.format(field=field) if field else "") + (_TASK_WITH_DOCUMENTS if passages else _TASK),
-        *(["Documents:\n" + "\n\n".join(passages)] if passages else []),
+        (f"You are a careful {field} expert. " if field else "") + (_TASK_WITH_DOCUMENTS if passages else _TASK),
+        passages,
         case_text(question),
-        instruction,
+        _INSTRUCTIONS[style, bool(question.options) and style != "grounded"],
     ]
-    return Prompt.of("\n\n".join(parts))
+    return Prompt.of("\n\n".join(filter(None, parts)))
 
 
-def read_answer(text: str, question: Question, style: Style = "grounded") -> str:
+def with_reply(record: EvalRecord, question: Question, reply: LlmResponse | None, style: Style = "short") -> EvalRecord:
+    """The record with what the reader answered, not yet scored; with a failure where there was no reply."""
+    if reply is None:
+        return replace(record, failure=MISSING)
+    text = reply.texts[0]
+    return replace(
+        record,
+        answer=read_answer(text.text, question, style),
+        text=text.text,
+        cut=bool(record.cut) or not text.finished,
+        reader_prompt_tokens=reply.prompt_tokens,
+        reader_tokens=reply.tokens,
+    )
+
+
+def read_answer(text: str, question: Question, style: Style = "short") -> str:
     """The answer in a reader's text: without thinking; of an open question behind "Answer:", which begins a short
     answer and ends a reasoned one."""
     reply = without_end_of_turn(without_thinking(text))
@@ -114,27 +117,16 @@ def chosen(answer: str, options: Sequence[str]) -> int | None:
     return index if 0 <= index < len(options) else None
 
 
-def numbered(documents: Sequence[Document], words: int) -> list[str]:
-    """Each document on a line with its number."""
-    return [f"[{number}] {shortened(document, words)}" for number, document in enumerate(documents, start=1)]
-
-
-def shortened(document: Document, words: int) -> str:
-    """Title and text on one line, in at most `words` words."""
-    tokens = one_line(document).split()
-    return " ".join(tokens[:words]) + ("…" if len(tokens) > words else "")
-
-
 def reader_name(model: str) -> str:
     """The folder name of a reader: the last part of the model's name in letters, digits, dots, - and _."""
     last = re.split(r"[/:]", model.rstrip("/"))[-1]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip(".-") or "reader"
 
 
-def refuse_silence(missing: Sequence[bool], reader: Llm) -> None:
-    """Raise EngineUnavailableError where every reply is missing; `missing` has one entry for each."""
-    if missing and all(missing):
+def refuse_silence(records: Sequence[EvalRecord], reader: Llm) -> None:
+    """Raise EngineUnavailableError where every reply is missing."""
+    if records and all(record.failure == MISSING for record in records):
         raise EngineUnavailableError(
-            f"none of {len(missing)} questions got a reply ({dict(reader.costs.missing)}); nothing was tabulated. "
+            f"none of {len(records)} questions got a reply ({dict(reader.costs.missing)}); nothing was tabulated. "
             "Check the reader and run the same command again."
         )

@@ -5,16 +5,12 @@ import json
 import pytest
 import yaml
 from querylect.configs.schema import RunConfig
-from querylect.data.types import Document, Question, Utterance
 from querylect.envs.plan import SearchPlan
 from querylect.errors import ConfigError, DataError, EngineUnavailableError
 from querylect.eval.answers import answer_questions
 from querylect.eval.records import NO_RAG, read_records
 from querylect.eval.results import read_results
 from querylect.eval.table import Arm
-from querylect.eval.tasks.gold import read_gold
-from querylect.eval.tasks.reader import reader_prompt, shortened
-from querylect.rewriters.case import case_text
 
 from ..chat_server import ChatServer, killed_while_asking, last_user, serving
 from ..command import end
@@ -136,47 +132,6 @@ def test_every_system_reads_what_it_found(config, records, server):
     assert len(prompts) == len(server.bodies), "equal prompts are asked once"
 
 
-def test_missing_answers_are_left_out_and_asked_again(config, records, server):
-    server.always = lambda body: (400, {}) if "About insulin" in last_user(body) else None
-    page = answer_questions(config(), records)
-    lost = [record for record in read_answers(page).values() if record.answer is None]
-    assert {record.question_id for record in lost} == {"q-sugar"}
-    assert all(record.failure == "no reply" and record.metrics["f1"] is None for record in lost)
-    trained = score(page, "trained", 2)
-    assert (trained.n, trained.of, trained.metrics["cover_em"]) == (2, 3, 0.5)
-    server.always, request_count = None, len(server.bodies)
-    answer_questions(config(), records)
-    assert all(record.answer for record in read_answers(page).values())
-    again = [last_user(body) for body in server.bodies[request_count:]]
-    assert again
-    assert all("About insulin" in prompt for prompt in again)
-
-
-def test_a_run_goes_on_where_its_file_ends(config, records, server):
-    page = answer_questions(config(), records)
-    store = page.parent / "eval.jsonl"
-    complete, request_count = store.read_bytes(), len(server.bodies)
-    store.write_bytes(complete[:-40])
-    answer_questions(config(), records)
-    assert len(server.bodies) - request_count <= 1
-    assert store.read_bytes() == complete
-    answer_questions(config(document_words=3), records)
-    assert len(server.bodies) > request_count + 2, "shorter documents are other prompts"
-
-
-def test_other_right_answers_score_anew_without_a_call(config, records, server, tmp_path):
-    page = answer_questions(config(), records)
-    request_count = len(server.bodies)
-    lines(tmp_path / "gold.jsonl", [{"_id": "q-head", "answers": ["a pill"]}])
-    with refused(ConfigError, "results.json", "questions"):
-        answer_questions(config(), records)
-    answer_questions(config(), records, overwrite=True)
-    assert len(server.bodies) == request_count
-    answers = read_answers(page)
-    assert answers[NO_RAG, 0, 1, "q-head"].metrics["em"] == 1.0
-    assert {question for *_, question in answers} == {"q-head"}
-
-
 @pytest.mark.slow
 def test_killed_and_started_again(config, records, server, tmp_path):
     """Replies from before the kill are cached: none is requested again."""
@@ -192,23 +147,6 @@ def test_killed_and_started_again(config, records, server, tmp_path):
     assert all(record.answer is not None for record in read_answers(tmp_path / "o" / "tables.md").values())
 
 
-def test_raw_questions_alone_need_no_records(config, server, tmp_path):
-    settings = config(top=[2])
-    page = answer_questions(settings.model_copy(update={"output": str(tmp_path)}), None, tmp_path / "out")
-    answers = read_answers(page)
-    assert {key[:3] for key in answers} == {(NO_RAG, 0, 2), ("raw", 0, 2)}
-    assert {key[3] for key in answers} == set(QUESTIONS), "a file without texts asks those of the split"
-    lines(tmp_path / "gold.jsonl", [{"_id": "mine", "question": "insulin", "answers": ["Insulin"]}])
-    answers = read_answers(answer_questions(settings, None, tmp_path / "mine"))
-    assert {key[0]: (record.question, record.metrics["em"]) for key, record in answers.items()} == {
-        NO_RAG: ("insulin", 0.0),
-        "raw": ("insulin", 1.0),
-    }
-    lines(tmp_path / "gold.jsonl", [{"_id": "mine", "question": "Bleeding  GUMS", "answers": ["citrus"]}])
-    with refused(DataError, "train"):
-        answer_questions(settings, None, tmp_path / "trained")
-
-
 def test_multiple_choice(config, records, server, tmp_path):
     options = {"A": "a pill", "B": "insulin", "C": "triptan"}
     lines(tmp_path / "gold.jsonl", [{"_id": "q-head", "options": options, "answer": "C"}])
@@ -222,13 +160,6 @@ def test_multiple_choice(config, records, server, tmp_path):
     assert all("A. a pill\nB. insulin\nC. triptan" in last_user(body) for body in server.bodies)
 
 
-def test_an_answer_without_words_is_no_exact_match(config, records, server, tmp_path):
-    lines(tmp_path / "gold.jsonl", [{"_id": "q-head", "answers": ["A"]}])
-    server.answer = lambda body: "..."
-    metrics = score(answer_questions(config(), records), "trained", 2).metrics
-    assert (metrics["em"], metrics["f1"], metrics["cover_em"]) == (0, 0, 0)
-
-
 def test_what_ends_a_run(config, records, server, tmp_path):
     with refused(DataError, 3, "'q-head'", "'other'"):
         answer_questions(config(gold=str(lines(tmp_path / "g", [{"_id": "other", "answer": "x"}]))), records)
@@ -238,44 +169,49 @@ def test_what_ends_a_run(config, records, server, tmp_path):
     assert not (records.parent / "answers" / "m" / "results.json").exists()
 
 
-def test_documents_are_cut_by_words_and_numbered():
-    document = Document("d", "A title", "one two three")
-    assert shortened(document, 3) == "A title: one…"
-    assert shortened(document, 5) == "A title: one two three"
-    (message,) = reader_prompt(Question("q", "why?", ("x", "y")), [document, document], 2).messages
-    assert "[1] A title:…\n\n[2] A title:…\n\nQuestion: why?\nA. x\nB. y\n\n" in message["content"]
+def test_missing_answers_are_left_out_and_asked_again(config, records, server, tmp_path):
+    settings = config(reader={"cache": str(tmp_path / "cache")})
+    server.always = lambda body: (400, {}) if "About insulin" in last_user(body) else None
+    page = answer_questions(settings, records)
+    lost = [record for record in read_answers(page).values() if record.answer is None]
+    assert {record.question_id for record in lost} == {"q-sugar"}
+    assert all(record.failure == "no reply" and record.metrics["f1"] is None for record in lost)
+    trained = score(page, "trained", 2)
+    assert (trained.n, trained.of, trained.metrics["cover_em"]) == (2, 3, 0.5)
+    server.always, request_count = None, len(server.bodies)
+    answer_questions(settings, records)
+    assert all(record.answer for record in read_answers(page).values())
+    again = [last_user(body) for body in server.bodies[request_count:]]
+    assert again
+    assert all("About insulin" in prompt for prompt in again)
+    request_count = len(server.bodies)
+    lines(tmp_path / "gold.jsonl", [{"_id": "q-head", "answers": ["a pill"]}])
+    with refused(ConfigError, "results.json", "questions"):
+        answer_questions(settings, records)
+    answer_questions(settings, records, overwrite=True)
+    assert len(server.bodies) == request_count, "other right answers are scored without a call"
+    assert read_answers(page)[NO_RAG, 0, 1, "q-head"].metrics["em"] == 1.0
 
 
-def test_the_reader_sees_the_conversation_before_a_question(config, server, tmp_path):
+def test_raw_questions_alone_need_no_records(config, tmp_path):
+    answers = read_answers(answer_questions(config(top=[2]), None, tmp_path / "out"))
+    assert {key[:3] for key in answers} == {(NO_RAG, 0, 2), ("raw", 0, 2)}
+    assert {key[3] for key in answers} == set(QUESTIONS)
+
+
+def test_without_a_search_there_are_no_documents_and_the_conversation_is_read(config, tmp_path, server):
     history = [{"role": "user", "text": "What is triptan?"}, {"role": "assistant", "text": "A medicine."}]
-    (tmp_path / "run").mkdir()
-    rows = [row("trained", 1, "q-head", "migraine", history=history)]
-    answer_questions(config(top=[1]), lines(tmp_path / "run" / "eval.jsonl", rows))
-    assert len(server.bodies) == 2, "without documents, and with one"
-    expected = f"User: What is triptan?\nAssistant: A medicine.\n\nQuestion: {QUESTIONS['q-head']}"
-    assert all(expected in last_user(body) for body in server.bodies)
-
-
-def test_right_answers_are_read_with_the_history_of_their_questions(tmp_path):
-    history = [{"role": "user", "content": "What is triptan?"}]
-    rows = [{"_id": "a", "text": "And its price?", "answers": ["3"], "history": history}]
-    (gold,) = read_gold(lines(tmp_path / "gold.jsonl", rows)).by_id.values()
-    assert gold.question.history == (Utterance("user", "What is triptan?"),)
-    assert "User: What is triptan?" in case_text(gold.question, options=False)
-
-
-def test_a_question_without_a_search_is_read_without_documents(config, tmp_path, server):
     rows = [
-        row("raw", 0, "q-head", "migraine"),
-        row("trained", 1, "q-head", None, score=0.0, searches=0, format_ok=True),
+        row("raw", 0, "q-head", "migraine", history=history),
+        row("trained", 1, "q-head", None, score=0.0, searches=0, format_ok=True, history=history),
     ]
-    (tmp_path / "run").mkdir()
-    page = answer_questions(config(top=[1]), lines(tmp_path / "run" / "eval.jsonl", rows))
+    page = answer_questions(config(top=[1]), lines(tmp_path / "eval.jsonl", rows), tmp_path / "out")
     answers = {key[0]: record for key, record in read_answers(page).items()}
     assert (answers["trained"].documents, answers["trained"].answer) == ((), "a pill")
     assert answers["trained"].metrics["ndcg@10"] == 0.0
     assert answers["raw"].documents == ("triptan",)
     texts = [note.text for note in read_results(page.parent).notes]
-    assert not any(text.startswith("no retrieval") for text in texts), "no policy stopped there"
     assert "1 times a policy stopped before any search; its question was read without documents." in texts
     assert len(server.bodies) == 2, "the reader alone has the same prompt"
+    expected = f"User: What is triptan?\nAssistant: A medicine.\n\nQuestion: {QUESTIONS['q-head']}"
+    assert all(expected in last_user(body) for body in server.bodies)

@@ -11,7 +11,7 @@ from querylect.data.published import published
 from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
-from querylect.eval.papers.run import run_paper
+from querylect.eval.paper import run_paper
 from querylect.eval.records import read_records
 from querylect.methods.methods import METHODS
 

@@ -1,5 +1,6 @@
 """The packaged papers, their published figures, and our figures beside them."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,8 +10,17 @@ from querylect.configs.paper import PAPERS, dump_paper, load_paper
 from querylect.data.published import published
 from querylect.envs.presets import preset_of
 from querylect.errors import ConfigError
-from querylect.eval.papers.run import sweep_systems
-from querylect.eval.papers.tables import beside, comparisons_of, curves_of, drawn, figures_of, values_of, write_results
+from querylect.eval.paper import sweep_systems
+from querylect.eval.paper_tables import (
+    beside,
+    comparisons_of,
+    curves_of,
+    drawn,
+    figures_of,
+    retrieval_shift,
+    values_of,
+    write_results,
+)
 from querylect.eval.records import EvalRecord
 from querylect.eval.statistics import holm
 from querylect.methods.methods import method_settings
@@ -105,13 +115,6 @@ def test_our_figures_stand_beside_the_papers():
     assert cells(paper, records[:8], "table 1").loc["chr"].iloc[12] == "–", "no average of some of the tasks"
 
 
-def test_a_question_without_an_answer_counts_as_wrong_in_brackets_only():
-    paper = load_paper("chr")
-    lost = replace(answer("medqa", "chr", "q9", {"accuracy": None}), answer=None, failure="no reply")
-    table = cells(paper, [*answers("medqa", "chr", [1, 0, 1]), lost], "table 1")
-    assert table.loc["chr", "medqa accuracy: here"] == "66.7 (3; 50.0 of 4)"
-
-
 def test_accuracy_by_the_quality_of_the_mimic_and_shift_are_over_all_tasks():
     paper = load_paper("chr")
     judged = {
@@ -163,4 +166,15 @@ def test_a_sweep_is_drawn_beside_the_systems_that_stand_still(tmp_path):
     assert all(name in drawn(paper.sweeps[0], curves, figures) for name in ("chr", "hyde", "penalty"))
     page = write_results(tmp_path, paper, records, {}).read_text()
     assert "![curves](sweep-1.svg)" in page
-    assert "| chr[penalty=1] | 100.0 (2) | 53.1 |" in page, "the paper's own values beside ours"
+    assert re.search(r"\| chr\[penalty=1\] +\| 100.0 \(2\) +\| 53.1 ", page), "the paper's own values beside ours"
+
+
+def test_overlap_by_hand():
+    assert retrieval_shift([("ab", "abc")], 5) == {"n": 1, "zero": 0, "mean": 2 / 3, "shared": 2}
+    assert retrieval_shift([("abcde", "edxyz")], 2)["mean"] == 0
+    rankings = [("abcde", "vwxyz"), ("abcde", "abxyz"), ("abcde", "abcde"), ("", ""), ("abcde", "")]
+    expected = {"n": 3, "zero": 1 / 3, "mean": 1.4 / 3, "shared": 7 / 3}
+    assert retrieval_shift(rankings) == pytest.approx(expected), (
+        "without documents there is no overlap, not one of zero"
+    )
+    assert retrieval_shift([]) == {"n": 0}

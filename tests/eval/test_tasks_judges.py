@@ -50,27 +50,6 @@ def judgement(key, value):
     return {"explanation": "", key: value}
 
 
-@pytest.mark.parametrize(
-    ("label", "value", "short"),
-    [("ENTAILED", 1, "entailed"), ("USEFUL_BUT_NOT_ENTAILED", 1, "useful"), ("NOT_USEFUL", 0, "not_useful")],
-)
-def test_utility_by_label(label, value, short):
-    (verdict,), script = verdicts("utility", {"": {"selected_answer": "B", "label": label}}, case(CHOICE))
-    assert (verdict["value"], verdict["label"], verdict["failure"]) == (value, short, "")
-    for part in ("What melts at 1538?", "A. mercury\nB. iron", "Right answer: B. iron", "[2] Iron: melts at 1538"):
-        assert part in script.prompts[0]
-
-
-@pytest.mark.parametrize(("quality", "value"), [("EXCELLENT", 1), ("GOOD", 0)])
-def test_a_mimic_hypothesis_is_rated(quality, value):
-    rated = case(CHOICE, searched=False, answer=None)
-    (verdict,), script = verdicts("mimic", {"": judgement("quality", quality)}, rated)
-    assert (verdict["value"], verdict["label"]) == (value, quality.lower())
-    for part in ("Right answer: B. iron", "Target: iron melts late", "Mimic: mercury melts early"):
-        assert part in script.prompts[0]
-    assert verdicts("mimic", {}, Case(CHOICE, (), True, "B"))[0] == [None], "a method without hypotheses"
-
-
 @pytest.mark.parametrize("text", ["ENTAILED", '{"selected_answer": "B", "label": "USEFUL"}'])
 def test_a_judge_off_its_form_is_a_failure_and_no_zero(text):
     (verdict,), script = verdicts("utility", {"": text}, case(CHOICE))
@@ -87,35 +66,43 @@ def test_no_reply_is_missing_and_garbage_is_a_failure(name):
     assert [(verdict["value"], verdict["failure"]) for verdict in outcomes] == [(None, GARBLED), (None, MISSING)]
 
 
-GOOD = {
-    '"attributed"': {"statements": [{"statement": 1, "attributed": True, "reason": ""}]},
-    '"statements"': {"statements": ["one"]},
-    '"points"': {"points": ["one"]},
-    '"score"': judgement("score", 1.0),
-    '"label"': {"selected_answer": "A", "label": "ENTAILED"},
-    '"quality"': judgement("quality", "EXCELLENT"),
-    '"answerable"': judgement("answerable", True),
-    '"verdict"': judgement("verdict", True),
-    "": "a golden answer",
+GRADES = {
+    "utility": [
+        ({"selected_answer": "B", "label": "ENTAILED"}, 1, "entailed"),
+        ({"selected_answer": "B", "label": "USEFUL_BUT_NOT_ENTAILED"}, 1, "useful"),
+        ({"selected_answer": "B", "label": "NOT_USEFUL"}, 0, "not_useful"),
+    ],
+    "mimic": [(judgement("quality", "EXCELLENT"), 1, "excellent"), (judgement("quality", "GOOD"), 0, "good")],
+    **{
+        name: [(judgement("verdict", True), 1, ""), (judgement("verdict", False), 0, "")]
+        for name in ("declined", "faithfulness", "answer_relevancy")
+    },
 }
-SHORT = (Document("word", "", "statin"), Document("zh", "标题", "维生素D"), Document("empty", "", ""))
+SEEN = {
+    "utility": ["What melts at 1538?", "A. mercury\nB. iron", "Right answer: B. iron", "[2] Iron: melts at 1538"],
+    "mimic": ["Right answer: B. iron", "Target: iron melts late", "Mimic: mercury melts early"],
+    "faithfulness": ["[1] Mercury", "Reply: an answer"],
+}
 
 
-@pytest.mark.parametrize("name", sorted(JUDGES))
-def test_options_scripts_and_single_words_are_judged_like_anything(name):
-    question = Question("zh", "维生素D缺乏有什么症状？", ("疲劳", *(f"option {number}" for number in range(9))))
-    item = Gold(question, 9, ("疲劳",), SHORT[:1])
-    (verdict,), script = verdicts(name, GOOD, case(item, "statin", SHORT))
-    assert (verdict["value"], verdict["failure"]) == (1.0, "")
-    assert all(question.text in prompt for prompt in script.prompts)
-    if name == "utility":
-        assert "Right answer: J. option 8" in script.prompts[0]
+@pytest.mark.parametrize("name", GRADES)
+def test_value_and_label_of_a_grade(name):
+    for answer, value, label in GRADES[name]:
+        (verdict,), script = verdicts(name, {"": answer}, case(CASES.get(name, CONTENT)))
+        assert verdict == {"value": value, "label": label, "said": answer, "failure": ""}
+        assert all(part in script.prompts[0] for part in SEEN.get(name, []))
 
 
-def test_where_there_is_nothing_to_judge_nobody_is_asked():
-    outcomes, script = verdicts("utility", {}, case(CHOICE, searched=False))
-    assert (outcomes, script.prompts) == ([None], [])
-    outcomes, script = verdicts("declined", {}, case(CONTENT, answer=None))
+@pytest.mark.parametrize(
+    ("name", "nothing"),
+    [
+        ("utility", case(CHOICE, searched=False)),
+        ("mimic", Case(CHOICE, (), True, "B")),
+        ("declined", case(CONTENT, answer=None)),
+    ],
+)
+def test_where_there_is_nothing_to_judge_nobody_is_asked(name, nothing):
+    outcomes, script = verdicts(name, {}, nothing)
     assert (outcomes, script.prompts) == ([None], [])
 
 
@@ -131,14 +118,6 @@ def test_relevancy_needs_one_document_that_answers():
     (verdict,), _ = verdicts("relevancy", {"Iron": no}, case(CONTENT))
     assert (verdict["value"], verdict["failure"]) == (None, GARBLED), "but it is no no"
     assert verdicts("relevancy", {}, case(CONTENT, documents=()))[0][0]["value"] == 0
-
-
-@pytest.mark.parametrize("name", ["declined", "faithfulness", "answer_relevancy"])
-def test_yes_and_no(name):
-    answers = {"good reply": judgement("verdict", True), "bad reply": judgement("verdict", False)}
-    outcomes, script = verdicts(name, answers, *(case(CONTENT, reply) for reply in ("good reply", "bad reply", "odd")))
-    assert [(verdict["value"], verdict["failure"]) for verdict in outcomes] == [(1, ""), (0, ""), (None, GARBLED)]
-    assert ("[1] Mercury" in script.prompts[0]) == (name == "faithfulness")
 
 
 def test_guideline_in_three_steps():

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from querylect.eval.tasks.metrics import score_text, tokens
-from querylect.eval.tasks.shift import retrieval_shift
 
 WORDS = st.lists(st.sampled_from(["the", "cat", "sat", "on", "a", "Mat.", "dogs", ""]), max_size=8).map(" ".join)
 
@@ -104,13 +103,3 @@ def test_scripts_without_spaces_are_no_silent_zero():
     scores = score_text("服用阿胶", ["多服用阿胶"], ["rouge1", "rougeL", "bleu1"])
     assert scores["rouge1"] == scores["rougeL"] == pytest.approx(8 / 9)
     assert 0.7 < scores["bleu1"] < 1
-
-
-def test_overlap_by_hand():
-    assert retrieval_shift({"q": "ab"}, {"q": "abc"}, 5) == {"n": 1, "zero": 0, "mean": 2 / 3, "shared": 2}
-    assert retrieval_shift({"q": "abcde"}, {"q": "edxyz"}, 2)["mean"] == 0
-    a = {"1": "abcde", "2": "abcde", "3": None, "4": "abcde", "5": "", "6": "abcde", "7": ""}
-    b = {"1": "vwxyz", "2": "abxyz", "3": "abcde", "4": "abcde", "5": "", "6": "", "7": None}
-    expected = {"n": 3, "zero": 1 / 3, "mean": 1.4 / 3, "shared": 7 / 3}
-    assert retrieval_shift(a, b, 5) == pytest.approx(expected), "without documents there is no overlap, not one of zero"
-    assert retrieval_shift({}, b, 5) == {"n": 0}

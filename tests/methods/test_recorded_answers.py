@@ -51,16 +51,17 @@ FORMS = {
     "migres.extract": (migres.Extracted, dumped),
     "migres.judge": (migres.Judged, dumped),
     "migres.queries": (migres.Queries, dumped),
-    "utility": (judges.Utility, lambda value: judges.LABELS[value.label]),
-    "mimic": (judges.Mimic, lambda value: judges.MIMIC_LABELS[value.quality]),
-    "relevancy": (judges.Answerable, lambda value: float(value.answerable)),
-    "declined": (judges.YesNo, lambda value: float(value.verdict)),
-    "faithfulness": (judges.YesNo, lambda value: float(value.verdict)),
-    "answer_relevancy": (judges.YesNo, lambda value: float(value.verdict)),
-    "guideline.points": (judges.Points, lambda value: value.points),
-    "guideline.adherence": (judges.Adherence, lambda value: value.score),
-    "context_recall.statements": (judges.Statements, lambda value: value.statements),
-    "context_recall.attributions": (judges.Attributions, share),
+    "utility": (judges.FORMS["utility"], lambda value: judges.LABELS[value.label]),
+    "mimic": (judges.FORMS["mimic"], lambda value: value.quality.lower()),
+    "relevancy": (judges.FORMS["relevancy"], lambda value: float(value.answerable)),
+    **{
+        name: (judges.FORMS[name], lambda value: float(value.verdict))
+        for name in ("declined", "faithfulness", "answer_relevancy")
+    },
+    "guideline.points": (judges.FORMS["points"], lambda value: value.points),
+    "guideline.adherence": (judges.FORMS["guideline"], lambda value: value.score),
+    "context_recall.statements": (judges.FORMS["statements"], lambda value: value.statements),
+    "context_recall.attributions": (judges.FORMS["context_recall"], share),
     "qb.writer": (Written, lambda value: value.questions),
 }
 

@@ -72,7 +72,7 @@ def test_rephrased_questions_keep_their_contents_and_are_not_in_the_index(tmp_pa
     meta = json.loads((tmp_path / "set" / "meta.json").read_text())
     assert meta["writer"] == {"model": "scripted"}
     paper = load_paper("qb_rag", [f"tasks.rephrase.data={tmp_path / 'set'}"])
-    assert len(read_items("rephrase", paper.tasks["rephrase"], None, 0).items) == len(contents)
+    assert len(read_items("rephrase", paper.tasks["rephrase"], None, 0)[0]) == len(contents)
 
 
 def test_new_questions_are_others_that_the_content_answers(tmp_path, indexed):

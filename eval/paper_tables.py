@@ -5,90 +5,74 @@ is in no mean and no pair, and is never 0.
 """
 
 import io
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
 
-from ...configs.paper import AVERAGE, POOLED, PaperConfig, Sweep
-from ...data.published import PublishedFigure, published
-from ...markdown_tables import markdown_table
-from ...methods.misknow import DRAFT_KEPT
-from ...storage import write_text
-from ..records import EvalRecord
-from ..statistics import compare_exactly, holm
-from ..table import ALPHA, decimal, p_cell, percentage
-from ..tasks.judges import BY_SOURCE, LABELS
-from ..tasks.metrics import TITLES
-from ..tasks.shift import retrieval_shift
+from ..configs.paper import AVERAGE, POOLED, PaperConfig, Sweep
+from ..data.published import PublishedFigure, published
+from ..methods.misknow import DRAFT_KEPT
+from ..storage import write_text
+from .records import EvalRecord, write_json
+from .statistics import compare_exactly, holm
+from .table import ALPHA, decimal, percentage
+from .tasks.judges import BY_SOURCE, LABELS
 
 COSTS = ("calls", "searches", "prompt_tokens", "tokens", "reader_prompt_tokens", "reader_tokens")
 LOWER_IS_BETTER = ("declined",)
 SHIFT_K = 5
 """Top documents of two rankings that a retrieval shift compares (the CHR paper, section 4.4)."""
-CUT_OFTEN = 0.1
-"""From this share of questions with a text that was cut at its token limit on, the page warns."""
 CHECK = (
-    "**What these figures are.** The columns *here* are what the models named below did on the questions counted "
-    "below; all others are the paper's, with its models, corpus and questions. A run by a smaller model, over another "
-    "corpus or over few questions checks that the machinery works. It does not repeat the paper's measurement, and the "
-    "order of systems in it says nothing about the methods.\n\n"
-    "A cell is a mean and, in brackets, the number of questions that it is of. Where some questions have no answer, "
-    "*x of N* follows: the mean over all N questions, those without an answer counted as 0."
+    "**What these figures are.** What is marked *here* was done by the models named below on the questions counted "
+    "below; everything else is the paper's, with its models, corpus and questions. A run by a smaller "
+    "model, over another corpus or over few questions checks that the machinery works. It does not repeat the paper's "
+    "measurement, and the order of systems in it says nothing about the methods.\n\n"
+    "A cell is a mean and, in brackets, the number of questions that it is of: those with a value."
 )
 TESTS = (
     "One-sided in the direction that is better: the exact binomial test on discordant pairs for yes and no, Wilcoxon's "
     "signed-rank test for other values. Of the metrics of an answer the first is tested, since the others depend on "
-    f"it, and each judge. Holm's correction runs over all lines. § p (Holm) < {ALPHA}."
+    f"it, and each judge. Holm's correction runs over all lines; significant is p_holm < {ALPHA}."
 )
-NAMES = {
-    **TITLES,
-    "dur": "DUR",
-    "reader_tokens": "reader: tokens written",
-    "reader_prompt_tokens": "reader: tokens read",
-    "prompt_tokens": "tokens read",
-    "tokens": "tokens written",
-}
-_DIGITS = {"share": 2, "number": 1}
 
 
 def write_results(folder: Path, paper: PaperConfig, records: Sequence[EvalRecord], facts: Mapping[str, Any]) -> Path:
     """Write results.json, results.md and the curves of each sweep; return the path of results.md."""
     values = values_of(paper, records)
-    figures, tests, notes = figures_of(paper, values, records), comparisons_of(paper, values), notes_of(records, values)
+    figures, tests, notes = figures_of(paper, values, records), comparisons_of(paper, values), notes_of(records)
     reference = published(paper.name)
     parts = [f"# {paper.name}", reference.citation, CHECK]
     for name in dict.fromkeys(figure.table for figure in reference.figures):
         printed = [figure for figure in reference.figures if figure.table == name]
         if len(table := beside(paper, figures, printed)):
             settings = "; ".join(dict.fromkeys(figure.setting for figure in printed if figure.setting))
-            parts += [f"## {name.capitalize()}", markdown(table), f"Paper: {settings}." if settings else ""]
+            parts += [f"## {name.capitalize()}", _markdown(table), f"Paper: {settings}." if settings else ""]
     for task in paper.tasks:
-        parts += [f"## Every figure of {task}", markdown(_every(figures, task))]
+        parts += [f"## Every figure of {task}", _markdown(_every(figures, task))]
     for number, sweep in enumerate(paper.sweeps, start=1):
         curves = curves_of(sweep, figures)
         if curves.notna().any(axis=None):
             write_text(folder / f"sweep-{number}.svg", drawn(sweep, curves, figures))
-            parts += [f"## {_name(sweep.metric)} of {sweep.task}", f"![curves](sweep-{number}.svg)"]
+            parts += [f"## {sweep.metric} of {sweep.task}", f"![curves](sweep-{number}.svg)"]
     if tests:
-        parts += ["## Tests", markdown(pd.DataFrame(map(_test_row, tests))), TESTS]
-    lines = [*notes, *reference.notes]
-    lines += [f"{name}: {json.dumps(fact, ensure_ascii=False)}" for name, fact in facts.items() if name != "identity"]
-    parts.append("\n".join(f"- {line}" for line in lines))
+        parts += ["## Tests", pd.DataFrame(tests).to_markdown(index=False, floatfmt=".3g"), TESTS]
+    parts.append(
+        "\n".join(f"- {line}" for line in [*notes, *reference.notes, *(f"{k}: {v}" for k, v in facts.items())])
+    )
     content = {
         "paper": paper.name,
-        "figures": figures[figures["n"] > 0].reset_index().drop(columns="asked").to_dict("records"),
+        "figures": figures.reset_index().to_dict("records"),
         "tests": tests,
         "notes": notes,
         **facts,
         "settings": paper.model_dump(mode="json"),
     }
-    write_text(folder / "results.json", json.dumps(content, ensure_ascii=False, indent=1) + "\n")
-    write_text(folder / "results.md", "\n\n".join(part for part in parts if part) + "\n")
+    write_json(folder / "results.json", content)
+    write_text(folder / "results.md", "\n\n".join(filter(None, parts)) + "\n")
     return folder / "results.md"
 
 
@@ -123,39 +107,49 @@ def _values(record: EvalRecord) -> dict[str, float | None]:
 
 
 def figures_of(paper: PaperConfig, values: pd.DataFrame, records: Sequence[EvalRecord]) -> pd.DataFrame:
-    """`value` (a mean), `n` (questions that it is of) and `asked` (questions of the task; NaN for all but metrics of
-    answers) by task (also POOLED), system and metric. A retrieval shift is of a system A/B: `shift` over the questions
-    that A answers rightly and B wrongly, `shift of all`."""
+    """`value` (a mean) and `n` (questions that it is of) by task (also POOLED), system and metric. A retrieval shift is
+    of a system A/B: `shift` over the questions that A answers rightly and B wrongly, `shift of all`."""
     pooled = values.rename(index=dict.fromkeys(paper.tasks, POOLED), level="task")
     grouped = pd.concat([values, pooled]).groupby(["task", "system"], sort=False)
     figures = pd.DataFrame({"value": grouped.mean().stack(), "n": grouped.count().stack()})
-    figures = figures.rename_axis(["task", "system", "metric"])
-    scores = {name for record in records for name in record.metrics}
-    sizes = grouped.size().reindex(figures.index.droplevel("metric"))
-    figures["asked"] = sizes.where(figures.index.get_level_values("metric").isin(scores), float("nan")).to_numpy()
-    figures = figures[(figures["n"] > 0) | figures["asked"].notna()]
-    rankings: dict[tuple[str, str], dict[str, Sequence[str] | None]] = {}
+    figures = figures[figures["n"] > 0].rename_axis(["task", "system", "metric"])
+    by_arm: dict[tuple[str, str], dict[str, EvalRecord]] = {}
     for record in records:
-        ranking = record.documents if record.searches and not record.failure else None
         for task in (record.dataset, POOLED):
-            rankings.setdefault((task, record.system), {})[f"{record.dataset}/{record.question_id}"] = ranking
+            by_arm.setdefault((task, record.system), {})[f"{record.dataset}/{record.question_id}"] = record
     shifted = []
     for a, b in paper.shifts:
-        right = {
-            f"{record.dataset}/{record.question_id}"
-            for record in records
-            if record.system == a
-            and record.metrics.get("accuracy") == 1
-            and values["accuracy"].get((record.dataset, b, record.question_id)) == 0
-        }
-        for task in [task for task in (*paper.tasks, POOLED) if {(task, a), (task, b)} <= rankings.keys()]:
-            first, second = rankings[task, a], rankings[task, b]
-            won = {question: ranking for question, ranking in first.items() if question in right}
-            for name, compared in (("shift", won), ("shift of all", first)):
-                shift = retrieval_shift(compared, second, SHIFT_K)
+        for task in [task for task in (*paper.tasks, POOLED) if {(task, a), (task, b)} <= by_arm.keys()]:
+            ours, theirs = by_arm[task, a], by_arm[task, b]
+            pairs = [(ours[name], theirs[name]) for name in ours if name in theirs]
+            won = [(x, y) for x, y in pairs if (x.metrics.get("accuracy"), y.metrics.get("accuracy")) == (1, 0)]
+            for name, compared in (("shift", won), ("shift of all", pairs)):
+                shift = retrieval_shift(
+                    [(x.documents, y.documents) for x, y in compared if not (x.failure or y.failure)]
+                )
                 shifted += [(task, f"{a}/{b}", f"{name}:{key}", value, shift["n"]) for key, value in shift.items()]
     more = pd.DataFrame(shifted, columns=["task", "system", "metric", "value", "n"])
     return pd.concat([figures, more.set_index(["task", "system", "metric"])])
+
+
+def retrieval_shift(rankings: Sequence[tuple[Sequence[str], Sequence[str]]], k: int = SHIFT_K) -> dict[str, float]:
+    """Do two methods find the same documents (the CHR paper, section 4.4)? `n` pairs of rankings that both have
+    documents; of them the share with `zero` overlap of their first k, the `mean` overlap ratio (by k, or the length of
+    the longer ranking where both are shorter) and the mean number of documents `shared`; only `n` where it is 0.
+
+    In the paper's table 2 the mean overlap ratio exceeds the share of questions with any overlap: it may be a mean
+    number of shared documents, so both are reported.
+    """
+    tops = [(set(a[:k]), set(b[:k])) for a, b in rankings if a and b]
+    if not tops:
+        return {"n": 0}
+    shared = [len(a & b) for a, b in tops]
+    return {
+        "n": len(tops),
+        "zero": fmean(not count for count in shared),
+        "mean": fmean(count / max(len(a), len(b)) for count, (a, b) in zip(shared, tops, strict=True)),
+        "shared": fmean(shared),
+    }
 
 
 def comparisons_of(paper: PaperConfig, values: pd.DataFrame) -> list[dict[str, Any]]:
@@ -178,25 +172,17 @@ def comparisons_of(paper: PaperConfig, values: pd.DataFrame) -> list[dict[str, A
     return [test | {"p_holm": p, "significant": p < ALPHA} for test, p in zip(tests, adjusted, strict=True)]
 
 
-def notes_of(records: Sequence[EvalRecord], values: pd.DataFrame) -> list[str]:
+def notes_of(records: Sequence[EvalRecord]) -> list[str]:
     """What is missing, by system and reason; none of it is a 0."""
     counts = Counter[tuple[str, str]]()
     for record in records:
-        arm = f"{record.system} in {record.dataset}"
-        counts[arm, record.failure and f"without an answer: {record.failure}"] += 1
-        counts[
-            arm, "answered by a draft, as the judgement could not be read" if DRAFT_KEPT in record.notes else ""
-        ] += 1
+        reasons = [f"without an answer: {record.failure}"] if record.failure else []
+        if DRAFT_KEPT in record.notes:
+            reasons.append("answered by a draft, as the judgement could not be read")
         for judge, verdict in record.judged.items():
-            counts[arm, verdict["failure"] and f"without a verdict of {judge}: {verdict['failure']}"] += 1
-    notes = [f"{arm}: {count} {reason}." for (arm, reason), count in counts.items() if reason]
-    cut = values["cut"].groupby(level=["task", "system"], sort=False).mean()
-    return notes + [
-        f"{system} in {task}: {percentage(share)} % of questions have a text that was cut at its token limit. Raise "
-        "the limits of tokens in its settings, or max_tokens of the reader."
-        for (task, system), share in cut.items()
-        if share >= CUT_OFTEN
-    ]
+            reasons += [f"without a verdict of {judge}: {verdict['failure']}"] if verdict["failure"] else []
+        counts.update((f"{record.system} in {record.dataset}", reason) for reason in reasons)
+    return [f"{arm}: {count} {reason}." for (arm, reason), count in counts.items()]
 
 
 def beside(paper: PaperConfig, figures: pd.DataFrame, printed: Sequence[PublishedFigure]) -> pd.DataFrame:
@@ -206,7 +192,7 @@ def beside(paper: PaperConfig, figures: pd.DataFrame, printed: Sequence[Publishe
         tasks = [figure.task] if figure.task != AVERAGE else list(figure.of or paper.tasks)
         if (figure.task not in {*paper.tasks, AVERAGE, POOLED}) or figure.system not in figures.index.levels[1]:
             continue
-        row, column = rows.setdefault(figure.system, {"system": figure.system}), f"{figure.task} {_name(figure.metric)}"
+        row, column = rows.setdefault(figure.system, {"system": figure.system}), f"{figure.task} {figure.metric}"
         row.setdefault(f"{column}: here", _cell(figures, tasks, figure.system, figure.metric, figure.unit))
         row[f"{column}: {figure.generator}"] = f"{figure.value:g}"
     return pd.DataFrame(rows.values()).fillna("")
@@ -217,36 +203,29 @@ def _every(figures: pd.DataFrame, task: str) -> pd.DataFrame:
     rows: dict[str, dict[str, str]] = {}
     for _, system, metric in figures.index[figures.index.get_level_values("task") == task]:
         unit = "number" if metric in COSTS or metric.endswith((":n", ":shared")) else "percent"
-        row = rows.setdefault(system, {"system": system})
-        row[_name(metric)] = _cell(figures, [task], system, metric, unit)
+        rows.setdefault(system, {"system": system})[metric] = _cell(figures, [task], system, metric, unit)
     return pd.DataFrame(rows.values()).fillna("")
 
 
 def _cell(figures: pd.DataFrame, tasks: Sequence[str], system: str, metric: str, unit: str) -> str:
     """The mean over tasks, only where every one has it, and the number of questions."""
     rows = figures.reindex([(task, system, metric) for task in tasks])
-    text_of = percentage if unit == "percent" else partial(decimal, digits=_DIGITS[unit])
-    n, questions = int(rows["n"].sum()), rows["asked"].sum()
-    value = None if rows["value"].isna().any() else float(rows["value"].mean())
-    if value is None and (n or not questions):
-        return text_of(None)
-    over_all = f"; {text_of((value or 0.0) * n / questions)} of {questions:.0f}" if n < questions else ""
-    return f"{text_of(value)} ({n}{over_all})"
+    if rows["value"].isna().any():
+        return "–"
+    value = float(rows["value"].mean())
+    text = percentage(value) if unit == "percent" else decimal(value, {"share": 2, "number": 1}[unit])
+    return f"{text} ({rows['n'].sum():.0f})"
 
 
 def curves_of(sweep: Sweep, figures: pd.DataFrame) -> pd.DataFrame:
     """The metric of each system by the value of its setting."""
-    return pd.DataFrame(
-        {
-            system: [
-                figures["value"].get((sweep.task, swept(system, settings, value), sweep.metric))
-                for value in sweep.values
-            ]
-            for system, settings in sweep.systems.items()
-        },
-        index=sweep.values,
-        dtype=float,
-    )
+    curves = {
+        system: [
+            figures["value"].get((sweep.task, swept(system, settings, value), sweep.metric)) for value in sweep.values
+        ]
+        for system, settings in sweep.systems.items()
+    }
+    return pd.DataFrame(curves, index=sweep.values, dtype=float)
 
 
 def swept(system: str, settings: Sequence[str], value: float) -> str:
@@ -274,24 +253,5 @@ def drawn(sweep: Sweep, curves: pd.DataFrame, figures: pd.DataFrame) -> str:
     return image.getvalue()
 
 
-def _test_row(test: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        "task": test["task"],
-        "metric": _name(test["metric"]),
-        "systems": f"{test['system']} / {test['baseline']}",
-        "n": str(test["n"]),
-        "means %": f"{percentage(test['mean_a'])} / {percentage(test['mean_b'])}",
-        "higher / lower": f"{test['higher']} / {test['lower']}",
-        "test": test["test"],
-        "p": p_cell(test["p"]),
-        "p (Holm)": p_cell(test["p_holm"]) + "§" * test["significant"],
-    }
-
-
-def markdown(table: pd.DataFrame) -> str:
-    """A table of texts."""
-    return "\n".join(markdown_table(list(table.columns), table.to_numpy().tolist(), "l" * len(table.columns)))
-
-
-def _name(metric: str) -> str:
-    return NAMES.get(metric, metric.replace("_", " "))
+def _markdown(table: pd.DataFrame) -> str:
+    return str(table.to_markdown(index=False, disable_numparse=True))
