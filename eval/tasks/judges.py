@@ -20,13 +20,9 @@ from ...configs.load import parse_yaml
 from ...data.types import Document, Question
 from ...llms.base import SamplingParams
 from ...llms.structured import FormPrompt, WorkedExample
-<<<<<<< HEAD
 from ...methods.method import GARBLED, MISSING, Ask, Result, Runner, Search, StageError, answer_text
-from ...rewriters.case import case_text, lettered
-=======
 from ...methods.prompts import numbered, shortened
 from ...rewriters.case import case_text, lettered, one_line
->>>>>>> 3a59e272 (Read and judge answers in one way: one reader prompt, judges as data, the reply cache resumes, papers in two modules)
 from .gold import Gold
 
 PROMPTS = Path(__file__).with_name("judges.yaml").read_text(encoding="utf-8")

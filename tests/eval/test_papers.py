@@ -194,28 +194,6 @@ def test_what_does_not_come_is_counted_and_asked_again(values, server, tmp_path)
     assert not (tmp_path / "none" / "results.json").exists()
 
 
-<<<<<<< HEAD
-def test_an_environment_that_is_away_ends_a_paper_with_its_reason(values, server, tmp_path, monkeypatch, caplog):
-    away = KnowledgeBase(Shelf({}, down=True), RetrieverInfo("bm25", "bm25"), {})
-    monkeypatch.setattr("querylect.eval.papers.run._open_bases", lambda *_: {"small": away})
-    with refused(EnvironmentUnavailableError):
-        run(values, tmp_path / "out", sweeps=[])
-    unranked = [(plans, str(error)) for _, plans, error in logged(caplog, "methods.method")]
-    assert (4, "nobody is there") in unranked
-    assert not (tmp_path / "out" / "results.json").exists()
-
-
-def test_tokens_are_unknown_where_an_endpoint_does_not_count(values, server, tmp_path):
-    server.usage = False
-    systems = {"rag": values["systems"]["rag"], "hyde": {"method": "hyde", "settings": {"k": 1, "passages": 1}}}
-    _, _, figures = run(values, tmp_path / "out", systems=systems, **BARE)
-    assert ("mcq", "rag", "reader_tokens") not in figures
-    assert ("mcq", "hyde", "tokens") not in figures
-    assert figures["mcq", "hyde", "calls"] == (1, 4)
-
-
-=======
->>>>>>> 3a59e272 (Read and judge answers in one way: one reader prompt, judges as data, the reply cache resumes, papers in two modules)
 def test_a_method_that_fails_is_no_zero_and_one_that_answers_is_not_read_for(values, server, tmp_path, monkeypatch):
     asked = []
 

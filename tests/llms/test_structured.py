@@ -163,18 +163,11 @@ MIGRES = (migres.Kept, migres.Extracted, migres.Judged, migres.Queries)
 
 
 def test_every_example_is_an_answer_of_its_form():
-<<<<<<< HEAD
     shown = prompts_of("migres", PromptConfig()).examples
     examples = [example for form in MIGRES for example in worked([shown[form.__name__]], form)]
     for name, form in (("chr", one_search.Hypotheses), ("misknow", misknow.Judgement)):
         examples += worked(prompts_of(name, PromptConfig()).examples, form)
-    examples += [judges.example(name, form) for name, form in JUDGED.items()]
-=======
-    values = [value for module in (chr, migres, misknow) for value in vars(module).values()]
-    values += [*misknow._EXAMPLES, *migres._EXAMPLES.values()]
-    examples = [value for value in values if isinstance(value, WorkedExample)]
     examples += [judges.example(name) for name in judges.FORMS]
->>>>>>> 3a59e272 (Read and judge answers in one way: one reader prompt, judges as data, the reply cache resumes, papers in two modules)
     assert len(examples) >= 17
     for example in examples:
         assert read(example.lines, type(example.answer), as_json=False).value == example.answer
