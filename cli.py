@@ -60,17 +60,7 @@ app.add_typer(adapt_app)
 app.add_typer(sweep_app)
 
 
-def _matching_configs(incomplete: str) -> list[str]:
-    """The packaged configs for shell completion, which adds files itself."""
-    return [name for name in known_configs() if name.startswith(incomplete)]
-
-
-Config = Annotated[
-    str,
-    typer.Argument(
-        metavar="CONFIG", help="A packaged config (demo, tiny, …) or a YAML file.", autocompletion=_matching_configs
-    ),
-]
+Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A packaged config (demo, tiny, …) or a YAML file.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as train.steps=5.")
 ]

@@ -113,7 +113,7 @@ def test_a_setting_is_described_with_type_bounds_and_default():
     page = reference.page()
     assert "- `port` (whole number ≥ 0 and ≤ 65535, `0`): 0 takes a free port." in page
     assert "- `lora` ([policy.lora](#policylora) or `null`): None trains all weights." in page
-    assert "- `retriever` (text, *required*): " in page
+    assert "- `folder` (text, *required*): " in page
     entries = [line for line in page.splitlines() if line.startswith("- `")]
     assert len(entries) > 200
     assert [entry for entry in entries if entry.endswith(":")] == []

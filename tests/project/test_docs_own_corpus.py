@@ -1,8 +1,7 @@
 """docs/own-corpus.md as it is: every file that it shows is written, every command but those of TABLE is run, in order.
 
 It covers all steps of a user: corpus, index, service, training, evaluation, export, each a process of its own. Only the
-model and the corpus are smaller than the page's, by the
-variables that the page names.
+model and the corpus are smaller than the page's, by the variables that the page names.
 """
 
 import json
@@ -12,11 +11,11 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from ..forked_commands import forked_commands
 from ..pages import blocks
 from ..several import free_port
 
@@ -39,15 +38,14 @@ def page_run(tmp_path_factory, tiny_policy):
     assert len(commands) >= 6
     script = "".join(commands)
     script += f'\nprintf %s "$QUERYLECT_TOKEN" > {shlex.quote(str(folder.with_name("token")))}\n'
-    with forked_commands(folder / ".bin"):
-        yield folder, _run(script, folder, {"PORT": str(port), "MODEL": str(tiny_policy), "EVERY": "3"}), port
+    return folder, _run(script, folder, {"PORT": str(port), "MODEL": str(tiny_policy), "EVERY": "3"}), port
 
 
 def _run(script: str, folder: Path, variables: dict[str, str]) -> str:
     """The stdout of a shell in the folder; the shell and its children have ended when this returns."""
     surroundings = {
         **os.environ,
-        "PATH": f"{folder / '.bin'}:{os.environ['PATH']}",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "WANDB_MODE": "disabled",
         "HF_HUB_OFFLINE": "1",
         **variables,
