@@ -16,7 +16,7 @@ from querylect.envs.environment import Environment, RankedHit
 from querylect.errors import DataError, HubError
 
 from ..command import end
-from ..hub import Hub, serving
+from ..hub import Hub, Repository, serving
 from ..jsonl import write_jsonl
 from ..raising import refused
 
@@ -38,8 +38,10 @@ FILES = {
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    hub = Hub({repo: dict(files) for repo, files in FILES.items()})
-    hub.large.add("corpus.jsonl.gz")
+    hub = Hub(token=None)
+    for repo, files in FILES.items():
+        hub.repositories[repo] = Repository(private=False)
+        hub.repositories[repo].commit("main", "files", files)
     with serving(hub):
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # loopback is no network
         there = partial(snapshot_download, endpoint=hub.url, cache_dir=tmp_path / "cache")
@@ -65,21 +67,21 @@ def test_from_a_copy_and_from_the_hub_comes_the_same_dataset(tmp_path, hub, caps
     assert (copied.name, len(copied.corpus), copied.ignore_identical_ids) == ("scifact", 400, True)
     assert copied.splits["test"].qrels == {"d7": {"d8": 1}}
     assert copied.licence.endswith("on its card: cc-by-4.0, other")
-    assert not any(name == "unwanted.bin" for name, _ in hub.ranges)
+    assert not any(request.endswith("unwanted.bin") for request in hub.requests)
     assert "beir/scifact, test: 400 documents, not 5,183; 1 questions, not 300; 1 judgements, not 339" in "\n".join(
         check(tmp_path / "one")
     )
 
 
 def test_a_broken_download_goes_on_where_it_stopped(tmp_path, hub):
-    hub.refused.add("queries.jsonl.gz")
+    hub.refuse = lambda method, path: 403 if path.endswith("queries.jsonl.gz") and method == "GET" else None
     with refused(HubError, "BeIR/scifact", "--from FOLDER"):
         get("beir/scifact", tmp_path / "scifact")
     assert not (tmp_path / "scifact").exists()
-    hub.refused.clear()
-    hub.ranges.clear()
+    hub.refuse = lambda method, path: None
+    hub.requests.clear()
     get("beir/scifact", tmp_path / "scifact")
-    assert "corpus.jsonl.gz" not in [name for name, _ in hub.ranges]
+    assert not any(request.startswith("GET") and request.endswith("corpus.jsonl.gz") for request in hub.requests)
     assert len(load_beir(tmp_path / "scifact").corpus) == 400
     for repository in ("no/where", "a/b/c", " "):
         with refused(HubError, repository):

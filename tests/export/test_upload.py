@@ -11,7 +11,7 @@ from querylect.export.exported import FILE, Exported, read_exported
 
 from ..command import end
 from ..exported import snippet
-from ..hub_models import Hub, serving, use_endpoint
+from ..hub import Hub, serving, use_endpoint
 from ..raising import refused
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]

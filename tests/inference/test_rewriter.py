@@ -20,7 +20,7 @@ from querylect.inference.rewriter import Rewriter
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.policy import load_policy
 
-from ..hub_models import Hub, Repository, serving, use_endpoint
+from ..hub import Hub, Repository, serving, use_endpoint
 from ..lessons import change
 from ..raising import refused
 
