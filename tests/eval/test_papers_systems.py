@@ -18,7 +18,7 @@ from querylect.methods.methods import METHODS
 from ..chat_server import ChatServer, last_user, serving
 from ..command import end
 from ..encoders import save_cross_encoder
-from ..obliging import obliging
+from ..scripted import obliging
 
 pytestmark = pytest.mark.model
 

@@ -61,8 +61,8 @@ def test_a_first_stage_shows_the_newest_words(monkeypatch):
     for words in (100, 5):
         with FirstStages(rewriter, LlmConfig(), words) as stages:
             assert stages.ask([QUESTION]) == ["no reply"]
-    assert LINES in model.prompt_texts[0]
-    assert "User: What\nAssistant: a tool for nails\n" in model.prompt_texts[1]
+    assert LINES in model.prompts[0]
+    assert "User: What\nAssistant: a tool for nails\n" in model.prompts[1]
 
 
 @given(st.lists(st.text("ab ", min_size=1, max_size=20).filter(str.strip), max_size=6), st.integers(1, 30))

@@ -98,7 +98,7 @@ def test_a_wrong_answer_is_mended_once_and_shown_what_is_wrong():
     assert (failed.value, failed.text, len(failed.replies), failed.missing) == (None, "still", 2, False)
     assert missing.missing
     assert (unmended.value, unmended.text, len(unmended.replies), unmended.missing) == (None, "hm", 1, False)
-    reply, ask = script.prompts[6].messages[1:]
+    reply, ask = script.requests[6].messages[1:]
     assert reply == {"role": "assistant", "content": '{"label": "x", "score": 1}'}
     assert "label: Input should be 'USEFUL' or 'NOT USEFUL'" in ask["content"]
     assert instructions(Verdict) in ask["content"]
@@ -109,8 +109,8 @@ def test_the_schema_goes_with_the_request_unless_thinking_comes_first():
     ask_structured(Llm(script), prompts(1), Verdict, GREEDY)
     thinking = FormPrompt("Judge.", "case", request="Think between <think> and </think>. Then write JSON.")
     ask_structured(Llm(script), [thinking], Verdict, GREEDY)
-    assert [bool(prompt.schema) for prompt in script.prompts] == [True, False, True], "the repair has it"
-    schema = json.loads(script.prompts[0].schema)
+    assert [bool(prompt.schema) for prompt in script.requests] == [True, False, True], "the repair has it"
+    schema = json.loads(script.requests[0].schema)
     assert (schema["additionalProperties"], schema["required"]) == (False, ["label", "score"])
 
 
@@ -131,7 +131,7 @@ def test_a_local_model_gets_a_chat_in_lines_and_its_answer_begun():
     script = Script("Explanation: so.\nVerdict: perhaps", "Explanation: so.\nVerdict: **No.**")
     (mended,) = ask_structured(Llm(script, json_answers=False), [prompt], YesNo, GREEDY)
     assert mended.value == YesNo(explanation="so.", verdict=False)
-    assert script.prompts[1].messages[-1]["content"].endswith("Explanation, Verdict")
+    assert script.requests[1].messages[-1]["content"].endswith("Explanation, Verdict")
 
 
 class Lists(BaseModel):

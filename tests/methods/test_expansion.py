@@ -4,7 +4,7 @@ import pytest
 from querylect.data.types import Document, Question
 from querylect.methods.expansion import NO_EXPANSION, pivotal
 
-from ..scripted import Collection, Script, run, terms
+from ..scripted import Collection, Script, run_named, terms
 
 QUESTION = Question("q", "are sharks warm")
 TEXTS = {"mako": "Most sharks are cold-blooded. The mako is partly warm.", "tuna": "Tuna swim fast.", "one": "shark"}
@@ -37,7 +37,7 @@ def test_a_sentence_of_another_script():
 def csqe(*answers, searcher=None):
     """The passages' answer comes first, as they are asked for first."""
     shelf, model = searcher or Collection("mako", "tuna", "one", texts=TEXTS), Script(*answers)
-    return run("csqe", QUESTION, model, shelf, k=2), shelf, model
+    return run_named("csqe", QUESTION, model, shelf, k=2), shelf, model
 
 
 def test_csqe_joins_question_passages_and_sentences():
@@ -50,7 +50,7 @@ def test_csqe_joins_question_passages_and_sentences():
     assert result.notes["dropped_sentences"] == 1
     assert result.notes["sentences"] == [BOTH_SENTENCES, []]
     assert [(draw.n, draw.temperature) for draw in model.draws] == [(2, 1.0), (2, 1.0)]
-    assert "[1] About mako: Most sharks" in model.prompt_texts[1]
+    assert "[1] About mako: Most sharks" in model.prompts[1]
     assert [document.id for document in result.documents] == ["mako", "tuna"]
 
 
@@ -60,7 +60,7 @@ def test_csqe_goes_on_with_what_is_left():
     assert terms(shelf.plans[-1]) == [[(QUESTION.text, 1.0), ("shark", 1.0)]]
     _, shelf, model = csqe(["A passage."], searcher=Collection())
     assert terms(shelf.plans[-1]) == [[(QUESTION.text, 1.0), ("A passage.", 1.0)]]
-    assert len(model.prompt_texts) == 1, "there is nothing to pick from"
+    assert len(model.prompts) == 1, "there is nothing to pick from"
 
 
 NAMES = [f"d{number}" for number in range(30)]
@@ -68,7 +68,7 @@ NAMES = [f"d{number}" for number in range(30)]
 
 def thinkqe(*answers, searcher=None):
     shelf, model = searcher or Collection(*NAMES), Script(*answers)
-    return run("thinkqe", QUESTION, model, shelf, k=3), shelf, model
+    return run_named("thinkqe", QUESTION, model, shelf, k=3), shelf, model
 
 
 def test_thinkqe_grows_the_query_and_shows_no_document_twice():
@@ -78,7 +78,7 @@ def test_thinkqe_grows_the_query_and_shows_no_document_twice():
     result, _, model = thinkqe("<think>a</think>first", "second", "third", searcher=shelf)
     rounds = [[name for name, number in result.notes["shown"].items() if number == shown] for shown in (1, 2, 3)]
     assert rounds == [NAMES[:10], ["d15", *NAMES[16:25]], ["d12", "d10", "d11", "d13", "d14", *NAMES[25:]]]
-    assert "[1] About d15: d15 text\n[2] About d16" in model.prompt_texts[1]
+    assert "[1] About d15: d15 text\n[2] About d16" in model.prompts[1]
     assert [plan.k for plan in shelf.plans] == [10, 20, 30, 3], "deep enough for ten new documents"
     grown = [("first", 1.0), ("second", 1.0), ("third", 1.0)]
     assert [terms(plan)[0][1:] for plan in shelf.plans] == [grown[:size] for size in range(4)]
@@ -97,4 +97,4 @@ def test_thinkqe_counts_rounds_that_add_nothing():
     assert (result.failure, result.notes["empty_rounds"], result.notes["expansions"]) == ("", 2, ["a passage"])
     assert thinkqe("", " ", "")[0].failure == NO_EXPANSION
     result, _, model = thinkqe("first", "second", "third", searcher=Collection("d0"))
-    assert "No further passages" in model.prompt_texts[1]
+    assert "No further passages" in model.prompts[1]

@@ -8,7 +8,7 @@ from querylect.llms.base import Text
 from querylect.methods.main_rag import NO_JUDGEMENT, judge, selected
 from querylect.methods.method import MISSING
 
-from ..method_doubles import ASKED, Shelf, doc, ids, main_rag, run
+from ..scripted import ASKED, Shelf, doc, ids, main_rag, run
 
 QUERY = ASKED.text
 

@@ -15,10 +15,8 @@ from querylect.methods.methods import METHODS, make_method, method_settings
 from querylect.methods.prompts import prompt_text
 from querylect.rewriters.retriever_info import RetrieverInfo
 
-from ..method_doubles import ASKED, Scripted, Shelf, doc, form, ids, method_of, run
-from ..obliging import obliging
 from ..raising import refused
-from ..scripted import Down
+from ..scripted import ASKED, Scripted, Shelf, doc, form, ids, method_of, obliging, run
 
 FORMED = ("multi_query", "hcqr", "chr", "migres", "cot", "main_rag")
 """Methods that read a form: what is none is a failure, whatever it says."""
@@ -84,7 +82,7 @@ def test_a_model_that_gives_no_reply_is_no_answer(name):
 
 @pytest.mark.parametrize("name", sorted(set(METHODS) - {"direct_gen", "cot"}))
 def test_a_retriever_that_is_down_is_no_empty_context(name):
-    results = [entry.result for entry in ran(name, well_behaved, Down())]
+    results = [entry.result for entry in ran(name, well_behaved, Shelf({}, down=True))]
     assert {(result.failure, result.documents, result.answer) for result in results} == {(NO_RANKING, (), None)}
 
 

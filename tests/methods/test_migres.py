@@ -2,7 +2,7 @@
 
 from querylect.methods.method import GARBLED
 
-from ..method_doubles import ASKED, Shelf, doc, form, ids, migres, run
+from ..scripted import ASKED, Shelf, doc, form, ids, migres, run
 
 QUERY = ASKED.text
 FOUND = {QUERY: [doc("a"), doc("b"), doc("c")], "Ann's dog": [doc("c"), doc("d")], "kennel": [doc("d"), doc("a")]}

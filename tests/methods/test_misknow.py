@@ -7,7 +7,7 @@ from querylect.methods.method import MISSING, NO_RANKING
 from querylect.methods.prompts import shortened
 from querylect.methods.reading import NO_ANSWER, shares, usable
 
-from ..method_doubles import ASKED, Shelf, cot, direct_gen, doc, form, ids, misknow, run, std_rag
+from ..scripted import ASKED, Shelf, cot, direct_gen, doc, form, ids, misknow, run, std_rag
 
 QUERY = ASKED.text
 WIKI = {QUERY: [doc("w1"), doc("w2"), doc("w3")], "dog tamers": [doc("w2"), doc("w9"), doc("w8")]}

@@ -19,7 +19,7 @@ from querylect.rewriters.hcqr import ChosenHypothesis
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
 
-from ..method_doubles import doc
+from ..scripted import doc
 
 RECORDINGS = Path(__file__).parent.parent / "recordings"
 WRITTEN, SMALL = (

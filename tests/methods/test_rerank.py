@@ -2,7 +2,7 @@
 
 import pytest
 
-from ..method_doubles import ASKED, Shelf, doc, ids, qa_rag, rerank, run
+from ..scripted import ASKED, Shelf, doc, ids, qa_rag, rerank, run
 
 QUERY = ASKED.text
 

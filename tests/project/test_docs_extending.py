@@ -10,8 +10,8 @@ from querylect.methods.methods import METHODS, KnownMethod, make_method
 from querylect.rewriters import registry
 from querylect.rewriters.retriever_info import RetrieverInfo
 
-from ..method_doubles import ASKED, Shelf, doc, run
 from ..pages import blocks
+from ..scripted import ASKED, Shelf, doc, run
 
 CARD = RetrieverInfo("bm25", "bm25")
 

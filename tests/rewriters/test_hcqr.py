@@ -18,7 +18,7 @@ from querylect.rollouts import llms
 from querylect.rollouts.llms import FirstStages, answered
 
 from ..raising import refused
-from ..scripted import BM25, Collection, Script, run, terms
+from ..scripted import BM25, Collection, Script, run_named, terms
 
 PLAIN = Question("plain", "why is the sky blue?")
 CHOICE = Question("choice", "which scatters most?", ("blue light", "red light"))
@@ -83,7 +83,7 @@ def test_an_ablated_query_is_written_and_not_searched(role, left):
 
 def test_both_stages_as_a_method():
     shelf, model = Collection("a", "b"), Script(f"<think>A or B?</think>{CHOSEN}", QUERIES)
-    outcome = run("hcqr", CHOICE, model, shelf, without=["distinction"])
+    outcome = run_named("hcqr", CHOICE, model, shelf, without=["distinction"])
     assert terms(shelf.plans[0]) == [[("s", 1.0)], [("k", 1.0)]]
     assert outcome.notes["first_stage"]["best_guess_text"] == "blue light"
     assert outcome.notes["rewrites"] == ["s", "d", "k"]
@@ -102,7 +102,7 @@ def test_both_stages_as_a_method():
 )
 def test_a_stage_that_fails_ends_the_method(answers, failure):
     shelf = Collection("a")
-    outcome = run("hcqr", PLAIN, Script(*answers), shelf)
+    outcome = run_named("hcqr", PLAIN, Script(*answers), shelf)
     assert (outcome.failure, outcome.documents, shelf.plans) == (failure, (), [])
 
 

@@ -48,8 +48,8 @@ def test_a_turn_shows_what_the_turn_before_found_within_the_budgets_in_words():
     model, client = Script(say("headache"), say("migraine")), Client()
     ((tree,), _) = grow(model, [HEAD], [1, 1], client)
     assert client.searched == [["headache"], ["migraine"]]
-    assert [message["role"] for message in model.prompts[1].messages] == ["user", "assistant", "user"]
-    assert "[1] Triptan: one\n" in model.prompt_texts[1]
+    assert [message["role"] for message in model.requests[1].messages] == ["user", "assistant", "user"]
+    assert "[1] Triptan: one\n" in model.prompts[1]
     (first, second) = records_of_trees("p", [tree], ["ndcg@10"])
     assert (first.tokens, second.tokens, second.calls, second.searches) == (1, 2, 2, 2)
 
@@ -58,7 +58,7 @@ def test_an_answer_that_cannot_be_read_is_sent_back_once_at_the_cost_of_both():
     model = Script("nonsense", "Sure! <rewrite>headache</rewrite>", "nonsense", "nonsense")
     ((good,), _), ((bad,), _) = grow(model, [HEAD], [1]), grow(model, [HEAD], [1])
     assert (good.roots[0].rewrite.rewrites, good.roots[0].tokens, good.roots[0].calls) == (("headache",), 2, 2)
-    assert "missing rewrite" in model.prompt_texts[1]
+    assert "missing rewrite" in model.prompts[1]
     assert (bad.roots[0].rewrite.failure, bad.roots[0].reward) == ("missing rewrite", 0.0)
 
 
@@ -67,7 +67,7 @@ def test_a_missing_answer_has_a_reason_and_a_failed_search_ends_the_chat():
     (lost, unanswered, whole), conversation = grow(
         model, [HEAD, GUMS, Question("both", "?")], [1, 1], Client(lost="lost")
     )
-    assert conversation.missing == {("gums", 1, 0): "gone"}
+    assert conversation.missing == {("gums", 1, 0): "silent"}
     assert (unanswered.roots, lost.roots[0].reward, lost.roots[0].children) == ([], None, [])
     assert [node.rewrite.rewrites for node in whole.walk()] == [("citrus",), ("vitamin",)]
 
@@ -93,5 +93,5 @@ def test_a_trained_policy_gets_its_opening_and_is_parsed_strictly(trained):
     model = Script("cleft lip</rewrite> Hope this helps!", "cleft lip</rewrite>")
     ((tree,), _) = grow(model, [HEAD], [1], rewriter={"name": "few_shot"}, trained=trained)
     opening = {"role": "assistant", "content": "<think></think><rewrite>"}
-    assert (model.prompts[0].messages[-1] == opening) == trained
+    assert (model.requests[0].messages[-1] == opening) == trained
     assert tree.roots[0].rewrite.failure == ("text outside tags" if trained else "")
