@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from itertools import chain, islice
 from pathlib import Path
@@ -13,8 +14,11 @@ import typer
 
 from ..command_options import Trust, Verbose
 from ..configs.load import is_override
-from ..errors import ConfigError, UserError
+from ..data.history import parse_history
+from ..data.types import Question
+from ..errors import ConfigError, DataError, UserError
 from ..logs import set_up_logging
+from ..storage import parse_json
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +70,6 @@ def rewrite(
     The answer is that of the turn that won on validation; between turns the environment of the run is searched.
     """
     set_up_logging(verbose)
-    from .questions import read_questions
     from .rewriter import Rewriter
 
     changes = list(overrides or ())
@@ -97,7 +100,7 @@ def rewrite(
                     typer.echo(json.dumps({"id": result.question.id, **result.record()}, ensure_ascii=False))
     if failures:
         log.warning(
-            "%d of %d answers failed, and the question itself is their text and plan (fallback: true): %s",
+            "%d of %d answers failed, and the question itself is their text and plan: %s",
             failures.total(), answers, ", ".join(f"{reason} ({count})" for reason, count in failures.most_common()),
         )  # fmt: skip
 
@@ -127,3 +130,26 @@ def mcp(
         rewriter, revision=revision, checkpoint=checkpoint, trust=trust, turn=turn, endpoint=endpoint, model=model
     ) as loaded:
         serve_search(loaded, env)
+
+
+def read_questions(lines: Iterable[str]) -> Iterator[Question]:
+    """The questions of lines, each with the `id` of its line, by default its number; blank lines are left out.
+
+    A line that begins with { is a JSON object with `question` and, optionally, `id`, `options` and `history`, or a line
+    of BEIR's queries.jsonl, whose fields are `text` and `_id`. Raises DataError that names a line without a question.
+    """
+    for number, line in enumerate(map(str.strip, lines), start=1):
+        if not line.startswith("{"):
+            if line:
+                yield Question(str(number), line)
+            continue
+        try:
+            values = parse_json(line)
+            text = values.get("question", values.get("text"))
+            if not isinstance(text, str) or not text.strip():
+                raise ValueError('it has no "question" (or "text") with a text')
+            history = parse_history(values.get("history"))
+        except ValueError as error:
+            raise DataError(f"line {number} is no question: {error}.") from error
+        name = str(values.get("id", values.get("_id", number)))
+        yield Question(name, text.strip(), tuple(map(str, values.get("options") or ())), history)

@@ -47,8 +47,6 @@ class Trained:
     """By environment name; {"": …} if there is only one."""
     base: PolicyConfig
     """The untrained model, which the first stage of some rewriters uses."""
-    k: int
-    """Number of documents that a search plan requests."""
     used: UsedTurn
     """The turn whose rewrite is used, and the reason."""
     searchable: bool
@@ -117,7 +115,7 @@ def of_config(
         for env, section in environments(config).items()
     }
     used = used or used_turn(config.rollout, config.reward, config.train, None, None)
-    return Trained(name, config, checkpoint, members, config.policy, config.search_depth, used, searchable=True)
+    return Trained(name, config, checkpoint, members, config.policy, used, searchable=True)
 
 
 def with_retrievers(trained: Trained) -> Trained:

@@ -15,7 +15,6 @@ from ..data.types import Document
 from ..envs.client.client import EnvironmentClient
 from ..envs.schemas import MAX_QUESTION, AskedHistory, utterances
 from ..version import __version__
-from .results import SearchResult
 from .rewriter import Rewriter
 
 MAX_DOCUMENTS = 100
@@ -33,16 +32,6 @@ class ToolAnswer(BaseModel):
     """False where the rewriter stopped before any search: the question needs no documents, and there are none."""
     documents: list[Document]
     """Best first."""
-
-    @classmethod
-    def from_result(cls, result: SearchResult) -> "ToolAnswer":
-        """The form of a search with a rewriter in which an agent reads it."""
-        return cls(
-            rewrite=result.rewrite.text,
-            failure=result.failure,
-            searched=not result.rewrite.unsearched,
-            documents=[hit.document for hit in result.ranking or ()],
-        )
 
 
 def search_server(rewriter: Rewriter, client: EnvironmentClient) -> MCPServer:
@@ -62,7 +51,13 @@ def search_server(rewriter: Rewriter, client: EnvironmentClient) -> MCPServer:
     ) -> ToolAnswer:
         """Find the documents that answer a question. Ask the whole question: it is rewritten for the search engine.
         Where `searched` is false, answer from what you know."""
-        return ToolAnswer.from_result(await rewriter.asearch(question, client, k=k, history=utterances(history)))
+        result = await rewriter.asearch(question, client, k=k, history=utterances(history))
+        return ToolAnswer(
+            rewrite=result.rewrite.text,
+            failure=result.failure,
+            searched=not result.rewrite.unsearched,
+            documents=[hit.document for hit in result.ranking or ()],
+        )
 
     return server
 

@@ -16,31 +16,37 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from ..configs.llm import LlmConfig
 from ..configs.schema import environments
-from ..envs.plan import SearchPlan
+from ..data.history import parse_history
+from ..data.types import Question, Utterance
+from ..envs.plan import SearchPlan, is_unicode
 from ..envs.schemas import PlanResult
 from ..errors import ConfigError, RequestError
 from ..rewriters.registry import make_rewriter
 from ..rewriters.retriever_info import RetrieverInfo
-from ..rollouts.conversation import Conversation, PolicyConversation
+from ..rollouts.conversation import Conversation, PolicyConversation, PromptedConversation
 from ..rollouts.engines.base import Engine
-from ..rollouts.llms import policy_llm
+from ..rollouts.llms import open_llm, policy_llm
 from ..sources import optional_packages
-from .endpoint import EndpointModel
 from .load import Trained, open_trained, with_retrievers
-from .questions import History, QuestionLike, is_single, parse_questions
-from .results import SearchResult
-from .turns import run_turns
+from .turns import SearchResult, run_turns
 
 log = logging.getLogger(__name__)
 
+QuestionLike = str | Question
+History = Sequence[Utterance | Mapping[str, str]]
+"""What was said before a question, oldest first: utterances, or {"role": "user" or "assistant", "content": …}."""
 Retriever = str | RetrieverInfo | Mapping[str, object]
 """The name of an environment or a retriever, or a retriever's description, also as `GET /v1/environment` returns it."""
+
+_PREFILLED = {"continue_final_message": True, "add_generation_prompt": False}
+"""Fields of a request with which vLLM and SGLang continue the last message instead of answering it."""
 
 
 class Searcher(Protocol):
@@ -55,14 +61,20 @@ class Rewriter:
     """Rewrites questions with one policy, and searches with the rewrites."""
 
     def __init__(
-        self, trained: Trained, engine: Engine | EndpointModel | None = None, *, turn: int | None = None
+        self,
+        trained: Trained,
+        engine: Engine | None = None,
+        *,
+        endpoint: LlmConfig | None = None,
+        turn: int | None = None,
     ) -> None:
-        """Load the policy, or use an `engine` that has loaded it, or an endpoint that serves it. `turn` as in
+        """Load the policy, or use an `engine` that has loaded it, or an `endpoint`. There a trained policy gets the
+        messages of training and the prefilled beginning of its answer, and any other model is prompted. `turn` as in
         `from_pretrained`.
 
         Raises ModelError, CheckpointError, MissingPackageError.
         """
-        if engine is None:
+        if engine is None and endpoint is None:
             with optional_packages("local"):
                 from ..rollouts.engines.open import load_engine
 
@@ -79,7 +91,7 @@ class Rewriter:
         if self.turns > 1:
             reason = trained.used.reason if turn is None else "it was asked for"
             log.info("%s: the rewrite of turn %d is used (%s)", trained.name, self.turn, reason)
-        self._trained, self._engine = trained, engine
+        self._trained, self._engine, self._endpoint = trained, engine, endpoint
         self._models: dict[tuple[str | None, RetrieverInfo], Conversation] = {}
         self._searchers: dict[str, Searcher] = {}
         self._stack, self._opening, self._answering = ExitStack(), threading.RLock(), threading.Lock()
@@ -103,16 +115,24 @@ class Rewriter:
         `turn` overrides the turn selected on validation. `endpoint` is the URL of an OpenAI-compatible endpoint that
         serves the policy as `model`, or any other model if `path_or_id` is a config: then no weights are loaded, and
         PyTorch is not needed. The other arguments and errors are those of `open_trained`; it also raises as
-        `load_policy` and `EndpointModel.at`.
+        `load_policy`, and ConfigError for an endpoint without URL or name of a model.
         """
         trained = open_trained(
             str(path_or_id), revision=revision, checkpoint=checkpoint, settings=settings, trust=trust
         )
-        engine = EndpointModel.at(endpoint, model, trained.is_trained) if endpoint is not None else None
-        return cls(trained, engine, turn=turn)
+        if isinstance(endpoint, str):
+            endpoint = LlmConfig(model="", base_url=endpoint, cache=None)
+        if endpoint is not None:
+            endpoint = endpoint.model_copy(update={"model": model or endpoint.model})
+            if endpoint.base_url is None or not endpoint.model:
+                raise ConfigError(
+                    "an endpoint needs its URL (http://HOST:PORT/v1) and the name of a model, as `GET URL/models` "
+                    "lists it."
+                )
+        return cls(trained, endpoint=endpoint, turn=turn)
 
     def __repr__(self) -> str:
-        model = f", endpoint model {self._engine.config.model!r}" if isinstance(self._engine, EndpointModel) else ""
+        model = f", endpoint model {self._endpoint.model!r}" if self._endpoint is not None else ""
         return f"Rewriter({self.name!r}, turn={self.turn}{model})"
 
     def __enter__(self) -> Self:
@@ -125,8 +145,6 @@ class Rewriter:
         """Close connections to services and endpoints."""
         self._threads.shutdown(wait=False)
         self._stack.close()
-        if isinstance(self._engine, EndpointModel):
-            self._engine.close()
 
     def rewrite(
         self,
@@ -151,7 +169,7 @@ class Rewriter:
         """
         results = self._run(questions, history, retriever, turn, client, search_last=False)
         rewrites = [result.rewrite for result in results]
-        return rewrites[0] if is_single(questions) else rewrites
+        return rewrites if isinstance(questions, list | tuple) else rewrites[0]
 
     def search(
         self,
@@ -173,7 +191,7 @@ class Rewriter:
         if retriever is None and hasattr(client, "info"):
             retriever = client.info().retriever
         results = self._run(questions, history, retriever, turns, client, k=k)
-        return results[0] if is_single(questions) else results
+        return results if isinstance(questions, list | tuple) else results[0]
 
     async def arewrite(self, questions: QuestionLike | Sequence[QuestionLike], **options: Any) -> Any:
         """`rewrite` in a thread, for an event loop."""
@@ -202,15 +220,14 @@ class Rewriter:
             member, model = self.select(retriever)
             if client is None and turns > 1:
                 client = self._environment(member, turns)
-        is_local = not isinstance(self._engine, EndpointModel)
         return run_turns(
             model,
             batch,
             turns,
             client.search if client is not None else None,
-            lock=self._answering if is_local else nullcontext(),
-            base=self._engine.config if isinstance(self._engine, EndpointModel) else policy_llm(self._trained.base),
-            depth=self._trained.k,
+            lock=self._answering if self._endpoint is None else nullcontext(),
+            base=self._endpoint or policy_llm(self._trained.base),
+            depth=self._trained.config.search_depth,
             k=k,
             search_last=search_last,
         )
@@ -223,18 +240,18 @@ class Rewriter:
         `open_environments` if no file describes the retrievers of training.
         """
         info = RetrieverInfo.from_service(retriever) if isinstance(retriever, Mapping) else retriever
+        described, label = (info, info.name) if isinstance(info, RetrieverInfo) else (None, info)
         with self._opening:
-            if not isinstance(info, RetrieverInfo):
+            if described is None:
                 self._trained = with_retrievers(self._trained)
             members = self._trained.members
             names = {name: member.retriever.name if member.retriever else name for name, member in members.items()}
-            label = info.name if isinstance(info, RetrieverInfo) else info
             matches = [name for name in names if label in (None, "", name, names[name])]
-            if isinstance(info, RetrieverInfo):
-                matches = [name for name in matches if members[name].retriever == info] or matches[:1]
-            elif info is not None and info in members:
-                matches = [info]
-            is_other = not matches and len(members) == 1 and isinstance(info, RetrieverInfo)
+            if described is not None:
+                matches = [name for name in matches if members[name].retriever == described] or matches[:1]
+            elif label in members:
+                matches = [label]
+            is_other = described is not None and not matches and len(members) == 1
             if is_other:
                 matches = list(members)
             if len(matches) != 1:
@@ -243,7 +260,7 @@ class Rewriter:
                     f"{self.name} was trained for {trained_for}, and {label!r} names none: retriever=NAME (--env)"
                 )
             member = members[matches[0]]
-            target = info if isinstance(info, RetrieverInfo) else member.retriever
+            target = described or member.retriever
             assert target is not None, "the environment was asked for it"
             key = None if is_other else matches[0], target
             if key not in self._models:
@@ -253,12 +270,16 @@ class Rewriter:
                         "it with `querylect eval` before you rely on it",
                         target.name, self.name, member.retriever.name,
                     )  # fmt: skip
-                rewriter = make_rewriter(member.rewriter, target, self._trained.k)
-                rollout = self._trained.config.rollout
-                if isinstance(self._engine, EndpointModel):
-                    self._models[key] = self._engine.conversation(rewriter, rollout)
-                else:
+                rewriter = make_rewriter(member.rewriter, target, self._trained.config.search_depth)
+                rollout, endpoint, trained = self._trained.config.rollout, self._endpoint, self._trained.is_trained
+                if endpoint is None:
+                    assert self._engine is not None
                     self._models[key] = PolicyConversation(self._engine, rewriter, rollout)
+                else:
+                    if trained and rewriter.opening:
+                        endpoint = endpoint.model_copy(update={"extra": {**_PREFILLED, **endpoint.extra}})
+                    llm = self._stack.enter_context(open_llm(endpoint))
+                    self._models[key] = PromptedConversation(llm, rewriter, rollout, trained=trained)
             return key[0], self._models[key]
 
     def _environment(self, member: str | None, turn: int) -> Searcher:
@@ -278,3 +299,25 @@ class Rewriter:
             config = settings.get(member) or settings[""]
             self._searchers[member] = self._stack.enter_context(open_unserved(config.env, config.client))
         return self._searchers[member]
+
+
+def parse_questions(questions: object, history: History | None = None) -> list[Question]:
+    """One or several questions as a list; `history` is that of a single one.
+
+    Raises RequestError that names the invalid one, and for a history of several.
+    """
+    items = list(questions) if isinstance(questions, list | tuple) else [questions]
+    if history is not None and isinstance(questions, list | tuple):
+        raise RequestError("history belongs to one question; give each of several a Question with its own.")
+    parsed = []
+    for number, item in enumerate(items, start=1):
+        question = item if isinstance(item, Question) else Question("", item)
+        label = f"question {number} of {len(items)}"
+        if not (isinstance(question.text, str) and question.text.strip() and is_unicode(question.text)):
+            raise RequestError(f"{label} is {question.text!r}; expected a text that is not blank, or a Question.")
+        try:
+            utterances = parse_history(question.history if history is None else history)
+        except ValueError as error:
+            raise RequestError(f"{label}: {error}.") from error
+        parsed.append(replace(question, history=utterances))
+    return parsed

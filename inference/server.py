@@ -71,7 +71,6 @@ class RewriteBody(Wire):
     turn: int
     failure: str | None
     """Why the answer could not be used; null if it could."""
-    fallback: bool
     stopped: bool
     unsearched: bool
 

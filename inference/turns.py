@@ -1,24 +1,28 @@
-"""The turns of a batch of questions: a model answers all of them, then their plans are searched together.
+"""The turns of a batch of questions, and their results: a model answers all questions, then their plans are searched
+together.
 
 As in training, nothing is searched after a failed answer, except in the last turn, where the question is; and a
-question whose answer stopped keeps the ranking that it has, if any, and is not asked again.
+question whose answer stopped keeps the ranking that it has, if any, and is not asked again. A format failure does not
+raise: text and plan of the result are then the question itself, and `failure` is the reason.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..configs.llm import LlmConfig
+from ..data.history import records_of
 from ..data.sampling import in_batches
 from ..data.types import Question
-from ..envs.plan import SearchPlan
+from ..envs.plan import Probe, SearchPlan
 from ..envs.schemas import HitBody, PlanResult
+from ..errors import ConfigError
 from ..rollouts.conversation import Branch, Conversation, PromptedConversation
 from ..rollouts.llms import FirstStages
 from ..rollouts.tree import Node
 from ..rollouts.tree_sampler import ANSWERED_AT_ONCE, give_back_freed_memory
-from .results import RewriteResult, SearchResult, TurnOutcome
 
 
 class Continuation(NamedTuple):
@@ -28,17 +32,87 @@ class Continuation(NamedTuple):
     node: Node
 
 
-@dataclass(slots=True)
-class _Dialogue:
-    """The turns of one question so far."""
+@dataclass(frozen=True, slots=True)
+class RewriteResult:
+    """The answer of the policy to one question in one turn."""
 
     question: Question
-    turns: list[TurnOutcome] = field(default_factory=list)
+    turn: int
+    """1 for a first turn."""
+    plan: SearchPlan
+    """The search plan; the raw question if the answer failed, or if nothing is to be searched (`unsearched`)."""
+    rewrites: tuple[str, ...] = ()
+    """All query texts of the answer; empty if it failed."""
+    think: str = field(default="", repr=False)
+    failure: str | None = None
+    """Why the answer failed, in a few words, so that the question replaces it; None if it did not."""
+    answer: str = field(default="", repr=False)
+    """The raw text of the model, without its end-of-turn token."""
+    continuation: Continuation | None = field(default=None, repr=False, compare=False)
+    stopped: bool = False
+    """Whether the policy stopped: the plan is that of the last turn that was searched, or else the raw question."""
+    unsearched: bool = False
+    """Whether the policy stopped before any search (`rewriter.stop: answer`): the question is to be answered without
+    documents."""
 
     @property
-    def searched(self) -> TurnOutcome | None:
-        """The last turn that was searched."""
-        return next((outcome for outcome in reversed(self.turns) if outcome.ranking is not None), None)
+    def text(self) -> str:
+        """The first probe of the plan as one text (`joined`).
+
+        For a plan with negative weights, which no text can express, the first rewrite.
+        """
+        if _subtracts(self.plan):
+            return self.rewrites[0] if self.rewrites else self.question.text
+        return joined(self.plan.probes[0])
+
+    def record(self) -> dict[str, object]:
+        """The result as plain data, for JSON."""
+        return {
+            "question": self.question.text,
+            **({"history": records_of(self.question.history)} if self.question.history else {}),
+            "text": self.text,
+            "rewrites": list(self.rewrites),
+            "think": self.think,
+            "plan": self.plan.model_dump(mode="json"),
+            "turn": self.turn,
+            "failure": self.failure,
+            "stopped": self.stopped,
+            "unsearched": self.unsearched,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOutcome:
+    """One turn and its ranking."""
+
+    rewrite: RewriteResult
+    ranking: tuple[HitBody, ...] | None
+    """Best first; of a turn that stopped, those that it keeps. None if nothing was searched, which is the case after
+    a failed answer before the last turn and for one that is `unsearched`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """All turns of one question with one retriever."""
+
+    question: Question
+    turns: tuple[TurnOutcome, ...]
+
+    @property
+    def rewrite(self) -> RewriteResult:
+        """The rewrite of the last turn."""
+        return self.turns[-1].rewrite
+
+    @property
+    def ranking(self) -> tuple[HitBody, ...] | None:
+        """The ranking of the last turn; if that turn failed, the ranking for the question; None if the policy stopped
+        before any search (`rewrite.unsearched`)."""
+        return self.turns[-1].ranking
+
+    @property
+    def failure(self) -> str | None:
+        """Why the last turn failed, so that the ranking is that of the question; None if it did not."""
+        return self.rewrite.failure
 
 
 def run_turns(
@@ -59,46 +133,50 @@ def run_turns(
     documents of the plan of a failed answer, `k` that of the last turn, by default as the plans ask; its plans are
     searched only with `search_last`.
     """
-    dialogues = [_Dialogue(question) for question in questions]
+    dialogues: list[tuple[Question, list[TurnOutcome]]] = [(question, []) for question in questions]
     for turn in range(1, turns + 1):
-        pending = [dialogue for dialogue in dialogues if not dialogue.turns or not dialogue.turns[-1].rewrite.stopped]
-        if not pending:
-            break
+        pending = [(question, path) for question, path in dialogues if not (path and path[-1].rewrite.stopped)]
         with lock:
             answers = _answers(model, pending, turn, base)
         results = [
-            _result(dialogue.question, turn, answer, depth) for dialogue, answer in zip(pending, answers, strict=True)
+            _result(question, turn, answer, depth) for (question, _), answer in zip(pending, answers, strict=True)
         ]
-        reused = [
-            dialogue.searched if result.stopped else None for dialogue, result in zip(pending, results, strict=True)
-        ]
-        plans = [
-            _plan(result, last, turn == turns, k, search_last) for result, last in zip(results, reused, strict=True)
-        ]
+        plans: list[SearchPlan | None] = []
+        for result, (_, path) in zip(results, pending, strict=True):
+            plan, kept = result.plan, _last_searched(path) if result.stopped else None
+            if turn == turns or result.stopped:
+                plan = plan if k is None else plan.model_copy(update={"k": k})
+                # a ranking that a stop keeps is searched again only for more documents
+                wanted = search_last and (kept is None or kept.rewrite.plan.k < plan.k)
+            else:
+                wanted = result.failure is None
+            plans.append(plan if wanted and not result.unsearched else None)
         searched = [plan for plan in plans if plan is not None]
-        searches = iter(search(searched) if search is not None and searched else ())
-        for dialogue, result, last, plan in zip(pending, results, reused, plans, strict=True):
-            ranking: tuple[HitBody, ...] | None = None
-            if plan is not None:
-                ranking = tuple(next(searches).ranking)
-            elif last is not None and last.ranking is not None:
-                ranking = last.ranking[:k]
-            dialogue.turns.append(TurnOutcome(result, ranking))
-    return [SearchResult(dialogue.question, tuple(dialogue.turns)) for dialogue in dialogues]
+        found = iter(search(searched) if search is not None and searched else ())
+        for result, (_, path), plan in zip(results, pending, plans, strict=True):
+            ranking = tuple(next(found).ranking) if plan is not None else None
+            if plan is None and result.stopped and (kept := _last_searched(path)) is not None:
+                ranking = (kept.ranking or ())[:k]
+            path.append(TurnOutcome(result, ranking))
+    return [SearchResult(question, tuple(path)) for question, path in dialogues]
+
+
+def _last_searched(path: Sequence[TurnOutcome]) -> TurnOutcome | None:
+    return next((outcome for outcome in reversed(path) if outcome.ranking is not None), None)
 
 
 def _answers(
-    model: Conversation, dialogues: Sequence[_Dialogue], turn: int, base: LlmConfig
+    model: Conversation, dialogues: Sequence[tuple[Question, list[TurnOutcome]]], turn: int, base: LlmConfig
 ) -> list[Continuation | str]:
     """The answers of a turn, or why there is none: the first stage failed, the turn before has no answer, the prompt is
     too long, or the model did not reply."""
     starts: list[Branch | str] = []
     if turn == 1:
         with FirstStages(model.rewriter, base, model.rollout.history_tokens) as stages:
-            outcomes = stages.ask([dialogue.question for dialogue in dialogues])
+            outcomes = stages.ask([question for question, _ in dialogues])
         starts = [f"first stage: {staged}" if isinstance(staged, str) else model.begin(staged) for staged in outcomes]
     else:
-        for last in (dialogue.turns[-1] for dialogue in dialogues):
+        for last in (path[-1] for _, path in dialogues):
             documents, after = [hit.document for hit in last.ranking or ()], last.rewrite.continuation
             starts.append(model.next_turn(after.branch, after.node, documents) if after else "no turn to go on from")
     limit = model.rollout.max_prompt_tokens
@@ -139,13 +217,32 @@ def _result(question: Question, turn: int, answer: Continuation | str, depth: in
     )
 
 
-def _plan(
-    result: RewriteResult, reused: TurnOutcome | None, is_last: bool, k: int | None, search_last: bool
-) -> SearchPlan | None:
-    """What to search after an answer; None for nothing. A reused ranking is searched again only for more documents."""
-    if result.unsearched:
-        return None
-    if not is_last and not result.stopped:
-        return None if result.fallback else result.plan
-    plan = result.plan if k is None else result.plan.model_copy(update={"k": k})
-    return plan if search_last and (reused is None or reused.rewrite.plan.k < plan.k) else None
+def plain_queries(plan: SearchPlan) -> list[str]:
+    """A plan as texts for a retriever without weighted queries: one query per probe (`joined`); weights are dropped.
+
+    Raises ConfigError for a plan with negative weights, which no text can express.
+    """
+    if _subtracts(plan):
+        raise ConfigError(
+            "the plan has a term of negative weight, which a retriever that takes texts cannot subtract. Search "
+            "this rewriter's plans with querylect's own retrievers (`querylect serve`)."
+        )
+    return list(dict.fromkeys(map(joined, plan.probes)))
+
+
+def joined(probe: Probe) -> str:
+    """The terms of a probe joined by spaces, without terms whose words are all contained in another term.
+
+    So a rewrite that repeats the question, or is repeated by it, does not duplicate words.
+    """
+    texts = [term.text for term in probe.terms if term.weight > 0 and term.text.strip()]
+    words = [frozenset(re.findall(r"\w+", text.casefold())) for text in texts]
+    return " ".join(
+        text
+        for i, text in enumerate(texts)
+        if not any(words[i] < other or (words[i] == other and k < i) for k, other in enumerate(words))
+    )
+
+
+def _subtracts(plan: SearchPlan) -> bool:
+    return any(term.weight < 0 for probe in plan.probes for term in probe.terms)

@@ -12,7 +12,7 @@ from haystack import component
 from haystack.dataclasses import ChatMessage
 
 from ..rewriter import Rewriter
-from .common import queries_of, utterances
+from . import queries_of, utterances
 
 
 @component

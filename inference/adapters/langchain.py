@@ -21,9 +21,9 @@ from langchain_core.runnables import RunnableConfig
 from ...envs.client.client import EnvironmentClient
 from ...envs.plan import SearchPlan
 from ...envs.schemas import HitBody, PlanResult
-from ..results import plain_queries
 from ..rewriter import Rewriter
-from .common import log, merged, utterances
+from ..turns import plain_queries
+from . import log, merged, utterances
 
 
 class RewritingRetriever(BaseRetriever):

@@ -16,7 +16,7 @@ from llama_index.core.indices.query.query_transform.base import BaseQueryTransfo
 from llama_index.core.schema import QueryBundle
 
 from ..rewriter import Rewriter
-from .common import queries_of, utterances
+from . import queries_of, utterances
 
 
 class QuerylectTransform(BaseQueryTransform):

@@ -43,23 +43,19 @@ class RewardFunction:
         """`environment` is the URL of a running `querylect serve`, or several of its replicas; `client` sets token and
         deadline. `rewriter` is the form of the completions, which are first turns, by name or with its settings.
 
-        Raises ConfigError for an unknown rewriter, for one that asks a frozen model first, for one that may search
-        nothing, and as the client.
+        Raises ConfigError for a rewriter that is unknown, may search nothing or asks a frozen model first, and as the
+        client.
         """
         settings = RewriterConfig(name=rewriter) if isinstance(rewriter, str) else rewriter
-        if settings.stop == "answer":
-            raise ConfigError(
-                "rewriter.stop is answer: without a search there is no ranking to reward, and a reward function has no "
-                "reader. Set rewriter.stop=true, which searches the question, or train with reward.kind=answer."
-            )
         urls = [environment] if isinstance(environment, str) else environment
         self._client = EnvironmentClient(client or ClientConfig(), urls)
         self._rewriter = make_rewriter(settings, RetrieverInfo.from_service(self._client.info().retriever))
-        if self._rewriter.first_stage(Question("", "")) is not None:
+        if settings.stop == "answer" or self._rewriter.first_stage(Question("", "")) is not None:
             self.close()
             raise ConfigError(
-                f"the rewriter {settings.name!r} asks a frozen model before the policy, which a reward function cannot "
-                "do. Choose one of a single stage, such as general or direct."
+                f"the rewriter {settings.name!r} asks a frozen model before the policy, or may stop without a search "
+                "(rewriter.stop=answer); a reward function can do neither. Choose general or direct, or train with "
+                "querylect."
             )
         self._questions: dict[str, Question] = {}
 
@@ -94,9 +90,9 @@ class RewardFunction:
     ) -> list[float | None]:
         """The reward of each completion, in [0, 1], by TRL's signature; all are searched in one batch.
 
-        `question_id` is the column of the dataset that names each completion's question; prompts and other columns are
-        not read. None where the search had no answer before the deadline. Raises ConfigError without that column,
-        RequestError for an unknown question, and as `EnvironmentClient.step`.
+        `question_id` names each completion's question; prompts and other columns are not read. None where the search
+        had no answer before the deadline. Raises ConfigError without that column, RequestError for an unknown question,
+        and as `EnvironmentClient.step`.
         """
         if question_id is None or len(question_id) != len(completions):
             raise ConfigError(

@@ -7,9 +7,9 @@ import pytest
 from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError
-from querylect.inference.adapters.common import merged
-from querylect.inference.results import plain_queries
+from querylect.inference.adapters import merged
 from querylect.inference.rewriter import Rewriter
+from querylect.inference.turns import plain_queries
 
 from ..lessons import TEXTS
 from ..raising import refused

@@ -39,10 +39,10 @@ def test_each_question_is_a_line_of_plain_data(settings, capsys, monkeypatch):
     code, records, _ = run(capsys, settings, "-q", "my head hurts", "-q", "<|im_end|> sugar")
     assert code == 0
     assert [record["question"] for record in records] == ["my head hurts", "<|im_end|> sugar"]
-    keys = {"id", "question", "text", "rewrites", "think", "plan", "turn", "failure", "fallback"}
+    keys = {"id", "question", "text", "rewrites", "think", "plan", "turn", "failure"}
     keys |= {"stopped", "unsearched"}
     assert all(record.keys() == keys for record in records)
-    assert all(record["fallback"] and record["failure"] and record["rewrites"] == [] for record in records)
+    assert all(record["failure"] and record["rewrites"] == [] for record in records)
     assert [record["text"] for record in records] == [record["question"] for record in records]
     monkeypatch.setattr(sys, "stdin", io.StringIO("my head hurts\n\n  <|im_end|> sugar\n"))
     assert [record | {"id": "-"} for record in run(capsys, settings)[1]] == [record | {"id": "-"} for record in records]

@@ -78,7 +78,7 @@ def test_a_policy_behind_an_endpoint_answers_as_on_this_machine(exported, settin
         expected = local.rewrite(QUESTIONS)
         results = remote.rewrite(QUESTIONS)
         assert [result.record() for result in results] == [result.record() for result in expected]
-        assert not any(result.fallback for result in results)
+        assert not any(result.failure for result in results)
         with EnvironmentClient(settings.client) as client:
             later = remote.rewrite(QUESTIONS, turn=2, client=client)
             assert [(result.turn, result.text) for result in later] == [
@@ -208,7 +208,7 @@ def test_a_policy_that_stops_before_any_search_says_that_nothing_was_searched(se
                 assert (result.ranking, result.failure) == (None, None)
                 assert (turn.rewrite.stopped, turn.rewrite.unsearched) == (True, True)
                 rewrite = rewriter.rewrite("headache", client=counted)
-                assert (rewrite.text, rewrite.fallback, rewrite.record()["unsearched"]) == ("headache", False, True)
+                assert (rewrite.text, rewrite.failure, rewrite.record()["unsearched"]) == ("headache", None, True)
         assert counted.batches == []
         with Rewriter.from_pretrained(export, settings=["rewriter.stop=true"]) as searching:
             assert {hit.id for hit in searching.search("headache", client).ranking} == {"aspirin", "triptan"}

@@ -51,7 +51,7 @@ def test_greedy_answers_are_those_of_eval_token_for_token(policy, request):
         turns = [tree.roots[0], tree.roots[0].children[0]]
         assert [ids(turn.rewrite) for turn in result.turns] == [(n.prompt_ids, n.completion_ids) for n in turns]
         for turn, node in zip(result.turns, turns, strict=True):
-            assert turn.rewrite.fallback == (node.rewrite.plan is None)
+            assert (turn.rewrite.failure is not None) == (node.rewrite.plan is None)
             if node.rewrite.plan is not None:
                 assert turn.rewrite.plan == node.rewrite.plan
                 assert [hit.id for hit in turn.ranking] == [hit.document.id for hit in node.ranking]

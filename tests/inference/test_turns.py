@@ -10,8 +10,8 @@ from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError, RequestError
 from querylect.export.export import export_to_folder
 from querylect.export.exported import read_exported
-from querylect.inference.results import RewriteResult
 from querylect.inference.rewriter import Rewriter
+from querylect.inference.turns import RewriteResult
 
 from ..command import end
 from ..lessons import change
@@ -77,7 +77,7 @@ def test_an_export_says_its_turn_and_what_it_lacks_to_search(second, tmp_path):
 def test_a_failed_answer_falls_back_to_the_question_and_says_so(failing, failing_run, capsys):
     config, folder = failing_run
     result = failing.rewrite("headache")
-    assert (result.text, result.rewrites, result.fallback) == ("headache", (), True)
+    assert (result.text, result.rewrites) == ("headache", ())
     assert result.plan == SearchPlan.of("headache", config.search_depth)
     assert result.failure
     with EnvironmentClient(config.client) as client:
@@ -88,7 +88,7 @@ def test_a_failed_answer_falls_back_to_the_question_and_says_so(failing, failing
             assert [turn.ranking is None for turn in search_result.turns] == [True] * (turns - 1) + [False]
     assert end("rewrite", str(folder), "-q", "headache", "-q", "gums") == 0
     out, err = capsys.readouterr()
-    assert out.count('"fallback": true') == 2
+    assert out.count('"failure": null') == 0
     assert "2 of 2 answers failed, and the question itself is their text and plan" in err
 
 

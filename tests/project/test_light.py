@@ -75,7 +75,7 @@ def test_everything_light_works_without_optional_packages():
         heavy = {"openai", "httpx", "jinja2", "rich"}
         assert not heavy & sys.modules.keys()
         import querylect.doctor.commands, querylect.doctor.checks
-        import querylect.envs.client.client, querylect.inference.adapters.common
+        import querylect.envs.client.client, querylect.inference.adapters
         from querylect.cli import main
         from querylect.rewards.metrics import measure
 
