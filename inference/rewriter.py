@@ -249,7 +249,7 @@ class Rewriter:
             matches = [name for name in names if label in (None, "", name, names[name])]
             if described is not None:
                 matches = [name for name in matches if members[name].retriever == described] or matches[:1]
-            elif label in members:
+            elif label is not None and label in members:
                 matches = [label]
             is_other = described is not None and not matches and len(members) == 1
             if is_other:
@@ -306,7 +306,7 @@ def parse_questions(questions: object, history: History | None = None) -> list[Q
 
     Raises RequestError that names the invalid one, and for a history of several.
     """
-    items = list(questions) if isinstance(questions, list | tuple) else [questions]
+    items: list[Any] = list(questions) if isinstance(questions, list | tuple) else [questions]
     if history is not None and isinstance(questions, list | tuple):
         raise RequestError("history belongs to one question; give each of several a Question with its own.")
     parsed = []

@@ -153,9 +153,9 @@ def run_turns(
             plans.append(plan if wanted and not result.unsearched else None)
         searched = [plan for plan in plans if plan is not None]
         found = iter(search(searched) if search is not None and searched else ())
-        for result, (_, path), plan in zip(results, pending, plans, strict=True):
-            ranking = tuple(next(found).ranking) if plan is not None else None
-            if plan is None and result.stopped and (kept := _last_searched(path)) is not None:
+        for result, (_, path), searching in zip(results, pending, plans, strict=True):
+            ranking = tuple(next(found).ranking) if searching is not None else None
+            if searching is None and result.stopped and (kept := _last_searched(path)) is not None:
                 ranking = (kept.ranking or ())[:k]
             path.append(TurnOutcome(result, ranking))
     return [SearchResult(question, tuple(path)) for question, path in dialogues]
