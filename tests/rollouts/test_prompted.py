@@ -77,7 +77,7 @@ def test_samples_have_seeds_of_their_own_and_keep_their_numbers():
     ((tree,), conversation) = grow(model, [HEAD], [3, 1], greedy=False, seed=2)
     assert [draw.seed for draw in model.draws[:3]] == [2_000_006, 2_000_007, 2_000_008]
     assert [(path[0].number, len(path)) for path in tree.paths()] == [(0, 2), (2, 1)]
-    assert conversation.missing == {("head", 1, 1): "gone", ("head", 2, 2): "gone"}
+    assert conversation.missing == {("head", 1, 1): "silent", ("head", 2, 2): "silent"}
 
 
 def test_a_stop_keeps_the_ranking_before_it_and_ends_the_chat():
