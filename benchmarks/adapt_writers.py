@@ -31,7 +31,7 @@ from querylect.data.types import AllDocuments, Dataset, relevant
 from querylect.eval.results import read_results
 from querylect.eval.table import Comparison
 from querylect.markdown_tables import markdown_table
-from querylect.questions.prompts import excerpt
+from querylect.questions.models import excerpt
 
 ROWS = ("model", "scripted", "real")
 WORDS = 200

@@ -1,13 +1,15 @@
 """Settings of methods, one section per method (docs/methods.md)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 
 from .section import MAX_WEIGHT, PositiveWeight, Section, Weight
 
-_ONLY = [""]
+Count = Annotated[int, Field(ge=1)]
+Sources = Annotated[list[str], Field(min_length=1)]
+ONLY = [""]
 """Sources of a method that searches the only knowledge base."""
 
 
@@ -20,15 +22,8 @@ class HcqrConfig(Section):
 
     options: bool = True
     """Show the question's answer options, if it has any, to the model that forms the hypothesis."""
-    without: list[QueryRole] = []
+    without: Annotated[list[QueryRole], Field(max_length=2)] = []
     """Queries to leave out of the search, for ablations."""
-
-    @field_validator("without")
-    @classmethod
-    def _check_without(cls, without: list[QueryRole]) -> list[QueryRole]:
-        if len(set(without)) == 3:
-            raise ValueError("without names all three queries, and nothing would be searched; keep one")
-        return without
 
 
 class ChrConfig(Section):
@@ -50,7 +45,7 @@ class PromptConfig(Section):
 class AskingConfig(Section):
     """Sampling settings of methods that rewrite or expand the query."""
 
-    max_tokens: Annotated[int, Field(ge=1)] = 512
+    max_tokens: Count = 512
     """Maximum tokens of an answer, thinking included."""
     temperature: Annotated[float, Field(ge=0)] = 0.0
     """Sampling temperature; 0 is greedy."""
@@ -59,7 +54,7 @@ class AskingConfig(Section):
 class OneQueryConfig(AskingConfig):
     """A method with one query."""
 
-    k: Annotated[int, Field(ge=1)] = 15
+    k: Count = 15
     """Documents of the context."""
 
 
@@ -88,7 +83,7 @@ class PassageConfig(OneQueryConfig):
 class HydeConfig(PassageConfig):
     """`hyde`: the mean of the question and sampled passages."""
 
-    passages: Annotated[int, Field(ge=1)] = 8
+    passages: Count = 8
     """Passages sampled per question."""
     temperature: Annotated[float, Field(ge=0)] = 0.7
     """Sampling temperature; above 0, so that the passages differ. 0 with one passage is greedy."""
@@ -111,7 +106,7 @@ class ThinkQeConfig(OneQueryConfig, PromptConfig):
 class CotConfig(PromptConfig):
     """`cot`: no retrieval, step-by-step reasoning."""
 
-    max_tokens: Annotated[int, Field(ge=1)] = 512
+    max_tokens: Count = 512
     """Maximum tokens of an answer, reasoning included."""
 
 
@@ -120,9 +115,9 @@ class ReadingConfig(PromptConfig):
 
     answers: bool = True
     """Write the final answer; false: return only the context, for a shared reader."""
-    max_tokens: Annotated[int, Field(ge=1)] = 256
+    max_tokens: Count = 256
     """Maximum tokens of an answer or a draft."""
-    document_words: Annotated[int, Field(ge=1)] = 200
+    document_words: Count = 200
     """Words of each passage shown to the model."""
 
 
@@ -133,15 +128,10 @@ class DirectGenConfig(ReadingConfig):
 class SourcesConfig(ReadingConfig):
     """A method that searches the same knowledge bases in every search."""
 
-    sources: list[str] = _ONLY
+    sources: Sources = ONLY
     """The knowledge bases, each searched for its share of `k`; "": the only one, or the first."""
-    k: Annotated[int, Field(ge=1)] = 4
+    k: Count = 4
     """Passages per search, over all queries and sources."""
-
-    @model_validator(mode="after")
-    def _check_shares(self) -> "SourcesConfig":
-        _check_sources("k", self.k, "sources", self.sources)
-        return self
 
 
 class StdRagConfig(SourcesConfig):
@@ -155,52 +145,44 @@ class MigresConfig(SourcesConfig):
 class MisknowConfig(ReadingConfig):
     """`misknow`: judge which knowledge is missing, and search for it."""
 
-    first: list[str] = _ONLY
+    first: Sources = ONLY
     """Knowledge bases of the first search, each searched for its share of `first_k`."""
-    second: list[str] = _ONLY
+    second: Sources = ONLY
     """Knowledge bases of the second search, each searched for its share of `second_k`."""
-    first_k: Annotated[int, Field(ge=1)] = 2
+    first_k: Count = 2
     """Passages of the first search."""
-    second_k: Annotated[int, Field(ge=1)] = 2
+    second_k: Count = 2
     """Passages of the second search, over all queries."""
     reasoning: bool = True
     """Show the judgement's reasoning in the final prompt."""
-    judge_tokens: Annotated[int, Field(ge=1)] = 1024
+    judge_tokens: Count = 1024
     """Maximum tokens of a judgement, thinking included."""
-
-    @model_validator(mode="after")
-    def _check_shares(self) -> "MisknowConfig":
-        _check_sources("first_k", self.first_k, "first", self.first)
-        _check_sources("second_k", self.second_k, "second", self.second)
-        return self
 
 
 class QaRagConfig(PromptConfig):
     """`qa_rag`: search with a generated answer."""
 
-    k: Annotated[int, Field(ge=1)] = 10
+    k: Count = 10
     """Documents of the context."""
-    max_tokens: Annotated[int, Field(ge=1)] = 256
+    max_tokens: Count = 256
     """Maximum tokens of the generated answer."""
 
 
 class RerankMethodConfig(Section):
     """`rerank`: a cross-encoder selects from many candidates."""
 
-    candidates: Annotated[int, Field(ge=1)] = 150
+    candidates: Count = 150
     """Documents retrieved with the question."""
-    k: Annotated[int, Field(ge=1)] = 15
+    k: Count = 15
     """Documents kept after reranking."""
 
 
 class MainRagConfig(PromptConfig):
     """`main_rag`: answer from each document separately, and judge each."""
 
-    k: Annotated[int, Field(ge=1)] = 15
+    k: Count = 15
     """Documents retrieved with the question and judged."""
-    document_words: Annotated[int, Field(ge=1)] = 400
-    """Words of a document shown to the predictor and the judge."""
-    max_tokens: Annotated[int, Field(ge=1)] = 32
+    max_tokens: Count = 32
     """Maximum tokens of a predicted answer."""
 
 
@@ -227,7 +209,7 @@ class Rm3Config(Section):
 class WeightedWordsConfig(Section):
     """`weighted_words`: the question, with its first content words repeated."""
 
-    n: Annotated[int, Field(ge=1)] = 3
+    n: Count = 3
     """Number of content words."""
     weight: Weight = 0.3
     """Weight of the content words; the question's is 1."""
@@ -240,10 +222,3 @@ TRAINING_FREE: Mapping[TrainingFreeName, type[Section]] = {
     "weighted_words": WeightedWordsConfig,
 }
 """The training-free baselines of every evaluation: rewriters without a model, with their weights."""
-
-
-def _check_sources(k: str, count: int, setting: str, sources: Sequence[str]) -> None:
-    if not sources or len(set(sources)) < len(sources):
-        raise ValueError(f"{setting} is {list(sources)}; name at least one knowledge base, and each once")
-    if count < len(sources):
-        raise ValueError(f"{k} is {count}, and {setting} names {len(sources)}; ask for one passage each, or more")

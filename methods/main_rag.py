@@ -25,6 +25,8 @@ from .prompts import prompts_of
 
 NO_JUDGEMENT = "no judgement"
 """The failure where documents were found, every reply came, and none gives a score."""
+DOCUMENT_WORDS = 400
+"""Words of a document shown to the predictor and the judge."""
 FIRST_LOGPROBS = 20
 """Log-probabilities requested for the judge's first token."""
 _MARKS = " \t\n▁Ġ*\"'"
@@ -35,12 +37,12 @@ _MIN_PROBABILITY = 2.0**-24
 
 async def main_rag(question: Question, ask: Ask, search: Search, settings: MainRagConfig) -> Result:
     """Search, predict from every document, judge every prediction."""
-    prompts, words = prompts_of("main_rag", settings), settings.document_words
+    prompts = prompts_of("main_rag", settings)
 
     async def judgement_of(document: Document) -> tuple[float, bool] | None:
-        prompt = prompts.predict(question, document, words)
+        prompt = prompts.predict(question, document, DOCUMENT_WORDS)
         answer = answer_text(await ask(prompt, SamplingParams(max_tokens=settings.max_tokens)))
-        prompt = prompts.judge(question, document, words, answer or "(empty)")
+        prompt = prompts.judge(question, document, DOCUMENT_WORDS, answer or "(empty)")
         reply = await ask(prompt, SamplingParams(max_tokens=1, first_logprobs=FIRST_LOGPROBS))
         return judge(reply.texts[0].first)
 

@@ -7,6 +7,7 @@ run, so one that is needed again, also after a resume, costs nothing.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from gepa.core.adapter import EvaluationBatch
@@ -27,6 +28,7 @@ from ..llms.access import Llm
 from ..rewards.reward import node_reward, trajectory_value
 from ..rewriters.few_shot import FewShotPrompt, FewShotRewriter
 from ..rollouts.chat import Chat
+from ..rollouts.checkpoints import metric_key, winning_turn
 from ..rollouts.engines.base import Engine
 from ..rollouts.tree_sampler import ANSWERED_AT_ONCE
 from ..storage import data_sha256
@@ -103,18 +105,16 @@ class PromptAdapter:
         examples: list[dict[str, Any]] = []
         for index, (question, records) in enumerate(traces):
             hits = retrieved[index].ranking[:_TITLES] if index in retrieved else []
-            relevant = self._titles.get(question.id, ())
             raw_reward = node_reward(raw[index].metrics[self._metric], True, settings.format_weight) or 0.0
+            wrong = "" if all(record.format_ok for record in records) else "wrong, so the answer was not searched"
             facts = {
                 "Conversation": lines_of(cut_history(question, self._config.rollout.history_tokens).history),
                 "Question": question.text,
                 "Query": " → ".join(" · ".join(record.rewrites) for record in records),
                 "Reward": f"{self.reward(records):.2f}; the question itself as the query has {raw_reward:.2f}",
-                "Format": ""
-                if all(record.format_ok for record in records)
-                else "wrong, so the answer was not searched",
+                "Format": wrong,
                 "Retrieved first": " | ".join(title_of(hit.document) for hit in hits),
-                "Relevant": " | ".join(relevant),
+                "Relevant": " | ".join(self._titles.get(question.id, ())),
             }
             examples.append({name: fact for name, fact in facts.items() if fact})
         return dict.fromkeys(components, examples)
@@ -128,20 +128,15 @@ class PromptAdapter:
             raise ConfigError(f"the system message holds {stray[0]}, which nothing replaces there")
         prompt = self._rewriter.prompt.model_copy(update={"system": text})
         try:
-            readable = FewShotPrompt.model_validate(parse_yaml(prompt_yaml(prompt))) == prompt
-        except (YAMLError, ValueError):
-            readable = False
-        if not readable:
-            raise ConfigError("the text has characters that a YAML file cannot hold")
-        if not isinstance(self._model, Llm):
-            self._check_tokens(prompt, Chat(self._model.tokenizer, set(self._model.stop_ids)))
-        return prompt
-
-    def _check_tokens(self, prompt: FewShotPrompt, chat: Chat) -> None:
-        """Raise ConfigError for control tokens, and if the longest question would not fit."""
-        rollout, rewriter = self._config.rollout, replace(self._rewriter, prompt=prompt)
+            FewShotPrompt.model_validate(parse_yaml(prompt_yaml(prompt)))
+        except (YAMLError, ValueError) as error:
+            raise ConfigError("the text has characters that a YAML file cannot hold") from error
+        if isinstance(self._model, Llm):
+            return prompt
+        chat, rollout = Chat(self._model.tokenizer, set(self._model.stop_ids)), self._config.rollout
         if any(chat.plain(message["content"]) != message["content"] for message in prompt.messages()):
             raise ConfigError("it holds control tokens of the chat template")
+        rewriter = replace(self._rewriter, prompt=prompt)
         shown = [chat.plain_question(question, rollout.history_tokens) for question in self._questions]
         longest = max(shown, key=lambda question: len(question.in_context))
         tokens = len(chat.first(rewriter.first(longest), rewriter.opening)) + rollout.earlier_tokens(self._turns)
@@ -149,6 +144,7 @@ class PromptAdapter:
             raise ConfigError(
                 f"with the longest question it takes {tokens} tokens, at most {rollout.max_prompt_tokens} are allowed"
             )
+        return prompt
 
     def answers(self, prompt: FewShotPrompt, questions: Sequence[Question]) -> list[list[EvalRecord]]:
         """The answer to each question, a record for each turn.
@@ -183,6 +179,17 @@ class PromptAdapter:
                     "service and continue with --resume."
                 )
         return [sorted(self._store.get(keys[question.id]), key=lambda record: record.turn) for question in questions]
+
+    def means(self, prompt: FewShotPrompt, questions: Sequence[Question]) -> dict[str, float | None]:
+        """The means of a prompt's answers, named as in validation.jsonl."""
+        answers = self.answers(prompt, questions)
+        record: dict[str, float | None] = {"questions": len(answers), "reward": fmean(map(self.reward, answers))}
+        for turn in range(1, self._turns + 1):
+            records = [of_question[turn - 1] for of_question in answers]
+            record[f"reward/turn{turn}"] = fmean(map(self.turn_reward, records))
+            record[metric_key(self._metric, turn)] = fmean(row.metrics[self._metric] or 0.0 for row in records)
+            record[f"format/turn{turn}"] = fmean(row.format_ok for row in records)
+        return record | {"turn": winning_turn(record, self._metric, self._turns)}
 
     def turn_reward(self, record: EvalRecord) -> float:
         """The reward of one turn, in [0, 1]."""

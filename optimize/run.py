@@ -2,25 +2,18 @@
 
 The folder is that of a training run (train/run_folder.py), with the optimised prompt in best/ in place of weights, and
 in gepa/ GEPA's own run folder, from which it resumes (its state before each iteration, all candidates in
-candidates.json, its log), and the record of each answer (eval.jsonl). An iteration that was stopped is done again from
-the answers and the replies that are kept.
+candidates.json, its log), and the record of each answer (eval.jsonl), which none asks for again.
 """
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from math import ceil, prod
+from math import prod
 from pathlib import Path
-from random import Random
-from statistics import fmean
 from types import SimpleNamespace
 
 from gepa import optimize as gepa_optimize
-from gepa.core.data_loader import DataLoader
-from gepa.core.state import GEPAState
-from gepa.strategies.batch_sampler import EpochShuffledBatchSampler
-from gepa.strategies.candidate_selector import ParetoCandidateSelector
 
 from ..configs.load import is_own
 from ..configs.schema import ClientConfig, EnvironmentConfig, RolloutConfig, RunConfig, TrainConfig, only
@@ -31,12 +24,12 @@ from ..envs.index.meta import open_index
 from ..errors import CheckpointError, ConfigError, EngineUnavailableError, QuerylectError
 from ..eval.store import open_store
 from ..llms.access import Llm
-from ..llms.base import Message, Prompt, SamplingParams
+from ..llms.base import Prompt, SamplingParams
 from ..llms.prose import without_thinking
 from ..logs import Progress
 from ..provenance import this_start
-from ..rewriters.few_shot import FewShotPrompt, FewShotRewriter
-from ..rollouts.checkpoints import PROMPT_FILE, metric_key, winning_turn
+from ..rewriters.few_shot import FewShotRewriter
+from ..rollouts.checkpoints import PROMPT_FILE
 from ..rollouts.engines.base import Engine
 from ..rollouts.llms import open_llm, policy_llm
 from ..rollouts.tree_sampler import rewriter_for
@@ -59,10 +52,9 @@ REFLECTION_TOKENS = 1024
 def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambda done, total: None) -> Path:
     """Optimise the prompt of `config` and return the run folder. `progress` is told of the searches and their budget.
 
-    Raises ConfigError, ModelError, DataError, IndexFolderError or CheckpointError for problems found before anything is
-    written, ConfigError also for a mix, of which `only` gives one environment; EnvironmentUnavailableError and
-    EngineUnavailableError if the environment, the task model or the reflection model does not answer, after which
-    --resume continues; StorageError.
+    Raises ConfigError, ModelError, DataError, IndexFolderError or CheckpointError before anything is written;
+    EnvironmentUnavailableError and EngineUnavailableError if the environment, the task model or the reflection model
+    does not answer, after which --resume continues.
     """
     config = only(config, None)
     folder = RunFolder(config.run_folder)
@@ -104,74 +96,51 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
         adapter = PromptAdapter(
             config, client, rewriter, model, store, [*train, *validation], titles, lambda done: progress(done, budget)
         )
-        reflection, draws = ReflectionModel(config, models), IterationDraws(config.seed, min(_MINIBATCH, len(train)))
+        llm = models.enter_context(open_llm(config.optimize.reflection or policy_llm(config.policy)))
+        failures: list[QuerylectError] = []
         result = gepa_optimize(
             seed_candidate={COMPONENT: rewriter.prompt.system},
             trainset=train,
             valset=validation,
             adapter=adapter,
-            reflection_lm=reflection,
-            candidate_selection_strategy=draws,
-            batch_sampler=draws,
+            reflection_lm=_reflecting(llm, config.seed, failures),
+            reflection_minibatch_size=min(_MINIBATCH, len(train)),
             max_metric_calls=budget // turns,
-            stop_callbacks=lambda state: reflection.failure is not None,
+            stop_callbacks=lambda state: bool(failures),
             logger=SimpleNamespace(log=log.debug),
             run_dir=str(folder.path / "gepa"),
             track_best_outputs=False,
             seed=config.seed,
         )
-        if reflection.failure is not None:
-            raise reflection.failure
+        if failures:
+            raise failures[0]
         prompt = adapter.prompt_of(result.candidates[result.best_idx])
-        _write_best(folder, config, adapter, prompt, validation, result.best_idx)
+        record = {"step": result.best_idx, **adapter.means(prompt, validation)}
+        with atomic_folder(folder.best) as path:
+            (path / PROMPT_FILE).write_text(prompt_yaml(prompt), encoding="utf-8")
+            (path / "best.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     return folder.path
 
 
-class IterationDraws:
-    """GEPA's choices of the prompt to change and of the questions, every training question once an epoch, drawn by the
-    iteration alone: a resumed run repeats those of the iteration that was stopped, and finds its answers and its
-    proposal."""
+def _reflecting(llm: Llm, seed: int, failures: list[QuerylectError]) -> Callable[[str], str]:
+    """GEPA's `reflection_lm`: a request in, a text out. GEPA goes on after an error of this model: it is kept in
+    `failures`, and the run ends with it."""
 
-    def __init__(self, seed: int, minibatch: int) -> None:
-        self._seed, self._minibatch = seed, minibatch
-
-    def select_candidate_idx(self, state: GEPAState) -> int:
-        draw = Random(f"{self._seed} candidate {state.i}")
-        index: int = ParetoCandidateSelector(draw).select_candidate_idx(state)
-        return index
-
-    def next_minibatch_ids(self, loader: DataLoader, state: GEPAState) -> list[int]:
-        draw = Random(f"{self._seed} epoch {state.i // ceil(len(loader) / self._minibatch)}")
-        ids: list[int] = EpochShuffledBatchSampler(self._minibatch, draw).next_minibatch_ids(loader, state)
-        return ids
-
-
-class ReflectionModel:
-    """GEPA's `reflection_lm`: a request in, a text out. The model is opened at the first request."""
-
-    def __init__(self, config: RunConfig, models: ExitStack) -> None:
-        self._config, self._models = config, models
-        self._llm: Llm | None = None
-        self.failure: QuerylectError | None = None
-        """GEPA goes on after an error of this model: it is kept here, and the run ends with it."""
-
-    def __call__(self, request: str) -> str:
-        """The reply. Raises EngineUnavailableError where there is none, and as `Llm.ask`."""
-        settings = self._config.optimize.reflection or policy_llm(self._config.policy)
-        prompt = Prompt((Message(role="user", content=request),))
-        seed = int(text_sha256(f"{self._config.seed} {request}")[:7], 16)
+    def reflect(request: str) -> str:
+        own_seed = int(text_sha256(f"{seed} {request}")[:7], 16)
         try:
-            self._llm = self._llm or self._models.enter_context(open_llm(settings))
-            (reply,) = self._llm.ask([prompt], SamplingParams(1, 1.0, 1.0, REFLECTION_TOKENS, seed))
+            (reply,) = llm.ask([Prompt.of(request)], SamplingParams(1, 1.0, 1.0, REFLECTION_TOKENS, own_seed))
             if reply is None:
                 raise EngineUnavailableError(
-                    f"the reflection model {settings.model} gave no reply. Check optimize.reflection and continue with "
+                    f"the reflection model {llm.identity} gave no reply. Check optimize.reflection and continue with "
                     "--resume."
                 )
         except QuerylectError as error:
-            self.failure = error
+            failures.append(error)
             raise
         return without_thinking(reply.texts[0].text)
+
+    return reflect
 
 
 def _task_model(config: RunConfig, models: ExitStack) -> tuple[Engine | Llm, str]:
@@ -184,30 +153,6 @@ def _task_model(config: RunConfig, models: ExitStack) -> tuple[Engine | Llm, str
     engine = load_engine(config.policy, config.rollout, config.seed, None)
     model = getattr(engine, "model", None)  # another process may hold it
     return engine, fingerprint(model) if model is not None else ""
-
-
-def _write_best(
-    folder: RunFolder,
-    config: RunConfig,
-    adapter: PromptAdapter,
-    prompt: FewShotPrompt,
-    validation: Sequence[Question],
-    candidate: int,
-) -> None:
-    """Write best/ with a prompt and its means on validation, named as in validation.jsonl."""
-    answers, metric, turns = adapter.answers(prompt, validation), config.reward.metric, len(config.rollout.branching)
-    record: dict[str, float | None] = {"step": candidate, "questions": len(answers), "failed_searches": 0}
-    record["reward"] = fmean(map(adapter.reward, answers))
-    for index in range(turns):
-        of_turn = [records[index] for records in answers]
-        record[f"reward/turn{index + 1}"] = fmean(map(adapter.turn_reward, of_turn))
-        record[metric_key(metric, index + 1)] = fmean(row.metrics[metric] or 0.0 for row in of_turn)
-        record[f"format/turn{index + 1}"] = fmean(row.format_ok for row in of_turn)
-    record["turn"] = winning_turn(record, metric, turns)
-    with atomic_folder(folder.best) as path:
-        (path / PROMPT_FILE).write_text(prompt_yaml(prompt), encoding="utf-8")
-        (path / "best.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    log.info("prompt %d has %.4f on %d validation questions", candidate, record["reward"], len(answers))
 
 
 def searches_of_training(train: TrainConfig, rollout: RolloutConfig) -> int:
@@ -223,10 +168,8 @@ def relevant_titles(env: EnvironmentConfig, client: ClientConfig, train: Sequenc
         return {}
     documents = open_index(env.index_folder).documents
     qrels = load_dataset(env.dataset, documents).splits["train"].qrels
-    titles: dict[str, list[str]] = {}
+    best: dict[str, list[str]] = {}
     for question in train:
         grades = relevant(qrels.get(question.id, {}))
-        best = sorted(grades, key=lambda document: (-grades[document], document))[:_TITLES]
-        if best:
-            titles[question.id] = [title_of(documents.at(documents.position(name))) for name in best]
-    return titles
+        best[question.id] = sorted(grades, key=lambda document: (-grades[document], document))[:_TITLES]
+    return {name: [title_of(documents.at(documents.position(key))) for key in keys] for name, keys in best.items()}

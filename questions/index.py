@@ -14,13 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..configs.load import flat
 from ..configs.schema import EnvironmentConfig, QuestionsConfig
 from ..data.load import corpus_hash, load_dataset
 from ..data.sampling import draw
 from ..data.types import Document
 from ..envs.index.meta import hashes_of, write_json
-from ..envs.plan import is_unicode
 from ..envs.retrievers.question_index import (
     DESCRIPTION,
     AnswerabilityEntry,
@@ -38,8 +36,7 @@ from ..envs.retrievers.question_index import (
 from ..errors import ConfigError, DataError, IncompleteError
 from ..logs import Progress
 from ..storage import atomic_folder, data_sha256, logged_objects, only_command, restore_folder, write_lines
-from .asking import QuestionModels, open_models
-from .prompts import Written, excerpt, prompt, versions
+from .models import QuestionModels, Written, excerpt, open_models, prompt, versions
 
 REPLIES = "replies.jsonl"
 """What writer and judge answered about each content, including what was dropped."""
@@ -128,16 +125,12 @@ def _refuse_other(existing: QuestionIndex | None, identity: Mapping[str, object]
         return
     description = existing.description
     previous = {"dataset": description.dataset, "questions": description.settings, **description.asked}
-    shared = previous.keys() & identity.keys()  # vetted questions alone come from no model, and are written by none
-    old, new = (
-        dict(flat({name: values[name] for name in values if name in shared})) for values in (previous, identity)
-    )
-    changes = [f"{name}: {old.get(name)} → {new.get(name)}" for name in old | new if old.get(name) != new.get(name)]
-    if changes:
-        raise ConfigError(
-            f"{existing.path} holds other questions, which this would replace ({'; '.join(changes[:3])}). Give another "
-            "folder with --to, or replace them with --overwrite."
-        )
+    for name in previous.keys() & identity.keys():  # vetted questions alone come from no model, and are written by none
+        if previous[name] != identity[name]:
+            raise ConfigError(
+                f"{existing.path} holds other questions, which this would replace ({name}: {previous[name]} → "
+                f"{identity[name]}). Give another folder with --to, or replace them with --overwrite."
+            )
 
 
 def _ask(config: QuestionsConfig, models: QuestionModels, documents: Sequence[Document]) -> list[Row]:
@@ -268,6 +261,6 @@ def distinct(questions: Sequence[str]) -> list[str]:
     """The questions without blank and repeated ones; they are compared by `same_question`."""
     texts: dict[str, str] = {}
     for question in questions:
-        if question.strip() and is_unicode(question):
+        if question.strip():
             texts.setdefault(same_question(question), " ".join(question.split()))
     return list(texts.values())

@@ -17,20 +17,17 @@ from ..data.beir import new_beir_folder, write_documents, write_meta, write_ques
 from ..data.load import load_dataset
 from ..data.sampling import draw
 from ..data.types import Document, Question, Split
-from ..envs.plan import is_unicode
 from ..envs.retrievers.question_index import QuestionIndex, open_question_index, same_question
 from ..errors import DataError
-from ..llms.structured import FormPrompt
 from ..logs import Progress
-from .asking import QuestionModels, open_models, refuse_missing
-from .prompts import OneQuestion, excerpt, prompt, versions
+from .models import OneQuestion, QuestionModels, excerpt, open_models, prompt, versions
 
 Kind = Literal["rephrased", "new"]
+Drafts = list[tuple[str | None, Sequence[str]]]
+"""A text and its relevant contents for each prompt: "" for a reply of another form, None for a new question that its
+content does not answer."""
 _MAX_LISTED = 50
 """Questions of a content that the prompt for a new one lists at most."""
-Drafts = tuple[list[tuple[str, Sequence[str]]], int]
-"""A text and its relevant contents for each prompt, "" for a reply of another form; and how many new questions their
-content does not answer."""
 
 
 def write_test_set(
@@ -50,28 +47,26 @@ def write_test_set(
     missing (nothing is written then), and as `Llm.ask`.
     """
     assert env.question_index is not None, "the caller checked that there is a question index"
-    index = open_question_index(env.question_index.folder)
-    dataset = load_dataset(env.dataset)
+    index, dataset = open_question_index(env.question_index.folder), load_dataset(env.dataset)
     with open_models(config, progress) as models:
         if kind == "rephrased":
-            drafts, dropped = _rephrased(models, index, limit)
+            drafts = _rephrased(models, index, limit)
         else:
-            drafts, dropped = _new(models, config.words, index, draw(dataset.corpus, limit, 0))
+            drafts = _new(models, config.words, index, draw(dataset.corpus, limit, 0))
     texts = {same_question(question.text) for question in index.questions()}
     questions: list[Question] = []
     qrels: dict[str, dict[str, int]] = {}
-    valid = [(text, relevant) for text, relevant in drafts if text]
-    for text, relevant in valid:
-        if same_question(text) not in texts:
+    left_out = {"failed": 0, "repeated": 0, "dropped": 0}
+    for text, relevant in drafts:
+        if not text:
+            left_out["dropped" if text is None else "failed"] += 1
+        elif same_question(text) in texts:
+            left_out["repeated"] += 1
+        else:
             texts.add(same_question(text))
             questions.append(Question(f"{kind}-{len(questions) + 1}", text))
             qrels[questions[-1].id] = dict.fromkeys(relevant, 1)
-    counts = {
-        "questions": len(questions),
-        "failed": len(drafts) - len(valid) - dropped,
-        "repeated": len(valid) - len(questions),
-        "dropped": dropped,
-    }
+    counts = {"questions": len(questions), **left_out}
     if not questions:
         raise DataError(f"no question is left ({counts}). Ask another model (questions.writer.model).")
     with new_beir_folder(target) as folder:
@@ -88,9 +83,8 @@ def _rephrased(models: QuestionModels, index: QuestionIndex, limit: int | None) 
     for answer in index.answers():
         contents.setdefault(answer.question, []).append(answer.content)
     originals = draw(index.questions(), limit, 0)
-    prompts = [prompt("rephrased", OneQuestion, question=question.text) for question in originals]
-    texts = _texts(models, prompts)
-    return [(text, contents[question.id]) for text, question in zip(texts, originals, strict=True)], 0
+    texts = models.questions([prompt("rephrased", OneQuestion, question=question.text) for question in originals])
+    return [(text, contents[question.id]) for (text, _), question in zip(texts, originals, strict=True)]
 
 
 def _new(models: QuestionModels, words: int, index: QuestionIndex, chosen: Sequence[Document]) -> Drafts:
@@ -100,22 +94,9 @@ def _new(models: QuestionModels, words: int, index: QuestionIndex, chosen: Seque
         existing.setdefault(answer.content, []).append(f"- {texts[answer.question]}")
     excerpts = [excerpt([content], words) for content in chosen]
     listed = ["\n".join(existing.get(content.id, ["(none)"])[:_MAX_LISTED]) for content in chosen]
-    prompts = [
-        prompt("new", OneQuestion, text=text, questions=questions)
-        for text, questions in zip(excerpts, listed, strict=True)
-    ]
-    drafts = _texts(models, prompts)
-    verdicts = models.judge([(draft, text) for draft, text in zip(drafts, excerpts, strict=True) if draft])
-    refuse_missing(verdicts)
-    answerable = iter(verdict.value is not None and verdict.value.answerable for verdict in verdicts)
-    answered = [draft if draft and next(answerable) else "" for draft in drafts]
-    dropped = sum(bool(draft) for draft in drafts) - sum(map(bool, answered))
-    return [(draft, [content.id]) for draft, content in zip(answered, chosen, strict=True)], dropped
-
-
-def _texts(models: QuestionModels, prompts: Sequence[FormPrompt]) -> list[str]:
-    """The question that each prompt got, "" for a reply that is not of its form."""
-    answers = models.generate(prompts, OneQuestion)
-    refuse_missing(answers)
-    texts = [" ".join(answer.value.question.split()) if answer.value else "" for answer in answers]
-    return [text if is_unicode(text) else "" for text in texts]
+    cases = zip(excerpts, listed, strict=True)
+    drafts = models.questions([prompt("new", OneQuestion, text=text, questions=asked) for text, asked in cases])
+    pairs = [(draft, text) for (draft, _), text in zip(drafts, excerpts, strict=True) if draft]
+    verdicts = iter(models.verdicts(pairs))
+    answered = [draft if not draft or next(verdicts) else None for draft, _ in drafts]
+    return [(draft, [content.id]) for draft, content in zip(answered, chosen, strict=True)]

@@ -28,19 +28,34 @@ from ..data.documents.passages import word_count
 from ..data.leakage import exact_leaks, near_leaks, without, words, write_leaks
 from ..data.load import load_dataset
 from ..data.sampling import draw
-from ..data.types import SPLITS, Dataset, Document, Question, Split, relevant
+from ..data.types import SPLITS, Document, Question, Split, relevant
 from ..envs.environment import Environment
-from ..envs.plan import SearchPlan, is_unicode
+from ..envs.plan import SearchPlan
 from ..errors import DataError
 from ..logs import Progress
 from ..storage import write_lines
-from .asking import QuestionModels, open_models, refuse_missing
-from .plan import WrittenQuestion, neighbours, plan_questions, split_counts, split_documents
-from .prompts import STYLE_PROMPTS, OneQuestion, example_questions, excerpt, prompt, versions
-from .quality import QUALITY, quality_by_style, quality_lines
-from .typos import with_typos
+from .models import (
+    STYLE_PROMPTS,
+    OneQuestion,
+    QuestionModels,
+    example_questions,
+    excerpt,
+    open_models,
+    prompt,
+    versions,
+)
+from .written import (
+    WrittenQuestion,
+    neighbours,
+    plan_questions,
+    quality_by_style,
+    quality_lines,
+    split_counts,
+    split_documents,
+    with_typos,
+)
 
-LEAKS = "leaks.jsonl"
+LEAKS, QUALITY = "leaks.jsonl", "quality.json"
 WIDEN = 4
 """Number of other passages, the most similar ones, that the judge reads for each question."""
 _SIMILAR = 20
@@ -93,7 +108,16 @@ def write_training_set(
     env = env.model_copy(update={"dataset": DatasetConfig(path=str(corpus))})
     by_id = {document.id: document for document in load_dataset(env.dataset).corpus}
     users = load_beir(test, ["test"], by_id) if test is not None else None
-    passages, usable = _divided(corpus, Environment.open(env), by_id, synthetic, users)
+    document_of = documents_of_passages(corpus)
+    judged = users.splits["test"].qrels.values() if users is not None else ()
+    asked = {document_of[name] for grades in judged for name in relevant(grades)}
+    usable = [
+        passage
+        for passage in by_id.values()
+        if document_of[passage.id] not in asked and word_count(passage.text) >= synthetic.min_words
+    ]
+    split_of = split_documents(usable, document_of, with_test=users is None)
+    passages = Passages(by_id, document_of, split_of, Environment.open(env))
     questions = _planned(passages, usable, synthetic)
     with open_models(config, progress) as models:
         _write_texts(questions, models, config)
@@ -150,26 +174,6 @@ def write_training_set(
     return lines
 
 
-def _divided(
-    corpus: Path,
-    environment: Environment,
-    by_id: Mapping[str, Document],
-    synthetic: SyntheticConfig,
-    users: Dataset | None,
-) -> tuple[Passages, list[Document]]:
-    """The corpus, divided by document, and its passages that can get a question."""
-    document_of = documents_of_passages(corpus)
-    judged = users.splits["test"].qrels.values() if users is not None else ()
-    reserved = {document_of[name] for grades in judged for name in relevant(grades)}
-    usable = [
-        passage
-        for passage in by_id.values()
-        if document_of[passage.id] not in reserved and word_count(passage.text) >= synthetic.min_words
-    ]
-    split_of = split_documents(usable, document_of, with_test=users is None)
-    return Passages(by_id, document_of, split_of, environment), usable
-
-
 def _planned(passages: Passages, usable: Sequence[Document], synthetic: SyntheticConfig) -> list[WrittenQuestion]:
     """The questions to write. Second passages of questions about two: the neighbour in the document, else the passage
     of the same split that is most similar to the first words."""
@@ -203,16 +207,14 @@ def _write_texts(questions: Sequence[WrittenQuestion], models: QuestionModels, c
         )
         for question in questions
     ]
-    answers, copies = models.generate(prompts, OneQuestion), example_questions()
-    refuse_missing(answers)
-    for question, answer in zip(questions, answers, strict=True):
-        text = " ".join(answer.value.question.split()) if answer.value else ""
-        question.failure = answer.failure
-        if answer.value and not (words(text) and is_unicode(text)):
-            question.failure = "the question has no words"
-        elif answer.value and words(text) in copies:
-            question.failure = f"it copies an example of the prompt: {text}"
-        if not question.failure:
+    copies = example_questions()
+    for question, (text, failure) in zip(questions, models.questions(prompts), strict=True):
+        if not failure and not words(text):
+            failure = "the question has no words"
+        elif not failure and words(text) in copies:
+            failure = f"it copies an example of the prompt: {text}"
+        question.failure = failure
+        if not failure:
             question.draft = text
             question.text = with_typos(text, f"0 {text}") if question.style == "typo" else text
 
@@ -221,10 +223,9 @@ def _judge(questions: Sequence[WrittenQuestion], models: QuestionModels, limit: 
     """Ask the judge whether their passages answer the questions, and of those that they do, which of the most similar
     other passages of the same split answer them too. Raises IncompleteError."""
     drafted = [question for question in questions if question.draft]
-    verdicts = models.judge([(question.draft, excerpt(question.passages, limit)) for question in drafted])
-    refuse_missing(verdicts)
+    verdicts = models.verdicts([(question.draft, excerpt(question.passages, limit)) for question in drafted])
     for question, verdict in zip(drafted, verdicts, strict=True):
-        question.answerable = verdict.value.answerable if verdict.value else None
+        question.answerable = verdict
     answerable = [question for question in drafted if question.answerable]
     rankings = passages.similar([question.draft for question in answerable], WIDEN + _SIMILAR)
     similar: list[tuple[WrittenQuestion, Document]] = []
@@ -232,11 +233,9 @@ def _judge(questions: Sequence[WrittenQuestion], models: QuestionModels, limit: 
         ranked = (passages.by_id[name] for name in names if passages.split(name) == question.split)
         more = [passage for passage in ranked if passage not in question.passages]
         similar += [(question, passage) for passage in more[:WIDEN]]
-    verdicts = models.judge([(question.draft, excerpt([passage], limit)) for question, passage in similar])
-    refuse_missing(verdicts)
+    verdicts = models.verdicts([(question.draft, excerpt([passage], limit)) for question, passage in similar])
     for (question, passage), verdict in zip(similar, verdicts, strict=True):
-        if verdict.value and verdict.value.answerable:
-            question.also += (passage.id,)
+        question.also += (passage.id,) if verdict else ()
 
 
 def _splits(

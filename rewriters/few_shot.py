@@ -10,13 +10,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 from ruamel.yaml.error import YAMLError
 
 from ..configs.load import parse_yaml
 from ..configs.schema import RewriterConfig
+from ..configs.section import Strict
 from ..data.history import lines_of
 from ..data.types import Document, Question, Utterance
 from ..errors import ConfigError
@@ -31,11 +32,7 @@ PROMPTS = Path(__file__).parent / "prompts"
 _PLACEHOLDER = re.compile(r"\{(retriever|question|history)\}")
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ExampleTurn(_Strict):
+class ExampleTurn(Strict):
     """One turn of an example: the titles that it sees (none in a first turn) and the answer to give."""
 
     documents: tuple[str, ...] = ()
@@ -43,7 +40,7 @@ class ExampleTurn(_Strict):
     rewrite: str
 
 
-class ExampleConversation(_Strict):
+class ExampleConversation(Strict):
     """One example conversation, of one turn or more."""
 
     question: str
@@ -54,14 +51,14 @@ class ExampleConversation(_Strict):
     turns: tuple[ExampleTurn, ...] = Field(min_length=1)
 
 
-class FewShotPrompt(_Strict):
+class FewShotPrompt(Strict):
     """Everything that a small model is shown, as data."""
 
     system: str
-    question: str = "{question}"
+    question: Annotated[str, Field(pattern=r"\{question\}")] = "{question}"
     """Template of the first user message, also with `{retriever}`, the name of the retriever that will search, and
     `{history}`, the conversation before the question, one utterance a line; without the latter it stands in front."""
-    documents: str
+    documents: Annotated[str, Field(pattern=r"\{documents\}")]
     """Template of a later user message; `{documents}` becomes one title per line, best first."""
     no_documents: str
     """The later user message where nothing was found or searched."""
@@ -73,10 +70,7 @@ class FewShotPrompt(_Strict):
     examples: tuple[ExampleConversation, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _check_templates(self) -> Self:
-        for name in ("question", "documents"):
-            if f"{{{name}}}" not in getattr(self, name):
-                raise ValueError(f"the template {name!r} must hold {{{name}}} where the text goes")
+    def _check_opening(self) -> Self:
         for turn in (turn for example in self.examples for turn in example.turns):
             if not self.answer(turn).startswith(self.opening):
                 raise ValueError(

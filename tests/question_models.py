@@ -97,7 +97,7 @@ class InLines(QuestionModel):
 @contextmanager
 def questions_config(model, cache=None, **settings):
     """`QuestionsConfig` whose writer and judge are `model`."""
-    with patch("querylect.questions.asking.open_llm", lambda config: Llm(model, cache, not isinstance(model, InLines))):
+    with patch("querylect.questions.models.open_llm", lambda config: Llm(model, cache, not isinstance(model, InLines))):
         yield QuestionsConfig(**{"per_content": 3, **settings})
 
 

@@ -12,8 +12,7 @@ from querylect.data.beir import load_beir, save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.eval.results import EvalResults, write_json
 from querylect.eval.table import Comparison, Score
-from querylect.questions.asking import open_models
-from querylect.questions.prompts import OneQuestion, excerpt, prompt
+from querylect.questions.models import OneQuestion, excerpt, open_models, prompt
 
 from ..command import end
 

@@ -29,11 +29,6 @@ def test_a_sentence_counts_where_it_stands_in_a_document(text, expected, dropped
     assert pivotal(text, DOCUMENTS) == (expected, dropped)
 
 
-def test_a_sentence_of_another_script():
-    documents = [Document("d", "鮫", "多くの鮫は変温動物である。アオザメは温かい。")]
-    assert pivotal('"アオザメは温かい。"\n"鮫は温かい。"', documents) == (["アオザメは温かい。"], 1)
-
-
 def csqe(*answers, searcher=None):
     """The passages' answer comes first, as they are asked for first."""
     shelf, model = searcher or Collection("mako", "tuna", "one", texts=TEXTS), Script(*answers)

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-from querylect.data.types import Question
 from querylect.llms.base import Text
 from querylect.methods.main_rag import NO_JUDGEMENT, judge, selected
 from querylect.methods.method import MISSING
@@ -75,10 +74,3 @@ def test_the_score_of_first_tokens():
     assert judge({"No": math.log(0.9)}) == (pytest.approx(-math.log(9)), True), "one token, and 0.1 for all others"
     assert judge({"Yes": 0.0, "No": -math.inf}) == (pytest.approx(24 * math.log(2)), True)
     assert judge({"Yes": -1000.0, "No": -1001.0}) == (pytest.approx(1.0), False)
-
-
-def test_options_are_shown():
-    question = Question("o", "Which one?", ("red", "blue"))
-    _, model = run(main_rag(), judged(a={"Yes": -1.0}), question, wiki=Shelf({"Which one?": [doc("a")]}))
-    assert all("Which one?\nA. red\nB. blue" in prompt for prompt in model.prompts)
-    assert "letter" in model.prompts[0]

@@ -102,17 +102,6 @@ def test_options_scripts_and_single_words_are_nothing_special(name):
     assert any("维生素D缺乏有什么症状？" in prompt for prompt in model.prompts) or name in WITHOUT_MODEL
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
-def test_whatever_a_method_writes_up_to_its_limit_is_counted(name):
-    def cut(prompt):
-        text = well_behaved(prompt)
-        return text if isinstance(text, Text) else Text(text, False)
-
-    for entry in ran(name, cut, OneWord()):
-        judged = 3 * (name == "main_rag")  # by their first token, the only one that is asked for
-        assert entry.cost.cut == entry.cost.calls - judged
-
-
 def well_behaved(prompt):
     """Keeps to the form that a prompt asks for."""
     if "exactly one word: Yes or No" in prompt:
@@ -126,8 +115,6 @@ def test_settings_and_names_are_checked():
             method_of(name, **wrong)
     with refused(ConfigError, "'hcqrr'", "'hcqr'"):
         method_settings("hcqrr", {})
-    with refused(ConfigError, "'hyde'"):
-        make_method("hyde", {}, None)
 
 
 def test_a_file_replaces_the_prompts_that_it_has(tmp_path):
@@ -141,20 +128,8 @@ def test_a_file_replaces_the_prompts_that_it_has(tmp_path):
     settings = [method_settings("csqe", {"prompt": file}) for file in (mine, None)]
     assert prompt_text("csqe", settings[0]).endswith("{% endmacro %}"), "what answers depend on"
     assert prompt_text("csqe", settings[0]).startswith(prompt_text("csqe", settings[1]))
-
-
-@pytest.mark.parametrize(
-    ("template", "fact"),
-    [
-        (None, "mine.j2"),
-        ("{% macro pick(question) %}", "endmacro"),
-    ],
-)
-def test_a_wrong_file_of_prompts_is_named(template, fact, tmp_path):
-    if template is not None:
-        (tmp_path / "mine.j2").write_text(template)
-    with refused(ConfigError, fact, "`prompt`"):
-        run(method_of("csqe", prompt=str(tmp_path / "mine.j2")), lambda _: "", wiki=Shelf({ASKED.text: [doc("a")]}))
+    with refused(ConfigError, "nowhere.j2", "`prompt`"):
+        run(method_of("csqe", prompt="nowhere.j2"), lambda _: "", wiki=Shelf({}))
 
 
 def test_lines_of_a_local_model_come_to_the_same_context():
@@ -165,9 +140,6 @@ def test_lines_of_a_local_model_come_to_the_same_context():
     assert wiki.queries == [[ASKED.text], ["dog tamers"]]
     assert (ids(result), result.answer) == (["w1", "w2", "w9"], "Ann")
     assert "Thoughts on the passages above: w1: nothing." in model.prompts[-1]
-    pair, shelf = "H_plus: it\nH_minus: 别的：H_plus", Shelf({"it": [doc("d1")]})
-    result, _ = run(method_of("chr", k=2), lambda prompt: pair, lines=True, wiki=shelf)
-    assert [(term.text, term.weight) for term in shelf.plans[0].probes[0].terms] == [("it", 1), ("别的：H_plus", -1)]
 
 
 def test_the_published_chr_asks_once_for_json():

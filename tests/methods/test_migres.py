@@ -81,22 +81,3 @@ def test_migres_records_what_is_wrong_and_answers_from_nothing():
     assert (result.answer, result.documents, len(empty.prompts)) == ("Ann", (), 2)
     result, _ = run(migres(answers=False), Steps(judge=[form(sufficient=True, missing=[])]), wiki=Shelf({}))
     assert (result.answer, result.failure) == (None, "")
-
-
-def test_migres_goes_its_rounds_in_lines():
-    replies = ["Passages: 2", "Pieces: 1 | It says: so", "Passages: 1", "Pieces: 1 | And so"]
-
-    def answer(prompt):
-        if "## Missing\n" in prompt:
-            return "Queries: dog tamers"
-        if "## Answer" in prompt:
-            return "Ann"
-        if "## Information" in prompt:
-            return "Sufficient: no\nMissing: the tamer"
-        return replies.pop(0)
-
-    wiki = Shelf({QUERY: [doc("w1"), doc("w2")], "dog tamers": [doc("w2"), doc("w9")]})
-    result, _ = run(migres(k=2), answer, lines=True, wiki=wiki)
-    assert wiki.queries == [[QUERY], ["dog tamers"]]
-    assert result.notes["information"] == ["It says: so", "And so"]
-    assert (ids(result), result.failure) == (["w2", "w9"], "")

@@ -113,13 +113,6 @@ def test_several_queries_share_the_budget_and_blank_or_known_ones_are_not_made()
     assert usable([" b ", "", "b", "a", "\ud800"], ["a"], 9) == ["b"]
 
 
-def test_the_answer_can_be_left_to_another_reader():
-    result, model = run(misknow(answers=False), judging(MISSING_IT), wiki=Shelf(WIKI))
-    assert (ids(result), result.answer, len(model.prompts)) == (["w1", "w2", "w9"], None, 2)
-    result, model = run(std_rag(answers=False), judging(MISSING_IT), wiki=Shelf(WIKI))
-    assert (ids(result), result.answer, len(model.prompts)) == (["w1", "w2", "w3"], None, 0)
-
-
 def test_without_a_readable_judgement_the_draft_is_the_answer():
     wrong_type = form(thought="x", judge="partly", missing_knowledge=[], query=[])
     for garbled in ("ąę 狗 {]", wrong_type):

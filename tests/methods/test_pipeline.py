@@ -34,12 +34,3 @@ def test_streaming_is_never_slower():
     assert streamed.now < in_turns.now
     assert rollouts[0].max_searches == 20 * 6, "the second turns are searched together"
     assert rollouts[1].max_searches < 20 * 6
-
-
-def test_a_plan_has_a_row_for_every_way_to_run_a_step(capsys, monkeypatch):
-    for gpus, names in ((4, 4), (1, 2)):
-        options = ["--gpus", str(gpus), "--train-gpus", "2", "--questions", "8"]
-        monkeypatch.setattr("sys.argv", ["pipeline.py", *options])
-        pipeline.main()
-        rows = [line for line in capsys.readouterr().out.splitlines() if line.count("%") == 6]
-        assert len(rows) == names

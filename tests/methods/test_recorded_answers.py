@@ -14,7 +14,7 @@ from querylect.llms.prose import marked_answers, passage_of, without_thinking
 from querylect.llms.structured import read
 from querylect.methods import migres, misknow, one_search
 from querylect.methods.expansion import pivotal
-from querylect.questions.prompts import Written
+from querylect.questions.models import Written
 from querylect.rewriters.hcqr import ChosenHypothesis
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo

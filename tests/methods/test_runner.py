@@ -99,21 +99,6 @@ def test_batches_are_in_the_order_of_the_questions_whichever_came_first():
         assert model.batches == [(8, ["one", "two"])]
 
 
-def test_calls_that_are_awaited_together_travel_in_one_batch():
-    async def several(question, ask, search):
-        ranking, *replies = await asyncio.gather(
-            search(SearchPlan.of(question.text, k=1)), ask(f"{question.text} first", SHORT), ask("second", SHORT)
-        )
-        return Result(ranking.documents, {"said": [reply.texts[0].text for reply in replies]})
-
-    model, shelf = Echo(), Shelf()
-    ran = Runner(Llm(model), {"": shelf}).run(several, QUESTIONS[2:4])
-    assert model.batches == [(8, ["three first", "second", "silence first"])]
-    assert shelf.batches == [["three", "silence"]]
-    assert [run.result.notes.get("said") for run in ran] == [["THREE FIRST", "SECOND"], None]
-    assert [run.result.failure for run in ran] == ["", MISSING]
-
-
 def test_a_source_is_searched_by_name_and_an_unknown_one_refused():
     wiki, pairs = Shelf("wiki"), Shelf("pairs")
     (ran,) = Runner(Llm(Echo()), {"wiki": wiki, "pairs": pairs}).run(two_stages("pairs"), QUESTIONS[:1])

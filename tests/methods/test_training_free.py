@@ -82,13 +82,6 @@ def test_rm3_takes_no_frequent_long_short_or_foreign_term():
     assert weights == {"42": pytest.approx(1 / 3), "ab": pytest.approx(1 / 3), "y" * 20: pytest.approx(1 / 3)}
 
 
-def test_rm3_without_expansion_terms_searches_with_the_question():
-    baseline = training_free(Rm3Config(), RetrieverInfo("bm25", "bm25", frequent_terms=("common",)))
-    for nothing in (search_results(scores=()), search_results(Document("1", "", "common"), scores=(1.0,)), None):
-        assert baseline.plan("a truck", nothing, 10) == SearchPlan.of("a truck")
-    assert baseline.plan("the", search_results(Document("1", "", "cat"), scores=(1.0,)), 10) == SearchPlan.of("the")
-
-
 def test_on_a_dense_retriever_the_question_is_one_text_and_documents_count_alike():
     documents = Document("1", "", "cats cats dogs"), Document("2", "", "dogs birds")
     settings, dense = Rm3Config(fb_terms=2, original_query_weight=0.5), RetrieverInfo("contriever", "dense")
@@ -114,15 +107,6 @@ def test_first_titles_and_weighted_words_by_hand():
         ("the Truck, a truck for cargo", 1.0), ("truck cargo", 0.3)
     ]  # fmt: skip
     assert words.plan("the", None, 10) == SearchPlan.of("the")
-
-
-def test_both_bm25_engines_name_the_same_frequent_terms(tmp_path):
-    save_beir(Dataset("small", CORPUS, {"test": Split(QUESTIONS, QRELS)}), tmp_path / "data")
-    dataset = DatasetConfig(path=str(tmp_path / "data"))
-    for engine in ("bm25s", "rank_bm25"):
-        config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / engine), engine=engine)
-        build_index(config)
-        assert Environment.open(config).info().retriever["frequent_terms"] == ["common"]
 
 
 @pytest.mark.parametrize(

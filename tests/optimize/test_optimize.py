@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -15,8 +15,7 @@ from querylect.data.types import Utterance
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 from querylect.errors import CheckpointError, ConfigError, EngineUnavailableError
-from querylect.optimize import adapter, run
-from querylect.optimize.run import optimize, relevant_titles, searches_of_training
+from querylect.optimize.run import optimize, relevant_titles
 from querylect.train.run import train
 
 from ..chat_server import ChatServer, last_user, serving
@@ -114,7 +113,6 @@ def test_relevant_titles_are_those_of_training_questions(prompting):
     questions = load_beir(local.env.dataset.path).splits["train"].questions
     titles = relevant_titles(local.env, local.client, questions[:1])
     assert titles == {"train-head": ["About triptan", "About aspirin"]}
-    assert relevant_titles(prompting.env, prompting.client, questions) == {}, "a service shows no judgements"
 
 
 def test_a_budget_ends_the_run_and_the_command_prints_the_folder(prompting, run_app, tmp_path, capsys):
@@ -130,8 +128,6 @@ def test_a_budget_ends_the_run_and_the_command_prints_the_folder(prompting, run_
     with refused(ConfigError, 4, 5):
         optimize(change(prompting, name="small", **{"optimize.searches": 4}))
     assert not (config.run_folder.parent / "small" / "config.yaml").exists()
-    rollout = change(prompting, **{"rollout.branching": [4, 2], "reward.turn_weights": [1.0, 1.0]}).rollout
-    assert searches_of_training(prompting.train, rollout) == 2 * 2 * (4 + 8)
 
 
 def test_several_turns_are_weighted_as_in_training_and_each_takes_a_search(prompting, run_app):
@@ -160,39 +156,6 @@ def test_a_frozen_model_at_an_endpoint_can_have_its_prompt_optimised_and_evaluat
     assert set(scores) == {"trained", "untrained"}
     with refused(ConfigError, "prompt.yaml"):
         Rewriter.from_pretrained(folder)
-
-
-def test_a_run_that_is_stopped_again_and_again_pays_for_nothing_twice(prompting, run_app, monkeypatch, tmp_path):
-    """With two of five training questions a proposal, iterations differ in their questions and in the prompt to change.
-    Each batch of answers is stopped once, and given at the next start."""
-    calls, answer = [], adapter.model_answers
-
-    def stopped(parts, *arguments):
-        if parts:
-            calls.append(parts)
-            if stops and len(calls) % 2:
-                raise KeyboardInterrupt
-        return answer(parts, *arguments)
-
-    monkeypatch.setattr(run, "_MINIBATCH", 2)
-    monkeypatch.setattr(adapter, "model_answers", stopped)
-    texts = [f"{text} {number}" for number, text in enumerate([WORSE, BETTER, "Think of the blood, the blood."] * 4)]
-    paid = []
-    for stops in (False, True):
-        few = {"optimize.searches": 32, "optimize.reflection.cache": str(tmp_path / f"replies-{stops}")}
-        with reflecting(run_app, change(prompting, name=f"stopped-{stops}", **few), *texts) as (config, reflection):
-            starts = 0
-            calls.clear()
-            while not (config.run_folder / "best").exists():
-                starts += 1
-                with suppress(KeyboardInterrupt):
-                    optimize(config, resume=starts > 1)
-        keys = sorted((row["key"], row["turn"]) for row in answers_in(config.run_folder))
-        candidates = json.loads((config.run_folder / "gepa" / "candidates.json").read_text())
-        paid.append((keys, candidates, reflection.prompts))
-    assert starts > 5
-    assert paid[0] == paid[1]
-    assert len(paid[0][1]) > 2, "more than one prompt is changed"
 
 
 def test_answers_beside_one_that_fails_are_kept(prompting, run_app, impatient):
@@ -245,8 +208,3 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(arguments, fact, capsys):
     printed = capsys.readouterr()
     assert not printed.out
     assert fact in printed.err
-
-
-def test_a_run_that_was_never_started_is_not_resumed(prompting):
-    with refused(CheckpointError, "prompt", "--resume"):
-        optimize(prompting, resume=True)

@@ -15,12 +15,9 @@ from querylect.data.documents.corpus import documents_of_passages, write_corpus
 from querylect.data.leakage import exact_leaks
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.build import build_index
-from querylect.errors import DataError
 from querylect.llms.access import Llm, ReplyCache
-from querylect.questions.plan import neighbours, plan_questions, split_counts, split_documents
-from querylect.questions.quality import copied
 from querylect.questions.training_set import WIDEN, write_training_set
-from querylect.questions.typos import with_typos
+from querylect.questions.written import copied, neighbours, plan_questions, split_counts, split_documents, with_typos
 
 from ..handbook import THINGS, Author, save_handbook
 from ..jsonl import read_jsonl
@@ -41,7 +38,7 @@ def corpus(tmp_path_factory):
 
 def write(author, corpus, target, test=None, cache=None, **settings):
     """The quality of all questions."""
-    with patch("querylect.questions.asking.open_llm", lambda config: Llm(author, cache and ReplyCache(cache))):
+    with patch("querylect.questions.models.open_llm", lambda config: Llm(author, cache and ReplyCache(cache))):
         synthetic = SyntheticConfig(**{"count": COUNT, **settings})
         write_training_set(QuestionsConfig(words=100), synthetic, corpus[1], corpus[0], target, test)
     return json.loads((target / "quality.json").read_text())[-1]
@@ -113,7 +110,7 @@ class Generous(Author):
 
 def test_similar_passages_of_the_split_that_answer_a_question_are_relevant_too(tmp_path, corpus):
     quality = write(Generous(), corpus, tmp_path / "set", styles=["question"])
-    assert 1 < quality["judgements"] <= 1 + WIDEN
+    assert 1 < quality["relevant"] <= 1 + WIDEN
     of_split = documents_of_splits(tmp_path / "set", corpus).values()
     assert sum(map(len, of_split)) == len(set.union(*of_split)), "only passages of the same split"
 
@@ -141,20 +138,6 @@ def test_without_a_judge_every_question_is_kept_for_its_own_passages(tmp_path, c
     assert {name: sorted(judged) for split in splits.values() for name, judged in split.qrels.items()} == written_for
 
 
-class Repeats(Author):
-    """Asks the same question about half of the things."""
-
-    def question(self, prompt, things):
-        return "What is the price?" if set(things) & set(list(THINGS)[::2]) else super().question(prompt, things)
-
-
-def test_a_question_of_two_splits_belongs_to_the_first_alone(tmp_path, corpus):
-    write(Repeats(), corpus, tmp_path / "set", judge=False, styles=["question", "keyword"])
-    splits = load_beir(tmp_path / "set").splits
-    assert sum("What is the price?" in {q.text for q in split.questions} for split in splits.values()) == 1
-    assert all(set(split.qrels) == {question.id for question in split.questions} for split in splits.values())
-
-
 def test_users_questions_are_the_test_and_are_not_trained_on(tmp_path, corpus):
     passages, bike = load_beir(corpus[0]).corpus, passage_about("velocipede", corpus)
     write(Author(), corpus, tmp_path / "plain")
@@ -175,10 +158,6 @@ def test_users_questions_are_the_test_and_are_not_trained_on(tmp_path, corpus):
     assert [leak["of"] for leak in leaks if leak["text"] == asked] == [
         {"split": "test", "_id": "u1", "text": f"{asked}!!"}
     ]
-    other = Dataset("other", (Document("x", "", "y"),), {"test": Split([Question("u", "z")], {"u": {"x": 1}})})
-    save_beir(other, tmp_path / "other")
-    with pytest.raises(DataError):
-        write(Author(), corpus, tmp_path / "new", tmp_path / "other")
 
 
 def words_of(number):
@@ -215,5 +194,5 @@ def test_typos_change_longer_words_alone(text, seed):
 
 
 def test_what_a_question_copies():
-    assert copied("When do members pay the fee?", "Members pay the fee at noon.") == (4 / 6, 4)
-    assert copied("fee", "no such word") == copied("?!", "text") == (0, 0)
+    assert copied("When do members pay the fee?", "Members pay the fee at noon.") == 4 / 6
+    assert copied("?!", "text") == 0

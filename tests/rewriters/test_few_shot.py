@@ -123,31 +123,10 @@ def test_no_hpo_example_can_be_asked_for_in_any_split(name):
     ("change", "facts"),
     [
         ({"sytem": "x"}, ["sytem"]),
-        ({"question": "no place"}, ["'question'", "{question}"]),
+        ({"question": "no place"}, ["question"]),
         ({"opening": "<think></think><rewrite>"}, ["'<think></think><rewrite>'"]),
     ],
 )
 def test_a_prompt_that_would_teach_nonsense_is_refused(tmp_path, change, facts):
     with refused(ConfigError, *facts):
         load_prompt(write(tmp_path, {**PROMPT, **change}))
-
-
-PLAIN = {
-    "form": "plain",
-    "system": "Translate.",
-    "documents": "Found: {documents}",
-    "no_documents": "Nothing.",
-    "examples": [{"question": "flat foot", "turns": [{"rewrite": "planus"}]}],
-}
-
-
-def test_the_plain_form_has_no_tags_in_examples_or_answers(tmp_path):
-    rewriter = make(write(tmp_path, PLAIN))
-    question = Question("q", "red eye")
-    assert [message["content"] for message in rewriter.first(question)][1:] == ["flat foot", "planus", "red eye"]
-    assert rewriter.opening == ""
-    rewrite = rewriter.parse(question, " hyperemia, conjunc\n", 1)  # as far as it came before the token limit
-    assert (rewrite.rewrites, rewrite.format_ok) == (("hyperemia, conjunc",), True)
-    assert rewrite.plan.probes[0].terms[-1].text == "hyperemia, conjunc"
-    thought = rewriter.parse(question, "<think>an eye</think>hyperemia", 1)
-    assert (thought.think, thought.rewrites) == ("an eye", ("hyperemia",))

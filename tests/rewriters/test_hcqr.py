@@ -137,14 +137,6 @@ def test_questions_fall_out_with_a_count(opened, caplog):
     assert ask(hcqr(), [outcomes[0]]) == [outcomes[0]], "what has an answer is not asked about again"
 
 
-def test_where_all_fall_out_the_reasons_are_given_and_only_training_ends(opened):
-    opened[0]["weak"] = Script("?", "?")
-    outcomes = ask(hcqr(LlmConfig(model="weak")), [PLAIN])
-    assert outcomes == [GARBLED], "a later evaluation may be left with such questions alone"
-    with refused(ConfigError, "1 of 1 ", "rewriter.llm"):
-        answered(outcomes)
-
-
 def test_in_a_mix_only_the_questions_of_its_environment_have_a_first_stage(opened):
     opened[0]["strong"] = Script(OPEN)
     strong, plain = hcqr(LlmConfig(model="strong")), make_rewriter(RewriterConfig(name="multi_query"), BM25)

@@ -1,20 +1,27 @@
-"""Which passages get a question, in which style and for which split. Pure functions.
+"""Which passages get a question, in which style and for which split; typing mistakes; and how good the questions are.
 
-Documents are divided between the splits, not questions: a passage of a test document is never a training judgement,
-and a passage of another split neither is shown with it nor widens its judgements.
+Pure functions. Documents are divided between the splits, not questions: a passage of a test document is never a
+training judgement, and a passage of another split neither is shown with it nor widens its judgements.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import random
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean
 
 from ..configs.llm import Style
+from ..data.leakage import words
 from ..data.sampling import sample_key
 from ..data.types import Document
 from ..errors import DataError
+from ..markdown_tables import markdown_table
+from .models import excerpt
 
 VALIDATION, TEST = 0.1, 0.2
 """Shares of the questions; no test questions are written where users have given some."""
+_WORDS_PER_TYPO, _SHORTEST = 6, 4
+"""Words for each typing mistake, and letters of the shortest word that one goes into."""
 
 
 @dataclass(slots=True)
@@ -108,3 +115,83 @@ def neighbours(passages: Sequence[Document], document_of: Mapping[str, str]) -> 
             following[first.id] = second
             following.setdefault(second.id, first)
     return following
+
+
+def with_typos(text: str, seed: str) -> str:
+    """The text with typing mistakes in longer words, one for every six words: letters swapped, left out or
+    doubled. The first letter of a word is right; the same seed gives the same text.
+    """
+    typed = text.split()
+    draw = random.Random(seed)
+    longer = [position for position, word in enumerate(typed) if sum(map(str.isalpha, word)) >= _SHORTEST]
+    for position in draw.sample(longer, min(len(longer), max(1, round(len(typed) / _WORDS_PER_TYPO)))):
+        typed[position] = _mistyped(typed[position], draw)
+    return " ".join(typed)
+
+
+def _mistyped(word: str, draw: random.Random) -> str:
+    """The word after one mistake; two equal letters are not swapped, so it always differs."""
+    inner = [index for index in range(1, len(word)) if word[index].isalpha()]
+    index = draw.choice(inner)
+    head, letter, tail = word[:index], word[index], word[index + 1 :]
+    edits = [head + tail, head + letter + letter + tail]
+    if index + 1 in inner and tail[0] != letter:
+        edits.append(head + tail[0] + letter + tail[1:])
+    return draw.choice(edits)
+
+
+Quality = dict[str, str | int | float | None]
+
+
+def quality_by_style(questions: Sequence[WrittenQuestion], limit: int) -> list[Quality]:
+    """How far the writer can be trusted: a row for each style, in order of first appearance, and one for all ("all");
+    None where there is nothing to take a mean of. `limit` is how many words of its passages the writer saw.
+
+    `requested`, `written` (answers of the required form) and `kept` are counts. Shares of the written questions:
+    `answerable` (None without a judge), `repeated` (the words of an earlier one), `copied` (mean share of a question's
+    words that stand in its passages: one that copies them is found by any retriever and teaches nothing). `relevant`:
+    mean number of relevant passages of a kept question.
+    """
+    first: dict[str, WrittenQuestion] = {}
+    for question in questions:
+        if question.draft:
+            first.setdefault(words(question.text), question)
+    rows: list[Quality] = []
+    for style in [*dict.fromkeys(question.style for question in questions), "all"]:
+        chosen = [question for question in questions if style in (question.style, "all")]
+        written = [question for question in chosen if question.draft]
+        rows.append(
+            {
+                "style": style,
+                "requested": len(chosen),
+                "written": len(written),
+                "answerable": _mean(q.answerable for q in written if q.answerable is not None),
+                "repeated": _mean(first[words(q.text)] is not q for q in written),
+                "copied": _mean(copied(q.text, excerpt(q.passages, limit)) for q in written),
+                "kept": sum(question.relevant > 0 for question in chosen),
+                "relevant": _mean(question.relevant for question in chosen if question.relevant),
+            }
+        )
+    return rows
+
+
+def quality_lines(rows: Sequence[Quality]) -> list[str]:
+    """The rows as a Markdown table."""
+
+    def cell(name: str, value: str | float | None) -> str:
+        if not isinstance(value, float):
+            return "–" if value is None else str(value)
+        return f"{value:.1f}" if name == "relevant" else f"{value:.0%}"
+
+    return markdown_table(list(rows[0]), [[cell(name, value) for name, value in row.items()] for row in rows])
+
+
+def copied(question: str, passages: str) -> float:
+    """Share of the question's words that stand in the passages, without regard to case, punctuation and accents."""
+    vocabulary = set(words(passages).split())
+    return _mean(word in vocabulary for word in words(question).split()) or 0.0
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    listed = list(values)
+    return fmean(listed) if listed else None

@@ -1,4 +1,4 @@
-"""Asks the writer for questions (`generate`) and the judge for verdicts (`judge`).
+"""The prompts of writer and judge (prompts.yaml), the forms of their answers, and the two models that are asked.
 
 The reply cache resumes an interrupted command. A request without a reply is *missing*: the next call asks for it
 again. A reply that has the wrong form twice is a *failure*; a question whose verdict failed counts neither as
@@ -7,21 +7,92 @@ answerable nor as unanswerable.
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from string import Template
+from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
+from ..configs.llm import Style
+from ..configs.load import parse_yaml
 from ..configs.schema import QuestionsConfig
+from ..data.leakage import words
 from ..data.sampling import in_batches
+from ..data.types import Document
 from ..errors import IncompleteError
 from ..llms.access import Llm
 from ..llms.base import LlmResponse, SamplingParams, complete_sum
-from ..llms.structured import Form, FormPrompt, Structured, ask_structured
+from ..llms.structured import Form, FormPrompt, Structured, ask_structured, worked
 from ..logs import Progress
 from ..rollouts.llms import open_llm
-from .prompts import Answerability, prompt
+from ..storage import data_sha256
 
 _BATCH = 32
 """Prompts that are asked at once; progress is told after each batch."""
+_ONE_QUESTION = 'Answer with one JSON object and nothing else: {"question": "your question"}.'
+STYLE_PROMPTS: tuple[Style, ...] = ("question", "keyword", "vague", "multi_hop")
+
+
+class Written(BaseModel):
+    """The writer's questions about a content."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    questions: list[str]
+
+
+class OneQuestion(BaseModel):
+    """The answer of a writer that is asked for a single question."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    question: str
+
+
+class Answerability(BaseModel):
+    """The judge's answer: first the reasons, then what follows from them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    explanation: str
+    answerable: bool
+
+
+@cache
+def _templates() -> dict[str, dict[str, Any]]:
+    templates: dict[str, dict[str, Any]] = parse_yaml(Path(__file__).with_name("prompts.yaml").read_text("utf-8"))
+    return templates
+
+
+def prompt(name: str, form: type[BaseModel], **values: object) -> FormPrompt:
+    """The prompt of that name in prompts.yaml; `values` replace the $names in it."""
+    template = _templates()[name]
+    examples = worked(template["examples"], form)
+    listing = "\n".join(f"{example.case}\n{example.json}" for example in examples)
+
+    def fill(text: str) -> str:
+        return Template(text).substitute(values, examples=listing, one_question=_ONE_QUESTION)
+
+    return FormPrompt(fill(template["task"]), fill(template["case"]), examples, fill(template["request"]))
+
+
+def versions(names: Sequence[str]) -> dict[str, str]:
+    """12 hex digits for the wording of each of these prompts, which results record."""
+    return {name: data_sha256(_templates()[name])[:12] for name in names}
+
+
+def example_questions() -> frozenset[str]:
+    """The words of the example questions of all styles, which small models copy."""
+    return frozenset(
+        words(example["answer"]["question"]) for style in STYLE_PROMPTS for example in _templates()[style]["examples"]
+    )
+
+
+def excerpt(passages: Sequence[Document], limit: int) -> str:
+    """Titles and texts of at most `limit` words together, an equal share of each passage."""
+    share = max(1, limit // len(passages))
+    return "\n\n".join(" ".join(passage.contents.split()[:share]) for passage in passages)
 
 
 class QuestionModels:
@@ -44,6 +115,17 @@ class QuestionModels:
         """The verdict on each pair of a question and a text. Raises as `Llm.ask`."""
         prompts = [prompt("judge", Answerability, question=question, text=text) for question, text in pairs]
         return self._ask(self._judge, prompts, Answerability, self._config.judge_tokens)
+
+    def questions(self, prompts: Sequence[FormPrompt]) -> list[tuple[str, str]]:
+        """The question that each prompt got, "" for a reply that is not of its form, and what is wrong with that reply.
+        Raises IncompleteError where a reply is missing."""
+        answers = _complete(self.generate(prompts, OneQuestion))
+        return [(" ".join(a.value.question.split()) if a.value else "", a.failure) for a in answers]
+
+    def verdicts(self, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        """Whether each text answers its question; None for a verdict that is not of its form. Raises IncompleteError
+        where one is missing."""
+        return [verdict.value.answerable if verdict.value else None for verdict in _complete(self.judge(pairs))]
 
     def costs(self) -> dict[str, int | None]:
         """Calls and tokens of all replies, those of the cache included; None where an endpoint reports no tokens."""
@@ -78,10 +160,10 @@ def open_models(config: QuestionsConfig, progress: Progress | None = None) -> It
         yield QuestionModels(config, writer, judge, progress)
 
 
-def refuse_missing(answers: Sequence[Structured[BaseModel]]) -> None:
-    """Raise IncompleteError where a model did not reply."""
+def _complete(answers: list[Structured[Form]]) -> list[Structured[Form]]:
     if missing := sum(answer.missing for answer in answers):
         raise IncompleteError(
             f"{missing} of {len(answers)} replies are missing, and nothing was written. Rerun the command; the replies "
             "that came are cached."
         )
+    return answers
