@@ -5,8 +5,8 @@ run, so one that is needed again, also after a resume, costs nothing.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -46,29 +46,25 @@ Trace = tuple[Question, list[EvalRecord]]
 """A question and its answer, a record for each turn."""
 
 
+@dataclass(frozen=True)
 class PromptAdapter:
     """Evaluates candidates, and turns evaluations of training questions into feedback."""
 
+    config: RunConfig
+    client: EnvironmentApi
+    rewriter: FewShotRewriter
+    model: Engine | Llm
+    store: RecordStore
+    questions: Sequence[Question]
+    """A prompt has to leave room for all of them."""
+    titles: Mapping[str, Sequence[str]]
+    """Of relevant documents by training question, as far as they are known here."""
     propose_new_texts = None
     """GEPA looks for it; the reflection model makes the proposals."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        client: EnvironmentApi,
-        rewriter: FewShotRewriter,
-        model: Engine | Llm,
-        store: RecordStore,
-        questions: Sequence[Question],
-        titles: Mapping[str, Sequence[str]],
-        progress: Callable[[int], None],
-    ) -> None:
-        """A prompt has to leave room for all `questions`. `titles` are those of relevant documents by training
-        question, as far as they are known here. `progress` is told how many searches were made."""
-        self._config, self._client, self._rewriter, self._model = config, client, rewriter, model
-        self._store, self._questions, self._titles = store, questions, titles
-        self._progress, self._searches = progress, 0
-        self._metric, self._turns = config.reward.metric, len(config.rollout.branching)
+    @property
+    def turns(self) -> int:
+        return len(self.config.rollout.branching)
 
     def evaluate(
         self, batch: Sequence[Question], candidate: dict[str, str], capture_traces: bool = False
@@ -94,27 +90,27 @@ class PromptAdapter:
         components: list[str],
     ) -> dict[str, list[dict[str, Any]]]:
         """What the reflection model reads of each training question."""
-        traces, settings = eval_batch.trajectories or [], self._config.reward
+        traces, settings = eval_batch.trajectories or [], self.config.reward
         pairs = [(question.id, question.text) for question, _ in traces]
-        depth = self._config.search_depth
-        raw = grade(self._client, pairs, settings.metric, depth, "training questions as they stand")
+        depth = self.config.search_depth
+        raw = grade(self.client, pairs, settings.metric, depth, "training questions as they stand")
         plans = {
             i: SearchPlan.model_validate(plan) for i, (_, records) in enumerate(traces) if (plan := records[-1].plan)
         }
-        retrieved = dict(zip(plans, self._client.search(list(plans.values())) if plans else (), strict=True))
+        retrieved = dict(zip(plans, self.client.search(list(plans.values())) if plans else (), strict=True))
         examples: list[dict[str, Any]] = []
         for index, (question, records) in enumerate(traces):
             hits = retrieved[index].ranking[:_TITLES] if index in retrieved else []
-            raw_reward = node_reward(raw[index].metrics[self._metric], True, settings.format_weight) or 0.0
+            raw_reward = node_reward(raw[index].metrics[self.config.reward.metric], True, settings.format_weight) or 0.0
             wrong = "" if all(record.format_ok for record in records) else "wrong, so the answer was not searched"
             facts = {
-                "Conversation": lines_of(cut_history(question, self._config.rollout.history_tokens).history),
+                "Conversation": lines_of(cut_history(question, self.config.rollout.history_tokens).history),
                 "Question": question.text,
                 "Query": " → ".join(" · ".join(record.rewrites) for record in records),
                 "Reward": f"{self.reward(records):.2f}; the question itself as the query has {raw_reward:.2f}",
                 "Format": wrong,
                 "Retrieved first": " | ".join(title_of(hit.document) for hit in hits),
-                "Relevant": " | ".join(self._titles.get(question.id, ())),
+                "Relevant": " | ".join(self.titles.get(question.id, ())),
             }
             examples.append({name: fact for name, fact in facts.items() if fact})
         return dict.fromkeys(components, examples)
@@ -126,20 +122,20 @@ class PromptAdapter:
             raise ConfigError("the system message is empty")
         if stray := [placeholder for placeholder in _PLACEHOLDERS if placeholder in text]:
             raise ConfigError(f"the system message holds {stray[0]}, which nothing replaces there")
-        prompt = self._rewriter.prompt.model_copy(update={"system": text})
+        prompt = self.rewriter.prompt.model_copy(update={"system": text})
         try:
             FewShotPrompt.model_validate(parse_yaml(prompt_yaml(prompt)))
         except (YAMLError, ValueError) as error:
             raise ConfigError("the text has characters that a YAML file cannot hold") from error
-        if isinstance(self._model, Llm):
+        if isinstance(self.model, Llm):
             return prompt
-        chat, rollout = Chat(self._model.tokenizer, set(self._model.stop_ids)), self._config.rollout
+        chat, rollout = Chat(self.model.tokenizer, set(self.model.stop_ids)), self.config.rollout
         if any(chat.plain(message["content"]) != message["content"] for message in prompt.messages()):
             raise ConfigError("it holds control tokens of the chat template")
-        rewriter = replace(self._rewriter, prompt=prompt)
-        shown = [chat.plain_question(question, rollout.history_tokens) for question in self._questions]
+        rewriter = replace(self.rewriter, prompt=prompt)
+        shown = [chat.plain_question(question, rollout.history_tokens) for question in self.questions]
         longest = max(shown, key=lambda question: len(question.in_context))
-        tokens = len(chat.first(rewriter.first(longest), rewriter.opening)) + rollout.earlier_tokens(self._turns)
+        tokens = len(chat.first(rewriter.first(longest), rewriter.opening)) + rollout.earlier_tokens(self.turns)
         if tokens > rollout.max_prompt_tokens:
             raise ConfigError(
                 f"with the longest question it takes {tokens} tokens, at most {rollout.max_prompt_tokens} are allowed"
@@ -154,19 +150,20 @@ class PromptAdapter:
         """
         settings = data_sha256([prompt_yaml(prompt)])
         keys = {question.id: answer_key(settings, question) for question in questions}
-        pending = [question for question in questions if len(self._store.get(keys[question.id])) < self._turns]
-        rewriter, decoding = replace(self._rewriter, prompt=prompt), DecodeOptions(self._turns, [self._metric])
-        system = SystemConfig(llm=self._config.optimize.task, turns=self._turns)
+        pending = [question for question in questions if len(self.store.get(keys[question.id])) < self.turns]
+        rewriter, decoding = (
+            replace(self.rewriter, prompt=prompt),
+            DecodeOptions(self.turns, [self.config.reward.metric]),
+        )
+        system = SystemConfig(llm=self.config.optimize.task, turns=self.turns)
         parts = batches(pending, ANSWERED_AT_ONCE)
         for records in model_answers(
-            parts, "task", decoding, system, self._model, self._client, rewriter, self._config.rollout
+            parts, "task", decoding, system, self.model, self.client, rewriter, self.config.rollout
         ):
             failures = {record.question_id: record.failure for record in records if record.failure}
-            failed = {record.question_id for record in records if record.metrics[self._metric] is None}
+            failed = {record.question_id for record in records if record.metrics[self.config.reward.metric] is None}
             complete = [record for record in records if record.question_id not in failed | failures.keys()]
-            self._store.add(replace(record, key=keys[record.question_id]) for record in complete)
-            self._searches += len(complete)
-            self._progress(self._searches)
+            self.store.add(replace(record, key=keys[record.question_id]) for record in complete)
             if failures:
                 raise EngineUnavailableError(
                     f"optimize.task gave no answer to {len(failures)} questions ({next(iter(failures.values()))}). "
@@ -175,29 +172,34 @@ class PromptAdapter:
             if failed:
                 raise EnvironmentUnavailableError(
                     f"the searches for {len(failed)} questions got no answer before client.deadline "
-                    f"({self._config.client.deadline:g} s; last failure: {self._client.last_failure}). Check the "
+                    f"({self.config.client.deadline:g} s; last failure: {self.client.last_failure}). Check the "
                     "service and continue with --resume."
                 )
-        return [sorted(self._store.get(keys[question.id]), key=lambda record: record.turn) for question in questions]
+        return [sorted(self.store.get(keys[question.id]), key=lambda record: record.turn) for question in questions]
 
     def means(self, prompt: FewShotPrompt, questions: Sequence[Question]) -> dict[str, float | None]:
         """The means of a prompt's answers, named as in validation.jsonl."""
         answers = self.answers(prompt, questions)
         record: dict[str, float | None] = {"questions": len(answers), "reward": fmean(map(self.reward, answers))}
-        for turn in range(1, self._turns + 1):
+        for turn in range(1, self.turns + 1):
             records = [of_question[turn - 1] for of_question in answers]
             record[f"reward/turn{turn}"] = fmean(map(self.turn_reward, records))
-            record[metric_key(self._metric, turn)] = fmean(row.metrics[self._metric] or 0.0 for row in records)
+            record[metric_key(self.config.reward.metric, turn)] = fmean(
+                row.metrics[self.config.reward.metric] or 0.0 for row in records
+            )
             record[f"format/turn{turn}"] = fmean(row.format_ok for row in records)
-        return record | {"turn": winning_turn(record, self._metric, self._turns)}
+        return record | {"turn": winning_turn(record, self.config.reward.metric, self.turns)}
 
     def turn_reward(self, record: EvalRecord) -> float:
         """The reward of one turn, in [0, 1]."""
-        return node_reward(record.metrics[self._metric], record.format_ok, self._config.reward.format_weight) or 0.0
+        return (
+            node_reward(record.metrics[self.config.reward.metric], record.format_ok, self.config.reward.format_weight)
+            or 0.0
+        )
 
     def reward(self, records: Sequence[EvalRecord]) -> float:
         """The mean of the turns' rewards, weighted by `reward.turn_weights`."""
-        weights = self._config.reward.turn_weights
+        weights = self.config.reward.turn_weights
         total = sum(weights[: len(records)]) or 1.0
         return trajectory_value([self.turn_reward(record) for record in records], weights) / total
 

@@ -8,7 +8,7 @@ from ..command_options import DryRun, MixMember, Verbose
 from ..configs.load import dump_config, load_config
 from ..configs.schema import RunConfig, only
 from ..errors import ConfigError
-from ..logs import progress_bar, set_up_logging
+from ..logs import set_up_logging
 
 app = typer.Typer()
 
@@ -33,9 +33,7 @@ def optimize(
         raise typer.Exit
     from .run import optimize as optimize_prompt
 
-    with progress_bar("searches") as progress:
-        folder = optimize_prompt(settings, resume, progress)
-    typer.echo(folder)
+    typer.echo(optimize_prompt(settings, resume))
 
 
 def refuse_unsupported(config: RunConfig) -> None:

@@ -7,6 +7,7 @@ candidates.json, its log), and the record of each answer (eval.jsonl), which non
 
 import json
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from math import prod
@@ -26,7 +27,6 @@ from ..eval.store import open_store
 from ..llms.access import Llm
 from ..llms.base import Prompt, SamplingParams
 from ..llms.prose import without_thinking
-from ..logs import Progress
 from ..provenance import this_start
 from ..rewriters.few_shot import FewShotRewriter
 from ..rollouts.checkpoints import PROMPT_FILE
@@ -49,8 +49,8 @@ REFLECTION_TOKENS = 1024
 """Maximum tokens of a proposal, thinking included."""
 
 
-def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambda done, total: None) -> Path:
-    """Optimise the prompt of `config` and return the run folder. `progress` is told of the searches and their budget.
+def optimize(config: RunConfig, resume: bool = False) -> Path:
+    """Optimise the prompt of `config` and return the run folder.
 
     Raises ConfigError, ModelError, DataError, IndexFolderError or CheckpointError before anything is written;
     EnvironmentUnavailableError and EngineUnavailableError if the environment, the task model or the reflection model
@@ -93,9 +93,7 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
         assert isinstance(rewriter, FewShotRewriter), "the command refuses others"
         titles = relevant_titles(config.env, config.client, train)
         store = models.enter_context(open_store(folder.path / "gepa"))
-        adapter = PromptAdapter(
-            config, client, rewriter, model, store, [*train, *validation], titles, lambda done: progress(done, budget)
-        )
+        adapter = PromptAdapter(config, client, rewriter, model, store, [*train, *validation], titles)
         llm = models.enter_context(open_llm(config.optimize.reflection or policy_llm(config.policy)))
         failures: list[QuerylectError] = []
         result = gepa_optimize(
@@ -110,6 +108,7 @@ def optimize(config: RunConfig, resume: bool = False, progress: Progress = lambd
             logger=SimpleNamespace(log=log.debug),
             run_dir=str(folder.path / "gepa"),
             track_best_outputs=False,
+            display_progress_bar=sys.stderr.isatty(),
             seed=config.seed,
         )
         if failures:
