@@ -3,7 +3,7 @@
 import json
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -28,12 +28,9 @@ def drift(
         typer.Argument(metavar="NAME=PATH…", help="Retrievers: an eval.jsonl or its folder (:SYSTEM), or queries."),
     ],
     success: Annotated[
-        str, typer.Option("--success", help="Which rewrites count: gain, keep, all, or a least nDCG@10 such as 0.5.")
+        Literal["gain", "keep", "all"],
+        typer.Option("--success", help="Which rewrites count: above the raw question, at least equal to it, or all."),
     ] = "gain",
-    system: Annotated[
-        str | None, typer.Option("--system", help="Whose rewrites are taken; trained, or the only ones there are.")
-    ] = None,
-    turn: Annotated[int | None, typer.Option("--turn", help="At which turn; the system's last.")] = None,
     shared: Annotated[
         bool, typer.Option("--shared", help="Only questions that both retrievers of a pair succeeded on.")
     ] = False,
@@ -51,19 +48,10 @@ def drift(
     paths = dict(source.split("=", 1) for source in sources if "=" in source)
     if len(paths) < len(sources):
         raise ConfigError(f"{' '.join(sources)}: give each retriever a name of its own, as bm25=runs/demo.")
-    from .drift.run import DriftSettings, write_drift
+    from .drift import write_drift
 
-    settings = DriftSettings(
-        success=success,
-        system=system,
-        turn=turn,
-        shared=shared,
-        model=model,
-        permutations=permutations,
-        bootstrap=bootstrap,
-        seed=seed,
-    )
-    typer.echo(write_drift(paths, settings, output))
+    options = {"permutations": permutations, "bootstrap": bootstrap, "seed": seed}
+    typer.echo(write_drift(paths, output, success=success, shared=shared, model=model, **options))
 
 
 @app.command()

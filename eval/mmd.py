@@ -11,7 +11,6 @@ written where no question has two queries.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,18 +27,6 @@ _EQUAL = 1e-10
 """Squared distances below this are rounding errors of equal vectors."""
 _ROUNDING = 1e-10
 """Permuted values within this of the observed one, relative to the kernel's mean, count as equal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drift:
-    """RE-MMD² between two sides. Values are squared distances in the kernel's space; they can be below 0."""
-
-    value: float
-    low: float
-    """95% bootstrap interval of `value`; NaN where no resample could be computed."""
-    high: float
-    p: float
-    """(b + 1) / (permutations + 1): never 0. One-sided: only a large `value` is evidence."""
 
 
 def gaussian(vectors: NDArray[np.floating], sigma: float) -> Floats:
@@ -105,8 +92,15 @@ def drawn_weights(n: int, questions: Questions, resamples: int, seed: int) -> Fl
     return weights
 
 
-def compare(matrix: Floats, n: int, questions: Questions, *, permutations: int, resamples: int, seed: int) -> Drift:
-    """Estimate RE-MMD² with its interval and p from a kernel's matrix. Deterministic for the same queries and seed."""
+def compare(
+    matrix: Floats, n: int, questions: Questions, *, permutations: int, resamples: int, seed: int
+) -> dict[str, float]:
+    """RE-MMD² between two sides from a kernel's matrix, deterministic for the same queries and seed.
+
+    `value` is a squared distance in the kernel's space, which can be below 0; `low` and `high` its 95% bootstrap
+    interval, NaN where no resample could be computed; `p` is (b + 1) / (permutations + 1), never 0, and one-sided: only
+    a large `value` is evidence.
+    """
     from scipy.sparse import csr_matrix
 
     count = len(questions)
@@ -140,7 +134,7 @@ def compare(matrix: Floats, n: int, questions: Questions, *, permutations: int, 
     extreme = int((in_blocks(permuted, ~permuted) >= value - _ROUNDING * float(matrix.mean())).sum())
     weights = drawn_weights(n, questions, resamples, seed)[questions]
     low, high = np.nanquantile(in_blocks(weights * side, weights * ~side), [0.025, 0.975])
-    return Drift(value, float(low), float(high), (extreme + 1) / (permutations + 1))
+    return {"value": value, "low": float(low), "high": float(high), "p": (extreme + 1) / (permutations + 1)}
 
 
 def _squared_distances(vectors: NDArray[np.floating]) -> Floats:

@@ -1,1 +1,0 @@
-"""Drift: how the successful queries of different retrievers differ in intent and wording."""
