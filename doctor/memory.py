@@ -7,7 +7,7 @@ from typing import Any
 from ..configs.schema import PolicyConfig, RunConfig
 from ..slurm.job_env import SHARDINGS, request_of
 from ..train.arguments import check_combinations, trains_bfloat16
-from ..train.memory import GIB, H100_GIB, HEADROOM, ModelShape, ProcessLayout, advice, estimate, shape_of
+from ..train.memory import GIB, H100_GIB, HEADROOM, ModelShape, ProcessLayout, estimate, shape_of
 from .checks import Finding
 
 NAME = "memory of the run"
@@ -40,7 +40,7 @@ def preview_training(config: RunConfig) -> list[str]:
     alone = shape is not None and estimate(config, shape, ProcessLayout()).fits()
     launched = os.environ.get("WORLD_SIZE")
     processes = int(launched or (1 if alone else layout.processes))
-    check_combinations(config, processes, launched is None and not alone and layout.zero > 0)
+    check_combinations(config, processes, launched is None and not alone and layout.zero)
     if shape is None:
         return [f"memory: {_unknown(config).observed}"]
     finding = _finding(config, shape, [layout], f"those of slurm/{script}.sh")
@@ -69,5 +69,5 @@ def _finding(config: RunConfig, shape: ModelShape, layouts: list[ProcessLayout],
     fitting = [candidate for candidate in estimates if candidate.fits()]
     best = fitting[0] if fitting else min(estimates, key=lambda candidate: candidate.peak)
     available = f"{owner} have {best.layout.gpu_gib or 0:.0f} GiB each, of which {HEADROOM:.0%} may be taken"
-    remedy = "" if fitting else advice(config, best)
+    remedy = "" if fitting else best.advice()
     return Finding(NAME, "ok" if fitting else "failed", best.lines()[0], available, remedy)

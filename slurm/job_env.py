@@ -24,9 +24,9 @@ CONFIGS = FOLDER.parent / "configs"
 OPTION = re.compile(r"^#SBATCH --([a-z-]+)=(.*)$", re.MULTILINE)
 SHARDINGS = {
     "ddp": ProcessLayout(),
-    "zero2": ProcessLayout(zero=2),
-    "zero3": ProcessLayout(zero=3),
-    "fsdp2": ProcessLayout(fsdp=True),
+    "zero2": ProcessLayout(sharding="ZeRO-2"),
+    "zero3": ProcessLayout(sharding="ZeRO-3"),
+    "fsdp2": ProcessLayout(sharding="FSDP2"),
 }
 """What several processes may split, by the value of the variable SHARDING."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..configs.schema import PolicyConfig, RunConfig, TrainConfig
 from ..errors import ConfigError
-from .sharding import check_fsdp, lacks_float32_masters, uses_deepspeed, uses_fsdp
+from .sharding import uses_deepspeed, uses_fsdp
 
 if TYPE_CHECKING:
     from trl import GRPOConfig
@@ -19,7 +19,6 @@ def check_combinations(config: RunConfig, processes: int, sharded: bool = False)
     `sharded`: a job will start them with a file of configs/deepspeed.
     """
     settings, rollout = config.train, config.rollout
-    check_fsdp()
     if prod(rollout.branching) < 2:
         raise ConfigError(
             f"rollout.branching {rollout.branching} has one leaf; GRPO compares at least two, e.g. [4, 4]."
@@ -68,25 +67,18 @@ def trains_bfloat16(policy: PolicyConfig) -> bool:
 
 
 def check_trained_dtype(policy: PolicyConfig, settings: TrainConfig, sharded: bool = False) -> None:
-    """Raise ConfigError where bfloat16 weights would be trained without float32 master copies, which the files of
-    configs/deepspeed keep (`sharded`).
+    """Raise ConfigError where bfloat16 weights would be trained without float32 master copies, which DeepSpeed keeps
+    (`sharded`: it will), but not during a warm start.
 
     Half a unit in the last place of a bfloat16 weight of .02 is 6e-5; an AdamW step at a learning rate of 1e-6 is
     sixty times smaller, so it is rounded away and the weights hardly move.
     """
-    reason = ""
-    if uses_deepspeed() and policy.dtype != "float32":
-        reason = lacks_float32_masters()
-    elif trains_bfloat16(policy) and not sharded and not uses_deepspeed():
-        reason = "policy.dtype is bfloat16 and policy.lora is null"
-    if not reason and trains_bfloat16(policy) and settings.warm_start.questions:
-        reason = "train.warm_start trains before DeepSpeed makes them; or set train.warm_start.questions=0"
-    if reason:
+    if trains_bfloat16(policy) and (settings.warm_start.questions or not (sharded or uses_deepspeed())):
         raise ConfigError(
-            f"weights would be trained in bfloat16 without float32 copies ({reason}): a step at train.learning_rate "
-            f"{settings.learning_rate:g} rounds away and nothing is learned. Set policy.dtype=auto or "
+            "policy.dtype is bfloat16 and policy.lora is null: weights would be trained without float32 copies, and a "
+            f"step at train.learning_rate {settings.learning_rate:g} rounds away. Set policy.dtype=auto or "
             "policy.dtype=float32, train LoRA (policy.lora={}), or launch under DeepSpeed ZeRO "
-            "(configs/deepspeed/zero2.json)."
+            "(configs/deepspeed/zero2.json) with train.warm_start.questions=0."
         )
 
 

@@ -13,11 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ..configs.schema import LoraConfig, PolicyConfig, RolloutConfig, RunConfig, TrainConfig
 from ..errors import ModelError
 from ..sources import resolve_model
+from .sharding import Sharding, sharding
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -74,7 +75,6 @@ class ModelShape:
 
 KNOWN = {
     "smollm2-135m": ModelShape(134_500_000, 576, 1536, 30, 576, 192, 49_152),
-    "qwen2.5-3b": ModelShape(3_086_000_000, 2048, 11_008, 36, 2048, 256, 151_936),
     "qwen2.5-7b": ModelShape(7_616_000_000, 3584, 18_944, 28, 3584, 512, 152_064),
     "qwen3-0.6b": ModelShape(596_000_000, 1024, 3072, 28, 2048, 1024, 151_936),
     "qwen3-1.7b": ModelShape(1_721_000_000, 2048, 6144, 28, 2048, 1024, 151_936),
@@ -94,7 +94,6 @@ def shape_of(model: str) -> ModelShape | None:
         folder = Path(resolve_model(model))
     except ModelError:
         return None
-    names = [Path(model).name, *(path.stem for path in sorted(folder.glob("*.gguf")))]
     with suppress(ImportError, OSError, KeyError, TypeError, ValueError):  # no such file, or of another kind of model
         path = folder / "config.json"
         if not path.is_file():
@@ -102,6 +101,7 @@ def shape_of(model: str) -> ModelShape | None:
 
             path = Path(str(try_to_load_from_cache(model, "config.json")))
         return from_config(json.loads(path.read_text(encoding="utf-8")), f"{model}, by its config.json")
+    names = [Path(model).name, *(path.stem for path in folder.glob("*.gguf"))]
     published = (shape for name in names for key, shape in KNOWN.items() if name.lower().startswith(key))
     return next((replace(shape, source=f"{model}, by its published sizes") for shape in published), None)
 
@@ -131,23 +131,20 @@ class ProcessLayout:
     """The processes of a run, one per GPU, and the sharding of the training state."""
 
     processes: int = 1
-    zero: Literal[0, 2, 3] = 0
-    """DeepSpeed's ZeRO stage; 0 is plain DDP, where each process holds everything."""
+    sharding: Sharding = ""
     gpu_gib: float | None = H100_GIB
     """Memory of a GPU; None for the CPU."""
     bfloat16: bool = True
     """Whether the device supports bfloat16 arithmetic."""
-    fsdp: bool = False
-    """Whether FSDP2 splits all of it; `zero` is 0 then."""
 
     @property
-    def sharding(self) -> str:
-        """What splits the training state, such as "ZeRO-2"; "" for DDP and one process."""
-        return "FSDP2" if self.fsdp else f"ZeRO-{self.zero}" if self.zero else ""
+    def zero(self) -> bool:
+        """Whether DeepSpeed shards."""
+        return self.sharding.startswith("ZeRO")
 
     @property
     def splits_weights(self) -> bool:
-        return self.zero == 3 or self.fsdp
+        return self.sharding in ("ZeRO-3", "FSDP2")
 
     def arithmetic(self, policy: PolicyConfig) -> str:
         """float32, bfloat16, or mixed: float32 weights under autocast to bfloat16."""
@@ -191,12 +188,23 @@ class MemoryEstimate:
         unit = "CPU process" if layout.gpu_gib is None else "GPU"
         number = f"{layout.processes} {unit}" + ("s" if layout.processes > 1 else "")
         sharding = f" with {layout.sharding}" if layout.sharding else ""
-        peak = f"{self.peak / GIB:.1f} GiB per {unit} on {number}{sharding}, in the {self.highest}"
-        parts = {
-            name: ", ".join(f"{part} {size / GIB:.2f}" for part, size in sizes.items() if size >= GIB / 100)
-            for name, sizes in (("always", self.resident), *self.phases.items())
-        }
-        return [f"{peak} ({self.shape.source})", *(f"{name}: {listed or 'nothing'}" for name, listed in parts.items())]
+        lines = [
+            f"{self.peak / GIB:.1f} GiB per {unit} on {number}{sharding}, in the {self.highest} ({self.shape.source})"
+        ]
+        for name, sizes in (("always", self.resident), *self.phases.items()):
+            lines.append(f"{name}: {', '.join(f'{part} {size / GIB:.2f}' for part, size in sizes.items() if size)}")
+        return lines
+
+    def advice(self) -> str:
+        """What to change first where the run does not fit."""
+        if sum(self.resident.values()) > (self.layout.gpu_gib or 0) * GIB / 2:
+            return "train adapters (policy.lora={}), or split weights over more GPUs (configs/deepspeed/zero3.json)"
+        if "vLLM" in self.phases[self.highest]:
+            return "lower rollout.vllm.gpu_memory_utilization, or set rollout.vllm.enable_sleep_mode=true"
+        return (
+            "recompute layers in the backward pass (train.gradient_checkpointing=true), compute a tree in parts "
+            "(train.max_tokens_per_micro_batch), or lower rollout.micro_batch or rollout.max_new_tokens"
+        )
 
 
 def estimate(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> MemoryEstimate:
@@ -206,19 +214,20 @@ def estimate(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> Mem
     weights, trained = shape.parameters, trained_parameters(policy.lora, shape)
     size = 2 if arithmetic == "bfloat16" else 4
     shards = layout.processes if layout.sharding else 1
-    stored_size = 4 if full and layout.fsdp else size
+    fsdp = layout.sharding == "FSDP2"
+    stored_size = 4 if full and fsdp else size
     stored = stored_size * (weights // shards if layout.splits_weights else weights)
     # as every process loads it (`trainable_dtype` of train/arguments.py)
     in_float32 = full and policy.dtype == "auto" and not (layout.zero and not train.warm_start.questions)
     loaded = (4 if in_float32 or arithmetic == "float32" else 2) * weights
     resident = {
-        "weights": stored + (0 if full else 4 * trained // (shards if layout.fsdp else 1)),
+        "weights": stored + (0 if full else 4 * trained // (shards if fsdp else 1)),
         "gradients": 4 * trained // shards,
         "optimizer": (12 if layout.zero else 8) * trained // shards,
     }
     if layout.zero:
         resident["DeepSpeed's buckets"] = min(ZERO_BUCKETS, 8 * trained)
-    elif layout.processes > 1 and not layout.fsdp:
+    elif layout.processes > 1 and not fsdp:
         resident["DDP's buckets"] = 4 * trained
     offloaded = full and not layout.splits_weights and on_gpu  # train/trainer.py
     if train.beta > 0 and not offloaded:
@@ -228,8 +237,18 @@ def estimate(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> Mem
     resident["reserved"] = GPU_RESERVED if on_gpu else CPU_RESERVED
 
     vllm = int(rollout.vllm.gpu_memory_utilization * (layout.gpu_gib or 0) * GIB) if rollout.engine == "vllm" else 0
+    sampling = {"vLLM": vllm} if vllm else {}
+    if rollout.engine == "transformers":  # of the sequences that are sampled in one batch
+        sequences = prod(rollout.branching) * max(1, train.questions_per_step // layout.processes)
+        rows, width = min(rollout.micro_batch, sequences), 4 if arithmetic == "float32" else 2
+        cached = rows // rollout.branching[-1] * rollout.max_prompt_tokens + rows * rollout.max_new_tokens
+        sampling["keys and values"] = cached * 2 * shape.keys * shape.layers * width
+        sampling["logits"] = rows * shape.vocabulary * (width + 8)
+        sampling["weights cast to bfloat16"] = 2 * weights if arithmetic == "mixed" else 0
+    elif layout.splits_weights:  # rollouts/weights.py
+        sampling["gathered layer"] = stored_size * max(weights // shape.layers, shape.vocabulary * shape.hidden)
     phases = {
-        "rollout": _sampling(config, shape, layout, vllm, stored_size),
+        "rollout": sampling,
         "update": _activations(config, shape, layout, checkpoints_layers(config, shape, layout)),
         "optimizer step": {"temporaries": 4 * trained // shards if on_gpu else 0},
     }
@@ -245,18 +264,17 @@ def estimate(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> Mem
 
 def longest_tree(rollout: RolloutConfig, settings: TrainConfig) -> tuple[int, int, int]:
     """(computed tokens of the largest micro-batch, sampled tokens among them, tokens of its longest sequence)."""
-    branching = rollout.branching
-    turns = len(branching)
+    turns = len(rollout.branching)
     doc_tokens = rollout.documents * rollout.document_tokens
     doc_tokens = doc_tokens if rollout.observation_tokens is None else min(doc_tokens, rollout.observation_tokens)
     prompt = max(16, rollout.max_prompt_tokens - rollout.earlier_tokens(turns))
     path = prompt + turns * rollout.max_new_tokens + doc_tokens * (turns - 1)
-    nodes = [prod(branching[:turn]) for turn in range(1, turns + 1)]
-    sampled = sum(nodes) * rollout.max_new_tokens
-    packed = prompt + sampled + doc_tokens * sum(nodes[:-1])
+    nodes = [prod(rollout.branching[:turn]) for turn in range(1, turns + 1)]
+    computed, scored = nodes[-1] * path, nodes[-1] * (path - prompt)
+    if settings.packing:
+        scored = sum(nodes) * rollout.max_new_tokens
+        computed = prompt + scored + doc_tokens * sum(nodes[:-1])
     trees = settings.questions_per_micro_batch
-    computed = packed if settings.packing else nodes[-1] * path
-    scored = sampled if settings.packing else nodes[-1] * (path - prompt)
     limit = max(path, settings.max_tokens_per_micro_batch or trees * computed)
     return min(limit, trees * computed), min(limit, trees * scored), path
 
@@ -265,10 +283,11 @@ def trained_parameters(lora: LoraConfig | None, shape: ModelShape) -> int:
     """Number of trained parameters: all, or those of the LoRA adapters."""
     if lora is None:
         return shape.parameters
-    hidden, inner, queries, keys = shape.hidden, shape.intermediate, shape.queries, shape.keys
-    widths = {"q_proj": hidden + queries, "k_proj": hidden + keys, "v_proj": hidden + keys, "o_proj": queries + hidden}
-    widths |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), hidden + inner)
-    return lora.r * sum(widths.values()) * min(lora.last_layers or shape.layers, shape.layers)
+    # the projections of queries and output, of keys and values, and the three of the MLP
+    widths = (
+        2 * (shape.hidden + shape.queries) + 2 * (shape.hidden + shape.keys) + 3 * (shape.hidden + shape.intermediate)
+    )
+    return lora.r * widths * min(lora.last_layers or shape.layers, shape.layers)
 
 
 def checkpoints_layers(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> bool:
@@ -282,57 +301,19 @@ def checkpoints_layers(config: RunConfig, shape: ModelShape, layout: ProcessLayo
 def resolve_gradient_checkpointing(
     config: RunConfig, model: "PreTrainedModel | PeftModel", processes: "Processes"
 ) -> bool:
-    """`train.gradient_checkpointing` with `auto` resolved by the estimate for this policy and this machine."""
+    """`train.gradient_checkpointing` with `auto` resolved by the estimate for this policy and this machine; false where
+    its sizes cannot be read."""
     import torch
 
     from ..rollouts.policy import torch_dtype
-    from .sharding import uses_fsdp, zero_stage
 
-    if config.train.gradient_checkpointing != "auto":
-        return config.train.gradient_checkpointing
     try:
         shape = from_config(model.config.to_dict())
     except (KeyError, TypeError, ValueError):
-        log.warning("train.gradient_checkpointing is auto and taken as false: the policy's sizes cannot be read")
-        return False
-    bfloat16, on_gpu = torch_dtype(config.policy) == torch.bfloat16, processes.device.type == "cuda"
-    zero: Literal[0, 2, 3] = 3 if zero_stage() == 3 else 2 if zero_stage() else 0
-    layout = ProcessLayout(processes.count, zero, H100_GIB if on_gpu else None, bfloat16, uses_fsdp())
+        return config.train.gradient_checkpointing is True
+    gpu = H100_GIB if processes.device.type == "cuda" else None
+    layout = ProcessLayout(processes.count, sharding(), gpu, torch_dtype(config.policy) == torch.bfloat16)
     return checkpoints_layers(config, shape, layout)
-
-
-def advice(config: RunConfig, needed: MemoryEstimate) -> str:
-    """What to change first where a run does not fit."""
-    if config.policy.lora is None and sum(needed.resident.values()) > (needed.layout.gpu_gib or 0) * GIB / 2:
-        return "train adapters (policy.lora={}), or split weights over more GPUs (configs/deepspeed/zero3.json)"
-    if "vLLM" in needed.phases[needed.highest]:
-        return "lower rollout.vllm.gpu_memory_utilization, or set rollout.vllm.enable_sleep_mode=true"
-    return (
-        "recompute layers in the backward pass (train.gradient_checkpointing=true), compute a tree in parts "
-        "(train.max_tokens_per_micro_batch), or lower rollout.micro_batch or rollout.max_new_tokens"
-    )
-
-
-def _sampling(
-    config: RunConfig, shape: ModelShape, layout: ProcessLayout, vllm: int, stored_size: int
-) -> dict[str, int]:
-    """vLLM; or KV cache and logits of the sequences that the transformers engine samples in one batch."""
-    rollout, arithmetic = config.rollout, layout.arithmetic(config.policy)
-    if rollout.engine != "transformers":
-        parts = {"vLLM": vllm} if vllm else {}
-        if layout.splits_weights:  # rollouts/weights.py
-            largest = max(shape.parameters // shape.layers, shape.vocabulary * shape.hidden)
-            parts["gathered layer"] = stored_size * largest
-        return parts
-    size = 4 if arithmetic == "float32" else 2
-    sequences = prod(rollout.branching) * max(1, config.train.questions_per_step // layout.processes)
-    rows = min(rollout.micro_batch, sequences)
-    cached = rows // rollout.branching[-1] * rollout.max_prompt_tokens + rows * rollout.max_new_tokens
-    parts = {"keys and values": cached * 2 * shape.keys * shape.layers * size}
-    parts["logits"] = rows * shape.vocabulary * (size + 8)
-    if arithmetic == "mixed":
-        parts["weights cast to bfloat16"] = 2 * shape.parameters
-    return parts
 
 
 def _activations(config: RunConfig, shape: ModelShape, layout: ProcessLayout, checkpointing: bool) -> dict[str, int]:
@@ -359,8 +340,8 @@ def _activations(config: RunConfig, shape: ModelShape, layout: ProcessLayout, ch
     if lora is None:  # its gradient in float32, and as it is added up
         parts["output head"] += (6 if arithmetic == "bfloat16" else 4) * shape.vocabulary * shape.hidden
     if layout.splits_weights:  # of two layers; in FSDP2 also as they arrive, and float32 gradients of one
-        of_layers = (12 if layout.fsdp else 4) * shape.parameters // shape.layers
-        if layout.fsdp and train.max_tokens_per_micro_batch is not None:  # while a piece is computed again
+        of_layers = (4 if layout.zero else 12) * shape.parameters // shape.layers
+        if not layout.zero and train.max_tokens_per_micro_batch is not None:  # while a piece is computed again
             of_layers += 2 * shape.parameters
         parts["gathered layers"] = of_layers + 4 * shape.vocabulary * shape.hidden
     return parts

@@ -19,7 +19,7 @@ from ..envs.client.client import EnvironmentClient
 from ..envs.client.connect import AnyClient, known_services, open_environment, open_environments
 from ..errors import ConfigError, QuerylectError, in_one_line
 from ..storage import atomic_folder
-from .sharding import check_fsdp, launch_fsdp, prepare_deepspeed, uses_deepspeed, uses_fsdp
+from .sharding import launch_fsdp, prepare_deepspeed, uses_deepspeed, uses_fsdp
 
 if TYPE_CHECKING:
     from torch import device as TorchDevice
@@ -107,7 +107,6 @@ def launched() -> Iterator[Processes]:
     FSDP does not do here; QuerylectError in the block where another process has ended, or does not come before the
     time-out.
     """
-    check_fsdp()
     count = next((int(os.environ[name]) for name in _COUNTS if os.environ.get(name, "").isdecimal()), 1)
     if uses_fsdp():
         launch_fsdp(count)

@@ -8,7 +8,7 @@ another number of processes, or without FSDP.
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import ConfigError
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+Sharding = Literal["", "ZeRO-2", "ZeRO-3", "FSDP2"]
+"""What splits the training state; "" is plain DDP, where each process holds everything."""
 OPTIMIZER_PARTS = "global_step*/*optim_states.pt"
 """The optimizer files of a DeepSpeed checkpoint, one per process, instead of optimizer.pt."""
 _UNSUPPORTED = ("FSDP_OFFLOAD_PARAMS", "FSDP_ACTIVATION_CHECKPOINTING", "ACCELERATE_USE_PARALLELISM_CONFIG")
@@ -42,22 +44,15 @@ def zero_stage() -> int:
     return int(DeepSpeedPlugin().zero_stage)
 
 
+def sharding() -> Sharding:
+    """What splits the training state over the processes."""
+    stage = zero_stage()
+    return "FSDP2" if uses_fsdp() else "ZeRO-3" if stage == 3 else "ZeRO-2" if stage else ""
+
+
 def splits_weights() -> bool:
-    """Whether the launcher asked for weights that are split over the processes, by ZeRO-3 or FSDP2."""
-    return zero_stage() == 3 or uses_fsdp()
-
-
-def lacks_float32_masters() -> str:
-    """Why DeepSpeed's optimizer keeps no float32 copies of bfloat16 weights; "" if it does, as in ZeRO stages 1 to 3 by
-    default."""
-    from accelerate.utils import DeepSpeedPlugin
-
-    plugin = DeepSpeedPlugin()
-    if int(plugin.zero_stage) == 0:
-        return "ZeRO stage 0 steps bfloat16 weights themselves"
-    if plugin.deepspeed_config.get("bf16", {}).get("bf16_master_weights_and_grads", False):
-        return "its config sets bf16.bf16_master_weights_and_grads"
-    return ""
+    """Whether the launcher asked for weights that are split over the processes."""
+    return sharding() in ("ZeRO-3", "FSDP2")
 
 
 def prepare_deepspeed() -> None:
@@ -67,27 +62,17 @@ def prepare_deepspeed() -> None:
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
-def check_fsdp() -> None:
-    """Raise ConfigError if the launcher asked for FSDP in a way that is not supported."""
-    unsupported = [name for name in _UNSUPPORTED if os.environ.get(name, "false").lower() == "true"]
-    if (version := os.environ.get("FSDP_VERSION", "1")) != "2":
-        unsupported.append(f"FSDP, version {version}")
-    if uses_fsdp() and unsupported:
-        raise ConfigError(
-            f"accelerate was asked for {', '.join(unsupported)}, which is not done here. Launch with --config_file "
-            "configs/fsdp/fsdp2.yaml, or with --use_deepspeed."
-        )
-
-
 def launch_fsdp(processes: int) -> None:
     """Let every process load the whole policy, and gather weights again in the backward pass unless that was refused.
 
-    Raises ConfigError for a single process.
+    Raises ConfigError for a single process, and if FSDP was asked for in a way that is not supported.
     """
-    if processes < 2:
+    refused = [name for name in _UNSUPPORTED if os.environ.get(name, "false").lower() == "true"]
+    if refused or os.environ.get("FSDP_VERSION", "1") != "2" or processes < 2:
         raise ConfigError(
-            "accelerate was asked for FSDP in one process, and FSDP splits weights over several. Start more "
-            "(--num_processes), or launch without --use_fsdp."
+            f"accelerate was asked for FSDP in {processes} processes ({', '.join(refused) or 'FSDP_VERSION'}). Only "
+            "FSDP2 over several is done here: launch with --config_file configs/fsdp/fsdp2.yaml --num_processes …, or "
+            "with --use_deepspeed."
         )
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"  # would leave weights unloaded in all but the main process
     if os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "").lower() != "false":

@@ -141,27 +141,6 @@ def test_an_outage_of_the_reader_stops_the_run_and_it_goes_on_exactly(run, reade
     assert learned(log.parent) == learned(straight)
 
 
-def test_a_local_model_reads_too(run, tiny_policy):
-    """A model in this process, called by the thread that searches while others sample, with two turns."""
-    local = {"model": str(tiny_policy), "dtype": "float32", "cache": run.reward.answer.reader.cache}
-    config = change(
-        run,
-        **{
-            "reward.answer": {"reader": local, "metric": "f1", "max_tokens": 4},
-            "reward.turn_weights": [0.5, 1.0],
-            "rollout.branching": [2, 2],
-            "train.steps": 1,
-            "train.save_steps": 1,
-        },
-    )
-    folder = train(config)
-    (line,) = records(folder / "metrics.jsonl")
-    assert line["reader/calls"] > 0
-    assert line["seconds/read"] > 0
-    assert 0 <= line["answer/turn2"] <= 1
-    assert "fingerprint" in json.loads((folder / "environment.json").read_text())["answers"]["reader"]
-
-
 @dataclass
 class Parrot:
     """Answers with the title of the first document that it is shown, and with `closed_book` if there is none.
@@ -217,18 +196,6 @@ def test_score_gain_and_mixture_by_hand(lessons, tmp_path, answer, rewards):
     assert [metrics["answer"] for metrics in both] == [1.0, 0.0]
     assert [metrics["recall@1"] for metrics in both] == [0.0, 1.0]
     assert [metrics["answer_reward"] for metrics in both] == rewards
-
-
-def test_a_raw_question_is_read_once(lessons, tmp_path):
-    parrot = Parrot()
-    client = scored(lessons, tmp_path, parrot)
-    values(client, ("sugar", "citrus"), ("sugar", "insulin"))
-    assert parrot.request_count == 3
-    values(client, ("sugar", "aspirin"))
-    assert parrot.request_count == 4
-    counts, _, raw_scores = client.take_figures()
-    assert (counts, raw_scores) == ({"calls": 4, "cached": 0, "missing": 0, "tokens": 8}, [0.0, 0.0])
-    assert client.take_figures()[0]["calls"] == 0
 
 
 def test_without_a_reply_nothing_is_scored(lessons, tmp_path):

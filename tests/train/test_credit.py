@@ -1,7 +1,6 @@
 """Advantages of turns, computed by hand and against TRL's own group normalisation."""
 
 import pickle
-from statistics import fmean
 
 import numpy as np
 import pytest
@@ -76,17 +75,6 @@ def test_four_by_four_by_hand(four_by_four):
     )
 
 
-def test_three_turns_by_hand():
-    left = node(0.2, node(0.4, 0.0, 1.0), node(0.0, 0.5, 0.5))
-    right = node(0.6, node(0.8, 0.2, 0.2), node(0.2, 0.0, 0.4))
-    grown = tree(left, right)
-    first, second, third = advantages(grown, weights=(0.25, 0.5, 1.0))
-    # turn 2: V = r2/2 + mean r3 = .7, .5 | .6, .3; turn 1: V = r1/4 + mean V = .65, .6
-    assert second == pytest.approx([0.1, -0.1, 0.15, -0.15], abs=1e-12)
-    assert first == pytest.approx([0.025, -0.025], abs=1e-12)
-    assert third == pytest.approx([-0.5, 0.5, 0, 0, 0, 0, -0.2, 0.2], abs=1e-12)
-
-
 def test_turns_that_answer_the_same_state_are_one_group():
     """Three of four first turns say the same: their six second turns are compared with each other, and their values
     are the same, so that nothing but the fourth first turn tells them apart."""
@@ -100,14 +88,6 @@ def test_turns_that_answer_the_same_state_are_one_group():
     # 6/5 of the distance from the mean of six, brought to the strength of four siblings, 3/4
     assert pooled == pytest.approx([0.9 * (reward - 0.5) for reward in (0.0, 0.4, 0.2, 0.6, 0.8, 1.0)])
     assert [credit.of(leaf) for leaf in grown.roots[3].children] == pytest.approx([-0.1 * 1.5, 0.1 * 1.5])
-
-
-def test_a_question_that_a_step_asks_twice_is_one_group():
-    first, repeated, another = tree(0.2, 0.4, name="q"), tree(0.6, 0.8, name="q"), tree(0.0, 1.0, name="other")
-    credit = Credited([first, repeated, another], "turn", [1.0], "none")
-    roots = [*first.roots, *repeated.roots]
-    assert [credit.of(root) for root in roots] == pytest.approx([-0.3, -0.1, 0.1, 0.3])
-    assert [credit.of(root) for root in another.roots] == pytest.approx([-0.5, 0.5])
 
 
 def test_trees_of_other_processes_answer_the_same_states_and_are_numbers():
@@ -128,42 +108,6 @@ def test_trees_of_other_processes_answer_the_same_states_and_are_numbers():
         assert [len(group.members) for group in credit.groups] == [4, 4, 4]
         assert credit.advantages.tolist() == expected.credit.advantages.tolist()
     assert not any(text in part for part in gathered for text in (b"a text", b"a rewrite"))
-
-
-def test_paths_that_stop_early_are_in_one_pool_with_the_others():
-    """Whichever path is the first, `scale: batch` divides by the standard deviation over all of them."""
-
-    def with_stop(first):
-        stop = Node(1, [1], [9], [], True, "", Rewrite(None, stop=True), reward=0.2)
-        roots = [stop, node(0.0, 0.5, 1.0)] if first else [node(0.0, 0.5, 1.0), stop]
-        return Tree(Question("s", "s"), roots, branching=(2, 2))
-
-    other, results = tree(node(0.3, 0.1, 0.9), node(0.1, 0.0, 0.2)), []
-    for first in (True, False):
-        grown = with_stop(first)
-        credited = Credited([grown, other], "trajectory", HALF_AND_ONE, "batch")
-        results.append(sorted(credited.of(turn_node) for turn_node in grown.walk()))
-    assert results[0] == pytest.approx(results[1])
-
-
-@pytest.mark.parametrize("credit", ["turn", "trajectory"])
-@pytest.mark.parametrize("scale", ["none", "group", "batch"])
-def test_failed_searches_are_in_no_baseline_and_earn_nothing(credit, scale):
-    """An outage counts as nothing at all: the others get what they would get without it."""
-    outage = advantages(tree(0.2, None, 0.8, 0.5), credit, scale=scale)[0]
-    without = advantages(tree(0.2, 0.8, 0.5), credit, scale=scale)[0]
-    assert outage[1] == 0
-    assert [outage[0], *outage[2:]] == pytest.approx(without, abs=1e-12)
-    assert without[0] < 0 < without[1]
-
-
-def test_a_shared_turn_gets_the_mean_of_its_scored_paths_only():
-    grown = tree(node(0.0, 1.0, None), node(0.0, 0.0, 0.2))
-    first, second = advantages(grown, "trajectory")
-    values = [1.0, 0.0, 0.2]
-    expected = [value - fmean(values) for value in values]
-    assert second == pytest.approx([expected[0], 0, *expected[1:]], abs=1e-12)
-    assert first == pytest.approx([expected[0], 2 * fmean(expected[1:])], abs=1e-12), "two of three paths are its own"
 
 
 @pytest.mark.parametrize("scale", ["none", "group", "batch"])

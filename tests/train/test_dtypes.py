@@ -1,13 +1,11 @@
 """The dtype of trained weights: refusals, LoRA and DeepSpeed, and autocast in sampling and training."""
 
-import json
-
 import pytest
 import torch
 from querylect.errors import ConfigError
 from querylect.rollouts.policy import load_policy
 from querylect.train import run
-from querylect.train.arguments import check_trained_dtype, grpo_config, trainable_dtype
+from querylect.train.arguments import grpo_config, trainable_dtype
 from querylect.train.run import train
 from querylect.train.trainer import TreeTrainer
 
@@ -19,14 +17,6 @@ pytestmark = pytest.mark.model
 FULL = {"policy.dtype": "bfloat16", "policy.lora": None}
 
 
-def deepspeed(monkeypatch, tmp_path, **config):
-    """The surroundings of a process that `accelerate launch --use_deepspeed` started with this DeepSpeed config."""
-    path = tmp_path / "deepspeed.json"
-    path.write_text(json.dumps({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, **config}))
-    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", str(path))
-
-
 def test_full_bfloat16_training_is_refused_before_anything_is_loaded(settings, monkeypatch, tmp_path):
     monkeypatch.setattr(run, "shared_environment", pytest.fail, raising=False)
     config = change(settings, **FULL, **{"client.urls": ["http://127.0.0.1:9"]})
@@ -34,16 +24,6 @@ def test_full_bfloat16_training_is_refused_before_anything_is_loaded(settings, m
     with refused(ConfigError, *remedies):
         train(config)
     assert not (tmp_path / "runs").exists()
-
-
-def test_bfloat16_weights_are_trained_under_deepspeed_but_not_warmed_up(settings, monkeypatch, tmp_path):
-    pytest.importorskip("deepspeed")
-    full = change(settings, **FULL)
-    deepspeed(monkeypatch, tmp_path, zero_optimization={"stage": 2})
-    check_trained_dtype(full.policy, full.train)
-    warm = change(settings, **FULL, **{"train.warm_start.questions": 4})
-    with refused(ConfigError, "train.warm_start.questions=0"):
-        check_trained_dtype(warm.policy, warm.train)
 
 
 def fast(monkeypatch):

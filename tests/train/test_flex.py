@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from querylect.train import attention as packed_attention
-from querylect.train.attention import TILE, flex_mask, packed_row
+from querylect.train.attention import TILE, packed_row
 from querylect.train.packing import pack
 from torch.nn.attention.flex_attention import create_block_mask
 
@@ -82,15 +82,6 @@ def test_the_mask_is_the_one_that_torch_builds_from_all_pairs(forest):
     assert torch.equal(mask.to_dense(), reference.to_dense())
     at = torch.arange(len(visible))
     assert torch.equal(mask.mask_mod(0, 0, at[:, None], at[None, :]), visible)
-
-
-def test_whole_tiles_are_skipped():
-    """Four branches behind a prompt of one tile: a branch looks at the prompt and at itself only."""
-    ends = ends_of([[*range(TILE), *range(1000 * n, 1000 * n + 2 * TILE)] for n in range(1, 5)])
-    partial, full = tiles_of(flex_mask(ends))
-    assert len(ends) == 9 * TILE
-    assert len(partial | full) == 1 + 4 * (2 + 3)
-    assert len(full) == 4 * (2 + 1)
 
 
 @pytest.mark.parametrize(("kind", "heads"), [("qwen3", (4, 2)), ("llama", (6, 2)), ("llama", (4, 4))])

@@ -59,13 +59,3 @@ def test_a_folder_has_one_command_and_a_killed_holder_leaves_it_free(tmp_path, h
         for child in children:
             os.kill(child, signal.SIGKILL)
     assert len(children) == with_child
-
-
-def test_a_lock_is_refused_in_its_own_process_too_and_ends_with_its_block(tmp_path):
-    folder = tmp_path / "new" / "run"
-    for _ in range(2):
-        with only_command(folder), refused(StorageError, "run"), only_command(folder):
-            pass
-    (tmp_path / "file").touch()
-    with refused(StorageError, tmp_path / "file"), only_command(tmp_path / "file"):
-        pass

@@ -3,17 +3,13 @@
 from pathlib import Path
 
 import pytest
-from querylect.errors import ConfigError
 from querylect.train.run import train
 
 from ..lessons import change, records
-from ..raising import refused
 from ..several import FSDP2
 from .test_zero import (
     FULL,
-    WITH_VLLM,
     assert_same_training,
-    assert_sampled_from_the_newest_weights,
     check_split_weights,
     fork_split,
     launch_two,
@@ -89,27 +85,3 @@ fsdp2_prepare_model(accelerator, model)
 @pytest.mark.timeout(1200)
 def test_weights_that_fsdp_has_split_are_given_whole(tmp_path):
     check_split_weights(SPLITTING, tmp_path)
-
-
-@pytest.mark.timeout(1200)
-def test_vllm_samples_from_the_weights_that_fsdp_has_just_trained(settings, tmp_path):
-    sampled = {"rollout.engine": "vllm", "rollout.vllm.enable_sleep_mode": True, "train.steps": 3}
-    fork_fsdp(change(settings, **sampled, **{"train.learning_rate": 0.05}), tmp_path, code=WITH_VLLM)
-    assert_sampled_from_the_newest_weights(tmp_path / "runs" / "run")
-
-
-REFUSED = [
-    ({"FSDP_VERSION": "1"}, ["version 1", "configs/fsdp/fsdp2.yaml"]),
-    ({}, ["version 1"]),
-    ({"FSDP_VERSION": "2", "FSDP_OFFLOAD_PARAMS": "true"}, ["FSDP_OFFLOAD_PARAMS"]),
-    ({"FSDP_VERSION": "2"}, ["--num_processes"]),
-]
-
-
-@pytest.mark.parametrize(("variables", "facts"), REFUSED)
-def test_what_fsdp_does_not_do_here_is_refused(settings, monkeypatch, variables, facts):
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    with refused(ConfigError, *facts):
-        train(settings)

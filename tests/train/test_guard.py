@@ -35,14 +35,6 @@ def signs(rows, logp=math.inf, learning_rate=1e-6):
     return [(row["step"], finding) for row in rows for finding in guard.look(row)]
 
 
-def healthy(steps):
-    return {
-        f"{name}/turn{turn}": [value] * steps
-        for name, value in (("reward", 0.4), ("entropy", 1.0), ("copy", 0.2), ("zero_variance", 0.5))
-        for turn in (1, 2)
-    }
-
-
 def test_a_drop_is_measured_against_the_best_window_of_the_last_turn():
     """Windows of two: .3 .5 .5 .35 .2 .2 .2 .2; half of .5 is .25, so the fifth window is below it."""
     rewards = [0.2, 0.4, 0.6, 0.4, 0.3, 0.1, 0.3, 0.1, 0.3]
@@ -58,15 +50,6 @@ def test_every_turn_has_to_show_it(name, bad, good):
     both = {f"{name}/turn1": [bad] * 6, f"{name}/turn2": [bad] * 6}
     assert [step for step, _ in signs(log(**both))] == [2]
     assert signs(log(**both | {f"{name}/turn2": [good] * 6})) == []
-
-
-def test_a_sampler_that_is_not_the_policy_is_noticed():
-    differences = {"sampling/sampling_logp_difference/mean": [0.1, 0.3] * 4}
-    ((_, finding),) = signs(log(**healthy(8), **differences), logp=0.15)
-    assert "rollout.engine=transformers" in finding
-    assert signs(log(**healthy(8), **differences), logp=0.25) == []
-    assert signs(log(**healthy(8), **differences)) == []
-    assert signs(log(**{"sampling/sampling_logp_difference/mean": [math.nan] * 8}), logp=0.15) != []
 
 
 def test_a_run_warns_once_and_a_resumed_one_does_not_again(settings, caplog, monkeypatch):

@@ -13,8 +13,6 @@ from .test_packing import TEMPERATURE, batch, gradient, relative, tree_rows
 
 pytestmark = pytest.mark.model
 
-GIB = 2**30
-
 
 def plain(model, ids, temperature):
     """By the book: all logits of the model at once. Of all rows of `ids`."""

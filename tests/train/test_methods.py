@@ -6,15 +6,13 @@ import logging
 import pytest
 from querylect.benchmarks.greedy import greedy_trees
 from querylect.configs.load import load_config
-from querylect.configs.schema import DatasetConfig, EnvironmentConfig
-from querylect.envs.build import build_index
 from querylect.envs.client.connect import open_environment
 from querylect.inference.load import of_config
 from querylect.inference.rewriter import Rewriter
 from querylect.train.run import train
 
-from ..chat_server import ChatServer, last_user, serving
-from ..lessons import ASKED, TEXTS, WORDS, change, records, save_chain
+from ..chat_server import ChatServer, serving
+from ..lessons import WORDS, change, records, save_chain
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
@@ -124,35 +122,3 @@ def test_the_queries_for_missing_knowledge_are_learned_in_two_turns(settings, tm
     for question, node in nodes:
         texts = [probe.terms[0].text for probe in node.rewrite.plan.probes]
         assert texts == ([question] if node.turn == 1 else [question, *node.rewrite.rewrites])
-
-
-@pytest.fixture(scope="module")
-def choices(tmp_path_factory):
-    """Multiple choice without judgements; the second option is always right."""
-    folder = tmp_path_factory.mktemp("choices")
-    documents = [{"_id": name, "title": f"About {name}", "text": text} for name, text in TEXTS.items()]
-    questions = [
-        {"_id": name, "text": text, "options": ["Rest", "Vitamin C"], "answer": "B", "split": "train"}
-        for name, (text, _) in ASKED.items()
-    ]
-    for name, lines in (("corpus", documents), ("queries", questions)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    config = EnvironmentConfig(dataset=DatasetConfig(path=str(folder)), index=str(folder / "index"))
-    build_index(config)
-    return config
-
-
-def test_a_method_learns_its_own_task_from_a_readers_choice(run, choices, run_app):
-    """The reader knows the right option only where it sees what prevents scurvy."""
-    config_of, _ = run
-    reader = ChatServer(lambda body: json.dumps({"answer_choice": "AB"["prevents scurvy" in last_user(body)]}))
-    with serving(run_app, reader) as url:
-        answer = {"reader": {"model": "reader", "base_url": url}, "top": 2, "gain": False}
-        changes = {"env": choices.model_dump(), "client.urls": "local", "rollout.branching": [8]}
-        changes |= {"rollout.max_new_tokens": 10, "train.steps": 5, "train.questions_per_step": 5}
-        changes |= {"train.learning_rate": 0.005, "reward": {"kind": "answer", "answer": answer, "turn_weights": [1.0]}}
-        metrics = records(train(change(config_of("chr"), **changes)) / "metrics.jsonl")
-    right = [line["answer/turn1"] for line in metrics]
-    assert 0 < right[0] < 0.9
-    assert max(right) > right[0] + 0.15
-    assert not any(key.startswith("ndcg") for key in metrics[0]), "there are no judgements"

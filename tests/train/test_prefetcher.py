@@ -1,6 +1,5 @@
 """Sampling ahead (train.staleness): which weights sample which trees, corrections, refusals and resumption."""
 
-import signal
 import threading
 from collections import Counter
 from itertools import groupby
@@ -11,12 +10,11 @@ from querylect.data.types import Question
 from querylect.envs.client.connect import open_environment
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
-from querylect.errors import ModelError, StoppedError
+from querylect.errors import ModelError
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.engines.base import Completion
 from querylect.rollouts.policy import add_lora, load_policy
 from querylect.rollouts.tree import Node, Tree
-from querylect.rollouts.tree_sampler import TreeSampler
 from querylect.train.loss import turn_batch
 from querylect.train.packing import token_logps
 from querylect.train.run import train
@@ -27,7 +25,7 @@ from transformers import set_seed
 
 from ..credited import Credited
 from ..lessons import change, lesson_settings, records, stopped_copy, without_seconds
-from ..raising import logged, refused
+from ..raising import logged
 from ..tree_samplers import engine_around, engine_of, tree_sampler_of
 from .test_validation import ASKED as VALIDATION
 from .test_validation import environment
@@ -195,40 +193,3 @@ def test_weights_never_change_while_they_are_sampled_from():
     ahead.close()
     assert len(engine.calls) == 24, "nothing is sampled twice, or beyond the last step"
     assert engine.refreshed <= 13, "no weights are sent twice"
-
-
-def test_an_error_of_the_thread_is_raised_where_its_trees_are_needed():
-    engine = Scripted(failing=3)
-    ahead = RolloutPrefetcher(9, engine, engine, engine.grow)
-    for step in range(3):
-        ahead.take(step)
-    with pytest.raises(ModelError):
-        ahead.take(3)
-    ahead.close()
-
-
-def test_a_signal_while_trees_are_sampled_ahead_saves_and_the_run_goes_on_exactly(settings, monkeypatch):
-    """With stops and prices; as a run that ended after the same step and was resumed."""
-    grow, main, calls = TreeSampler.grow, threading.main_thread(), []
-
-    def interrupted(self, *arguments, **options):
-        calls.append(1)
-        if len(calls) == 3:
-            signal.pthread_kill(main.ident, signal.SIGTERM)
-        return grow(self, *arguments, **options)
-
-    changes = {"rewriter.stop": True, "reward.search_price": 0.1, "train.staleness": 1}
-    config = change(settings, **changes, **{"train.steps": 4, "train.save_steps": 100})
-    with monkeypatch.context() as patch:
-        patch.setattr(TreeSampler, "grow", interrupted)
-        with refused(StoppedError, "SIGTERM"):
-            train(config)
-    reached = len(records(config.run_folder / "metrics.jsonl"))
-    assert 0 < reached < 4
-    undisturbed = change(config, name="undisturbed")
-    train(change(undisturbed, **{"train.steps": reached}))
-    folders = [train(run, resume=True) for run in (config, undisturbed)]
-    stopped, ended = (without_seconds(folder / "metrics.jsonl") for folder in folders)
-    assert stopped == ended
-    assert [line["step"] for line in stopped] == [1, 2, 3, 4]
-    assert records(folders[0] / "rollouts.jsonl") == records(folders[1] / "rollouts.jsonl")

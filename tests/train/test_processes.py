@@ -3,14 +3,11 @@
 import inspect
 import pickle
 import signal
-from datetime import timedelta
 from pathlib import Path
 
 import psutil
 import pytest
-from querylect.train.processes import STEP_TIMEOUT, Processes, step_timeout
 from querylect.train.run import train
-from querylect.train.step_trees import StepTrees
 
 from ..forked import Forked
 from ..lessons import ENDLESS, change, records, without_seconds
@@ -234,31 +231,3 @@ def test_no_process_waits_for_one_that_does_not_come(tmp_path, case):
     assert ["overflow" in text for text in errors] == [False, case == "failed"]
     assert ("1000ms" in errors[0]) == (case == "hung"), errors[0]
     assert "QuerylectError: another process of the run has ended, or did not come in time" in errors[0]
-
-
-def test_the_processes_of_a_step_wait_as_long_as_its_searches_may(settings, monkeypatch):
-    from .test_trl import with_trainer
-
-    waits = []
-    monkeypatch.setattr(Processes, "set_timeout", lambda self, timeout: waits.append(timeout))
-    config = change(settings, **{"client.deadline": 600.0})
-    with_trainer(config, monkeypatch, lambda trainer: None)
-    assert waits == [step_timeout(config)] == [STEP_TIMEOUT + timedelta(minutes=20)]
-    answers = {"kind": "answer", "answer": {"reader": {"model": "m", "deadline": 60.0}}}
-    assert step_timeout(change(config, reward=answers)) - waits[0] == timedelta(minutes=2)
-
-
-def test_a_process_without_signal_still_computes_a_gradient(settings, monkeypatch):
-    """The others wait for it: one token, whose part of the loss is zero."""
-    from .test_trl import losses_and_gradients, ready, step_inputs, tied, with_trainer
-
-    def act(trainer):
-        ready(trainer)
-        monkeypatch.setattr(StepTrees, "_grow", tied(StepTrees._grow))
-        monkeypatch.setattr("querylect.train.trainer.uses_deepspeed", lambda: True)
-        return losses_and_gradients(trainer, step_inputs(trainer), packing=True)
-
-    losses, gradients = with_trainer(settings, monkeypatch, act)
-    assert losses.tolist() == [0, 0]
-    assert gradients
-    assert not any(gradient.any() for gradient in gradients.values())

@@ -83,14 +83,3 @@ def test_tiny_runs_all_parts_and_continues_where_it_was_cut(tiny, tmp_path, caps
     assert page.read_text() != page_text
     verdicts = [line.split(" | ")[1] for line in table.splitlines() if " here | " in line]
     assert set(verdicts) == {"not decidable here"}, "fewer than three seeds decide nothing"
-
-
-def test_a_collapse_is_a_fall_from_the_best_validation():
-    from reproduction_claims import collapse
-
-    falling, rising = {0: 0.1, 15: 0.3, 30: 0.28}, {0: 0.1, 15: 0.28, 30: 0.3}
-    assert collapse([falling] * 3, [rising] * 3).verdict == "confirmed here"
-    assert collapse([rising] * 3, [falling] * 3).verdict == "refuted here"
-    assert collapse([rising] * 3, [rising] * 3).verdict == "not decidable here", "the runs are shorter than the paper's"
-    assert collapse([falling, rising, rising], [rising] * 3).verdict == "not decidable here"
-    assert collapse([falling] * 2, [rising] * 2).verdict == "not decidable here"

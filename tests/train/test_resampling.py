@@ -17,7 +17,6 @@ pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 QUESTIONS = {name: Question(name, name) for name in "abcdefgh"}
 GOOD = {name: tree(node(0.1, 0.2, 0.4), node(0.9, 0.5, 0.5), name=name) for name in "abcdefgh"}
-DULL = {name: tree(node(0.3, 0.5, 0.5), node(0.3, 0.5, 0.5), name=name) for name in "abcdefgh"}
 
 
 class Resampled(NamedTuple):
@@ -30,40 +29,6 @@ class Resampled(NamedTuple):
 
 def resample(*arguments):
     return Resampled(*step_trees.resample(*arguments, Processes()))
-
-
-def grown(dull, requested):
-    """Grows trees without signal for the questions in `dull`, and records the ids in `requested`."""
-
-    def grow(questions):
-        requested.append([question.id for question in questions])
-        return [(DULL if question.id in dull else GOOD)[question.id] for question in questions]
-
-    return grow
-
-
-def resampled(first, dull, rounds, seed=0, step=3, questions=QUESTIONS):
-    config = change(RunConfig(), **{"train.resample_rounds": rounds, "seed": seed})
-    requested = []
-    grow = grown(dull, requested)
-    return resample(config, grow([questions[name] for name in first]), questions, grow, step), requested
-
-
-def test_only_trees_without_signal_make_room_and_keep_their_place():
-    result, requested = resampled("abcd", dull="bd", rounds=3)
-    assert [grown_tree.question.id for grown_tree in result.trees][::2] == ["a", "c"]
-    new = [grown_tree.question.id for grown_tree in result.trees][1::2]
-    assert requested == [list("abcd"), new]
-    assert set(new) <= set("efgh")
-    assert result.metrics == {"resample/rounds": 1, "resample/asked": 6, "resample/silent_share": 2 / 6}
-
-
-def test_rounds_are_bounded_and_what_is_left_stays():
-    result, requested = resampled("ab", dull="abcdefgh", rounds=2)
-    assert [len(names) for names in requested] == [2, 2, 2]
-    assert len({name for names in requested for name in names}) == 6, "no question twice in a step"
-    assert result.metrics == {"resample/rounds": 2, "resample/asked": 6, "resample/silent_share": 1}
-    assert len(result.trees) == 2
 
 
 def test_an_outage_is_not_answered_with_more_requests():

@@ -14,22 +14,6 @@ from ..raising import refused
 
 pytestmark = pytest.mark.model
 
-PER_TURN = (
-    "reward", "ndcg", "format", "truncated", "think_tokens", "rewrite_tokens", "completion_tokens", "zero_variance",
-    "best_of_group", "reward_min", "reward_max", "failed_search", "advantage_spread", "entropy", "copy", "signal",
-    "seconds/retrieve", "states",
-)  # fmt: skip
-ONCE = (
-    "step", "loss", "grad_norm", "entropy", "learning_rate", "clip_ratio/region_mean", "tokens/packed", "tokens/flat",
-    "tokens/sampled", "searches", "seconds/generate", "seconds/retrieve", "seconds/score", "seconds/update",
-    "seconds/step", "throughput/tokens", "throughput/rollouts",
-    "memory/peak_gib",
-    "sampling/importance_sampling_ratio/min", "sampling/importance_sampling_ratio/mean",
-    "sampling/importance_sampling_ratio/max", "sampling/sampling_logp_difference/mean",
-    "sampling/sampling_logp_difference/max", "sampling/kl", "sampling/clipped",
-    "changed_weights",
-)  # fmt: skip
-
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory, lessons, lesson_url, speaking):
@@ -52,7 +36,6 @@ def test_a_run_folder_is_complete(straight):
     ]  # fmt: skip
     metrics = records(folder / "metrics.jsonl")
     assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5]
-    assert set(metrics[0]) == {*ONCE, *(f"{name}/turn{turn}" for name in PER_TURN for turn in (1, 2))}
     assert sum(line["grad_norm"] > 0 for line in metrics) >= 3, "the run has something to learn from"
     assert all(0 < line["tokens/packed"] < line["tokens/flat"] for line in metrics if line["grad_norm"])
     assert metrics[0]["completion_tokens/turn1"] <= config.rollout.max_new_tokens
@@ -164,13 +147,6 @@ def test_settings_that_cannot_be_trained_are_refused_before_a_folder_is_made(set
     assert not (config.run_folder / "config.yaml").exists()
 
 
-def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_again(straight, tmp_path):
-    config, copy = copy_of(straight, tmp_path, 1)
-    shutil.rmtree(copy / "checkpoints" / "checkpoint-1")
-    assert train(change(config, **{"train.steps": 1}), resume=True) == copy
-    assert without_seconds(copy / "metrics.jsonl") == without_seconds(straight[1] / "metrics.jsonl")[:1]
-
-
 def test_a_changed_setting_is_named_and_refused(straight, tmp_path):
     config, _ = copy_of(straight, tmp_path, 1)
     changed = change(config, **{"train.learning_rate": 0.5, "rollout.temperature": 0.3, "train.save_steps": 7})
@@ -195,19 +171,3 @@ def test_base_weights_that_were_swapped_under_an_adapter_are_refused(straight, t
     save_file(changed, model / "model.safetensors", metadata={"format": "pt"})
     with refused(CheckpointError, repr(str(model))):
         train(config, resume=True)
-
-
-def test_a_log_line_that_was_cut_is_written_again(straight, tmp_path):
-    """A kill in the middle of a write leaves half a line; it may end like a whole one, or inside a letter."""
-    config, copy = copy_of(straight, tmp_path, 4)
-    for name, tail in (
-        ("metrics.jsonl", b'{"step": 5, "reward/turn1": {}'),
-        ("rollouts.jsonl", b'{"step": 5, "t": "\xc3'),
-    ):
-        lines = (copy / name).read_text().split("\n")[: 4 if name[0] == "m" else 8]
-        (copy / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        with (copy / name).open("ab") as file:
-            file.write(tail)
-    train(config, resume=True)
-    for name in ("metrics.jsonl", "rollouts.jsonl"):
-        assert [r["step"] for r in records(copy / name)] == [r["step"] for r in records(straight[1] / name)]

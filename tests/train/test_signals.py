@@ -55,21 +55,6 @@ def test_a_second_ctrl_c_does_not_wait_for_the_step():
             os.kill(os.getpid(), INT)
 
 
-@pytest.mark.parametrize("ignored", [False, True])
-def test_a_lost_terminal_is_a_signal_like_sigterm_unless_nohup_ignores_it(ignored):
-    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
-    stopper = StopOnSignal(Processes())
-    stopper.on_train_begin(None, None, None)
-    try:
-        with stopper.listening():
-            os.kill(os.getpid(), signal.SIGHUP)
-            stopper.on_log(None, LAST, control(), STEP)
-        assert signal.getsignal(signal.SIGHUP) == (signal.SIG_IGN if ignored else signal.SIG_DFL)
-    finally:
-        signal.signal(signal.SIGHUP, previous)
-    assert stopper.stopped_by == (None if ignored else signal.SIGHUP)
-
-
 def test_what_one_process_asks_for_all_do():
     """A signal to the second of two processes, and a guard that speaks in the main process alone."""
 

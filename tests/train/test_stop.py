@@ -6,20 +6,17 @@ from math import exp, factorial, prod
 from random import Random
 
 import pytest
-from querylect.configs.load import validated
-from querylect.configs.schema import RewriterConfig, RunConfig
+from querylect.configs.schema import RewriterConfig
 from querylect.data.types import Question
 from querylect.envs.plan import SearchPlan
-from querylect.errors import ConfigError
 from querylect.rewriters.base import Rewrite
-from querylect.rewriters.delegating import keep, read_stop
+from querylect.rewriters.delegating import read_stop
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.tree import Node, Tree
 from querylect.train import turns
 
 from ..credited import Credited
-from ..raising import refused
 from ..wrong_credit import equal_node_weights, leaf_advantages_without_lambda, plain_means
 
 pytestmark = pytest.mark.model
@@ -36,17 +33,19 @@ def rewriter(name, stop=True, **settings):
     ("text", "think"),
     [
         ("<stop/>", ""),
-        ("<think>good enough</think><stop/>", "good enough"),
         ("<think></think>\n<stop/><|im_end|>\n", ""),
-        ("<think>x</think><rewrite><stop/></rewrite>", "x"),
         ("<think>x</think><rewrite> <stop/> </rewrite>", "x"),
+        ("<think>never closed <stop/>", None),
+        ("<think>x</think>I would <stop/>", None),
+        ("<think>x</think><rewrite>headache</rewrite><stop/>", None),
+        ("<think><stop/></think><rewrite>headache</rewrite>", None),
     ],
 )
-def test_an_answer_that_stops(text, think):
+def test_an_answer_that_stops_searches_the_question_and_any_other_is_read_by_the_rewriter(text, think):
     assert read_stop(text) == think
-    rewrite = rewriter("general").parse(QUESTION, text, 1)
-    assert rewrite == Rewrite(SearchPlan.of("my head hurts", k=20), think, stop=True)
-    assert rewrite.format_ok
+    without = make_rewriter(RewriterConfig(name="general"), CARD, 20)
+    stop = Rewrite(SearchPlan.of("my head hurts", k=20), think or "", stop=True)
+    assert rewriter("general").parse(QUESTION, text, 1) == (without.parse(QUESTION, text, 1) if think is None else stop)
 
 
 def test_a_stop_without_a_search_keeps_the_format_and_has_no_plan():
@@ -54,42 +53,6 @@ def test_a_stop_without_a_search_keeps_the_format_and_has_no_plan():
     stop = rewriter("general", stop="answer").parse(QUESTION, "<think>known</think><stop/>", 1)
     assert stop == Rewrite(None, "known", stop=True)
     assert (stop.unsearched, stop.format_ok) == (True, True)
-    with_plan = keep(stop, SearchPlan.of("headache"))
-    assert (with_plan.plan, with_plan.unsearched) == (SearchPlan.of("headache"), False)
-    assert not rewriter("general").parse(QUESTION, "<stop/>", 1).unsearched
-    failed = rewriter("general", stop="answer").parse(QUESTION, "no tags", 1)
-    assert (failed.plan, failed.unsearched, failed.format_ok) == (None, False, False)
-
-
-@pytest.mark.parametrize("mixed", [False, True])
-def test_a_stop_without_a_search_needs_a_reader(mixed):
-    rewriter = {"rewriter": {"stop": "answer"}}
-    member = {"mix": {"environments": {"a": rewriter}}}
-    setting = "mix.environments.a.rewriter.stop" if mixed else "rewriter.stop"
-    with refused(ConfigError, f"{setting} is answer", "reward.kind is metric"):
-        validated(RunConfig, member if mixed else rewriter, "a.yaml")
-    assert validated(RunConfig, {**rewriter, "reward": {"kind": "answer"}}, "a.yaml").rewriter.stop == "answer"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "stop",
-        "<stop>",
-        "<think>never closed <stop/>",
-        "<think>x</think>I would <stop/>",
-        "<think>x</think><stop/><rewrite>headache</rewrite>",
-        "<think>x</think><rewrite>headache</rewrite><stop/>",
-        "<think>x</think><rewrite><stop/>",
-        "<think><stop/></think><rewrite>headache</rewrite>",
-    ],
-)
-def test_anything_else_is_read_by_the_rewriter(text):
-    assert read_stop(text) is None
-    with_stop, without = rewriter("general"), make_rewriter(RewriterConfig(name="general"), CARD, 20)
-    assert with_stop.parse(QUESTION, text, 2) == without.parse(QUESTION, text, 2)
-    assert with_stop.read(QUESTION, text, 2) == without.read(QUESTION, text, 2)
 
 
 # A policy of two turns whose third answer is a stop: every tree of the branching is enumerated.

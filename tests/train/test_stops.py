@@ -1,10 +1,7 @@
 """How a run ends before its end: signals, a dead environment, a full disk. It always resumes exactly."""
 
-import json
-import os
 import resource
 import signal
-from pkgutil import resolve_name as resolve
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +9,7 @@ import yaml
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
 from querylect.envs.plan import SearchPlan
-from querylect.errors import EnvironmentUnavailableError, StoppedError, StorageError
+from querylect.errors import EnvironmentUnavailableError, StorageError
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.tree import Node, Tree
 from querylect.train.run import train
@@ -46,23 +43,6 @@ EVERY_STEP = {"train.save_steps": 1, "train.keep_checkpoints": 9}
 
 def checkpoints(folder):
     return sorted(path.name for path in (folder / "checkpoints").iterdir())
-
-
-def assert_left(config, undisturbed, step):
-    """The run can be resumed, its logs end with `step`, and its only checkpoint is that of the undisturbed run after
-    it, from which test_run.py goes on exactly."""
-    folder = RunFolder(config.run_folder)
-    checkpoint = folder.reopen(config)
-    assert checkpoints(folder.path) == [checkpoint.name] == [f"checkpoint-{step}"]
-    assert not folder.final.exists()
-    assert without_seconds(folder.metrics) == without_seconds(undisturbed / "metrics.jsonl")[:step]
-    trees = [tree for tree in records(undisturbed / "rollouts.jsonl") if tree["step"] <= step]
-    assert records(folder.rollouts) == trees
-    for name in ("adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"):
-        expected = undisturbed / "checkpoints" / checkpoint.name / name
-        assert (checkpoint / name).read_bytes() == expected.read_bytes(), name
-    state = json.loads((checkpoint / "trainer_state.json").read_text())
-    assert state["global_step"] == step
 
 
 def breaking(app, after, instead=None):
@@ -107,25 +87,6 @@ def test_a_dead_environment_stops_the_run_with_a_checkpoint_and_it_goes_on_exact
     assert without_seconds(folder.metrics) == straight
 
 
-@pytest.mark.usefixtures("own_clock")
-def test_an_outage_in_the_middle_of_a_step_invents_no_reward(settings, dying):
-    with dying(after=3) as url, refused(EnvironmentUnavailableError, "step 3"):
-        train(change(settings, **{"client.urls": [url]}))
-    folder = RunFolder(settings.run_folder)
-    second = records(folder.metrics)[1]
-    assert second["failed_search/turn1"] == 0
-    assert second["failed_search/turn2"] > 0
-    leaves = [
-        leaf
-        for tree in records(folder.rollouts)
-        if tree["step"] == 2
-        for turn in tree["turns"]
-        for leaf in turn["children"]
-    ]
-    assert all(leaf["reward"] == (0.0 if leaf["failure"] else None) for leaf in leaves)
-    assert second["failed_search/turn2"] == pytest.approx(sum(leaf["reward"] is None for leaf in leaves) / len(leaves))
-
-
 def test_format_failures_do_not_hide_an_outage():
     """They are scored without a search, so a dead service beside them is still a dead service."""
 
@@ -140,46 +101,6 @@ def test_format_failures_do_not_hide_an_outage():
         refuse(turn(None, True), turn(0.0, False))
     refuse(turn(None, True), turn(0.0, True), turn(0.0, False))
     refuse(turn(0.0, False), turn(0.0, False))
-
-
-@pytest.fixture
-def terminal():
-    """Ctrl-C as in a terminal, also where the tests themselves run in the background."""
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, handler)
-
-
-PHASES = {"rollout": ("querylect.rollouts.tree_sampler.TreeSampler.grow", 2),
-          "update": ("querylect.train.trainer.TreeTrainer._compute_loss", 3)}  # fmt: skip
-"""A function of the second step, and which call of it that is: each step has two micro-batches."""
-
-
-@pytest.mark.usefixtures("terminal")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
-@pytest.mark.parametrize("phase", PHASES)
-def test_a_signal_at_any_point_of_a_step_leaves_that_step(settings, undisturbed, monkeypatch, phase, number):
-    name, at = PHASES[phase]
-    original, calls = resolve(name), []
-
-    def interrupted(*args, **kwargs):
-        calls.append(1)
-        if len(calls) == at:
-            os.kill(os.getpid(), number)
-        return original(*args, **kwargs)
-
-    config = change(settings, **{"train.save_steps": 100})
-    handler = signal.getsignal(number)
-    monkeypatch.setattr(name, interrupted)
-    if number == signal.SIGINT:
-        with pytest.raises(KeyboardInterrupt):
-            train(config)
-    else:
-        with refused(StoppedError, "checkpoint-2 ", "SIGTERM", "--resume") as stopped:
-            train(config)
-        assert stopped.value.exit_code == 75
-    assert signal.getsignal(number) == handler
-    assert_left(config, undisturbed, 2)
 
 
 @pytest.fixture

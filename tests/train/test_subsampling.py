@@ -16,13 +16,6 @@ from .test_trl import losses_and_gradients, ready, step_inputs, with_trainer
 pytestmark = pytest.mark.model
 
 
-def test_probabilities_by_hand():
-    assert inclusion_probabilities([0.5, 0.5, 1.0, 0.0], 1) == [0.25, 0.25, 0.5, 0.0]
-    assert inclusion_probabilities([6.0, 1.0, 1.0, 2.0], 2) == [1.0, 0.25, 0.25, 0.5], "6 would have more than 1"
-    assert inclusion_probabilities([0.0, 3.0, 0.1], 2) == [0.0, 1.0, 1.0]
-    assert inclusion_probabilities([0.0, 0.0], 1) == [0.0, 0.0]
-
-
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=20), st.integers(1, 8))
 def test_probabilities_sum_to_the_number_that_is_kept(sizes, limit):
     chances = inclusion_probabilities(sizes, limit)

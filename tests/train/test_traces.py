@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from querylect.export.export import export_to_folder
 from querylect.train.run import train
 
 from ..exported import copied, evaluated_run  # noqa: F401 (fixtures)
@@ -27,7 +26,7 @@ def test_equal_runs_leave_equal_policies_without_traces_of_the_machine(lora, set
     with served(ASKED) as url:
         for name in ("one", "other"):
             model = Path(shutil.copytree(settings.policy.model, tmp_path / name / "base"))
-            warm = {"questions": 5, "questions_per_step": 5}
+            warm = {"questions": 5}
             config = change(
                 settings,
                 output=str(tmp_path / name),
@@ -45,14 +44,3 @@ def test_equal_runs_leave_equal_policies_without_traces_of_the_machine(lora, set
                 assert values["base_model_name_or_path"] == "base"
             left.append({path.name: contents(path) for path in policies[:3]})
     assert left[0] == left[1]
-
-
-@pytest.mark.parametrize("merge", [True, False])
-def test_two_exports_of_a_checkpoint_are_equal_and_hold_no_state_of_a_repository(merge, copied, tmp_path):  # noqa: F811
-    state = {"commit": "c0ffee", "branch": "secret-branch", "dirty": True}
-    started = {"starts": [{"step": 0, "git": state}]}
-    (copied / "provenance.json").write_text(json.dumps(started), encoding="utf-8")
-    wishes = {"merge_lora": merge, "base_model": None if merge else "acme/base", "example": "my head hurts"}
-    folders = [Path(export_to_folder(copied, tmp_path / name, **wishes)) for name in ("one", "other")]
-    assert contents(folders[0]) == contents(folders[1])
-    assert not mentions(folders[0], str(tmp_path), "secret-branch", "dirty")

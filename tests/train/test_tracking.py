@@ -143,11 +143,3 @@ def test_an_offline_run_that_was_resumed_is_uploaded_as_one_curve(server, tmp_pa
     configs = [json.loads(bucket["config"]) for bucket in server.buckets if bucket["config"]]
     assert configs[0]["provenance"]["value"]["git"]["commit"] == "c0ffee"
     assert "rates" in {bucket.get("groupName") for bucket in server.buckets}
-
-
-def test_an_online_run_sends_its_figures(server, tmp_path):
-    run = tmp_path / "walk"
-    tracked(run, surroundings(server.url, tmp_path), 1, 2, wandb="online")
-    (lines,) = server.history.values()
-    assert [line["train/reward/turn1"] for line in lines] == [0.1, 0.2]
-    assert not list(run.glob("wandb/offline-run-*"))

@@ -10,7 +10,7 @@ import pytest
 from querylect.configs.schema import EnvironmentConfig, RunConfig
 from querylect.data.sampling import draw
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.errors import DataError, EnvironmentUnavailableError
+from querylect.errors import EnvironmentUnavailableError
 from querylect.rollouts.checkpoints import find_checkpoint, used_turn
 from querylect.rollouts.tree_sampler import TreeSampler
 from querylect.train.run import train
@@ -209,12 +209,11 @@ SORE, HERBAL = ["a sore head", "pain in the temples", "my skull aches"], ["herb 
 """Validation questions of either environment, under the same ids."""
 
 
-@pytest.mark.parametrize("herbal", [HERBAL, [*HERBAL, ASKED["head"][0]]], ids=["held-out", "trained-on"])
-def test_a_mix_is_validated_over_the_questions_of_all(mix, lessons, herbs, run_app, tmp_path, monkeypatch, herbal):
-    """Each question in its own environment; a validation question of one that another trains on is refused."""
+def test_a_mix_is_validated_over_the_questions_of_all(mix, lessons, herbs, run_app, tmp_path, monkeypatch):
+    """Each question in its own environment."""
     members = {
         "bm25": environment(lessons, tmp_path / "sore", SORE),
-        "dense": environment(herbs, tmp_path / "herbal", herbal, "willow"),
+        "dense": environment(herbs, tmp_path / "herbal", HERBAL, "willow"),
     }
     answered, answer = [], TreeSampler.answer
 
@@ -230,10 +229,6 @@ def test_a_mix_is_validated_over_the_questions_of_all(mix, lessons, herbs, run_a
             name: served(config, url) for (name, config), url in zip(members.items(), (bm25, dense), strict=True)
         }
         config = RunConfig.model_validate(plain)
-        if herbal != HERBAL:
-            with refused(DataError, "0 question ids", "1 question texts"):
-                train(config)
-            return
         folder = RunFolder(train(config))
     ids = [f"{name}/v{number}" for name in members for number in range(3)]
     drawn = draw(ids, 5, 0, str)

@@ -1,6 +1,5 @@
 """The seams with the pinned TRL, and what one training step of trees gives to the loss."""
 
-import inspect
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -28,22 +27,6 @@ def test_the_pinned_version_is_the_one_that_is_tested():
     assert trl.__version__ == PINNED
     pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     assert re.search(r'"trl==([\d.]+)"', pyproject)[1] == PINNED
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("_prepare_inputs", ["generation_batch"]),
-        ("get_train_dataloader", []),
-        ("_compute_loss", ["model", "inputs"]),
-        ("_save_checkpoint", ["model", "trial"]),
-    ],
-)
-def test_what_is_overridden_has_the_signature_that_is_expected(name, parameters):
-    from trl import GRPOTrainer
-
-    assert name in vars(TreeTrainer)
-    assert list(inspect.signature(getattr(GRPOTrainer, name)).parameters)[1 : len(parameters) + 1] == parameters
 
 
 def with_trainer(config, monkeypatch, act):
@@ -105,28 +88,6 @@ def loss_and_gradients(trainer, inputs):
 def losses_and_gradients(trainer, inputs, packing):
     trainer.run = change(trainer.run, **{"train.packing": packing})
     return loss_and_gradients(trainer, inputs)
-
-
-def test_a_question_without_signal_costs_no_token_of_the_update(settings, monkeypatch):
-    def act(trainer):
-        ready(trainer)
-        monkeypatch.setattr(StepTrees, "_grow", tied(StepTrees._grow))
-        losses, gradients = losses_and_gradients(trainer, step_inputs(trainer), packing=True)
-        return trainer.packed_tokens, losses.tolist(), gradients
-
-    assert with_trainer(settings, monkeypatch, act) == (0, [0.0, 0.0], {})
-
-
-def tied(grow):
-    """Trees in which every turn earns the same."""
-
-    def grown(*arguments):
-        trees = grow(*arguments)
-        for node in (node for tree in trees for node in tree.walk()):
-            node.reward = 0.5
-        return trees
-
-    return grown
 
 
 def test_retrieved_text_is_attended_and_never_trained_on(settings, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.types import Question, Split
-from querylect.errors import CheckpointError, DataError, StoppedError
+from querylect.errors import CheckpointError, StoppedError
 from querylect.rollouts.checkpoints import UsedTurn, find_checkpoint, used_turn, winning_turn
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
@@ -155,43 +155,3 @@ def test_the_turn_that_won_is_used_and_a_tie_goes_to_the_earlier(tmp_path):
     assert used_turn(single.rollout, single.reward, single.train, tmp_path, tmp_path / "final").turn == 1
     assert used_turn(config.rollout, config.reward, config.train, None, None).turn == 1
     assert winning_turn({"step": 1}, "ndcg@10", 2) is None
-
-
-def test_validation_questions_are_a_sample_of_the_split(settings, served):
-    from querylect.envs.client.client import EnvironmentClient
-    from querylect.train.questions import draw_validation
-
-    with served(ASKED) as url:
-        config = change(settings, **{"client.urls": [url], "train.validate_steps": 1, "train.validation_questions": 2})
-        with EnvironmentClient(config.client) as client:
-            everything = change(config, **{"train.validation_questions": 99})
-            two, all_texts = (
-                [question.text for question in draw_validation(run_config.train.validation_questions, client, [])]
-                for run_config in (config, everything)
-            )
-            assert two == all_texts[:2] == [ASKED[2], ASKED[0]]
-            assert set(all_texts) == set(ASKED)
-            reseeded = change(config, seed=5)
-            assert draw_validation(reseeded.train.validation_questions, client, []) == draw_validation(
-                config.train.validation_questions, client, []
-            )
-            with refused(DataError, "train and validation"):
-                draw_validation(config.train.validation_questions, client, [Question("other", "A sore  head")])
-
-
-def test_figures_are_means_over_the_answers_that_were_scored():
-    from querylect.train.turns import turns_of
-    from querylect.train.validation import validation_metrics
-
-    from .test_credit import node, tree
-
-    trees = [tree(node(0.8, 0.4)), tree(node(0.4, None))]
-    for grown in trees:
-        for turn_node in grown.walk():
-            turn_node.metrics = {"ndcg@10": (turn_node.reward or 0.9) / 2}
-    assert validation_metrics(turns_of(trees, [0.5, 1.0])) == pytest.approx(
-        {
-            "questions": 2, "failed_searches": 1, "reward/turn1": 0.6, "ndcg/turn1": 0.3, "format/turn1": 0,
-            "reward/turn2": 0.4, "ndcg/turn2": 0.2, "format/turn2": 0,
-        }
-    )  # fmt: skip

@@ -6,31 +6,24 @@ from querylect.configs.schema import ClientConfig, TrainConfig
 from querylect.data.types import Question
 from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.plan import SearchPlan
-from querylect.envs.schemas import Step, StepResult
-from querylect.errors import ConfigError
+from querylect.envs.schemas import StepResult
 from querylect.rewriters.base import Rewrite
 from querylect.rewriters.delegating import FIRST_UNSEARCHED
-from querylect.rollouts.policy import add_lora, load_policy
 from querylect.rollouts.tree import Node, Tree
 from querylect.train import warm_start as warm_starts
-from querylect.train.questions import worth_training
 from querylect.train.run import train
-from querylect.train.run_folder import RunFolder
 from querylect.train.warm_start import (
     TitleExample,
     best_sample,
     demonstration,
-    expert_rounds,
     imitation_loss,
     title_examples,
-    warm_start,
 )
 from safetensors.torch import load_file
 
 from ..lessons import change, records, without_seconds
-from ..raising import refused
 from ..several import Started
-from ..tree_samplers import engine_around, engine_of, tree_sampler_of
+from ..tree_samplers import engine_of, tree_sampler_of
 
 pytestmark = pytest.mark.model
 
@@ -53,7 +46,7 @@ def least(monkeypatch):
 
 @pytest.fixture
 def warm(settings):
-    return change(settings, **{"train.warm_start": {"questions": 5, "questions_per_step": 5}})
+    return change(settings, **{"train.warm_start": {"questions": 5}})
 
 
 @pytest.fixture
@@ -138,15 +131,6 @@ def test_a_stop_in_turn_1_is_taught_where_the_reader_needs_no_document(warm, cli
     assert FIRST_UNSEARCHED in tree_sampler.policy.engine.tokenizer.decode(taught.ids[:begin])
 
 
-def test_a_warm_start_without_anything_to_imitate_is_refused(warm, tree_sampler, client, tmp_path, monkeypatch):
-    tree_sampler.client = Graded(client, {})
-    keep_all(monkeypatch, 0.0)
-    questions = client.questions("train")
-    with refused(ConfigError, "train.warm_start.questions"):
-        warm_start(warm, tree_sampler.policy.engine.model, tree_sampler, None, questions, RunFolder(tmp_path / "run"))
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_warm_start_that_was_stopped_is_begun_again(warm, monkeypatch):
     config = change(warm, **{"train.steps": 1, "name": "stopped"})
     uninterrupted = train(change(config, **{"name": "whole"}))
@@ -178,33 +162,11 @@ def test_the_loss_is_that_of_the_answers_alone(tree_sampler, packing):
     torch.testing.assert_close(loss, -logps[answers].mean())
 
 
-def test_training_questions_are_chosen_by_what_they_are_worth_raw(warm, client):
-    questions = client.questions("train")
-    plans = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in questions]
-    worth = {result.question_id: result.reward for result in client.step(plans)}
-    assert len(set(worth.values())) > 1, "questions that are all worth the same would prove nothing"
-    cut = sorted(worth.values())[len(worth) // 2]
-    for lowest, highest in ((0.0, 1.0), (cut, 1.0), (0.0, cut), (cut, cut)):
-        selected = worth_training(change(warm, **{"train.raw_reward": [lowest, highest]}), client, questions)
-        ids = [id for id, value in worth.items() if lowest <= value <= highest]
-        assert [question.id for question in selected] == ids
-
-
 @pytest.fixture
 def expert(settings):
     """Three rounds over four of the five questions each, eight samples of one turn."""
-    warm = {"questions": 4, "questions_per_step": 2, "learning_rate": 0.02}
+    warm = {"questions": 4, "learning_rate": 0.02}
     return change(settings, **{"train.warm_start": warm, "rollout.branching": [8], "train.steps": 1})
-
-
-class Ready:
-    """A policy with its adapter, its sampler and a tree_sampler."""
-
-    def __init__(self, config, client):
-        model, tokenizer = load_policy(config.policy)
-        self.policy = add_lora(model, config.policy)
-        engine, self.weight_sync = engine_around(config, self.policy, tokenizer)
-        self.tree_sampler = tree_sampler_of(config, client, engine)
 
 
 def node(reward, **changes):
@@ -223,33 +185,6 @@ def test_the_best_sample_is_imitated_where_it_beats_the_mean_by_the_margin(monke
     assert chosen(node(0.0), node(0.5), node(1.0)) == 1.0
     assert chosen(node(0.5), node(0.5), node(0.8)) is None, "0.2 above a mean of 0.6"
     assert chosen(node(0.5), node(1.0)) is None, "the margin itself is not enough"
-
-
-def test_every_round_samples_from_the_policy_as_it_is_then(expert, client, monkeypatch):
-    """Between two rounds the adapter is changed: the samples of the second have its log-probabilities."""
-    ready = Ready(expert, client)
-    trees, grow = [], ready.tree_sampler.grow
-
-    def record_trees(questions, widths, **how):
-        trees.append(grow(questions, widths, **how))
-        return trees[-1]
-
-    monkeypatch.setattr(ready.tree_sampler, "grow", record_trees)
-    rounds = expert_rounds(expert, ready.policy, ready.tree_sampler, ready.weight_sync, client.questions("train"))
-    for _ in range(2):
-        trees.clear()
-        next(rounds)
-        for node in [node for grown in trees for tree in grown for node in tree.walk()][::7]:
-            ids = torch.tensor([[*node.prompt_ids, *node.completion_ids]])
-            with torch.no_grad():
-                logps = torch.log_softmax(ready.policy(input_ids=ids).logits[0, :-1].float(), -1)
-            logps = logps.gather(-1, ids[0, 1:, None])[len(node.prompt_ids) - 1 :, 0]
-            torch.testing.assert_close(torch.tensor(node.logprobs), logps, rtol=1e-3, atol=1e-3)
-        torch.manual_seed(0)
-        with torch.no_grad():
-            for weights in ready.policy.parameters():
-                if weights.requires_grad:
-                    weights += 0.05 * torch.randn_like(weights)
 
 
 def test_two_processes_share_what_the_first_has_imitated(expert, tmp_path):

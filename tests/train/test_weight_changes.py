@@ -1,30 +1,12 @@
 """The share of trained weights that a step changes: by hand, against a full comparison, and in real runs."""
 
-from types import SimpleNamespace
-
 import pytest
-import torch
-from querylect.configs.schema import RunConfig
-from querylect.train.metrics_callback import WeightChanges
 from querylect.train.run import train
 from querylect.train.trainer import TreeTrainer
 
 from ..lessons import change, records
 
 pytestmark = pytest.mark.model
-
-
-def test_the_shares_of_all_processes_are_weighed_by_what_they_compare():
-    class Trainer:
-        model, run = torch.nn.Linear(3, 2, bias=False), RunConfig()
-        processes = SimpleNamespace(all_gather=lambda counts: [counts, (1, 2)])
-
-    changes = WeightChanges(Trainer)
-    changes.on_step_begin(None, None, None)
-    Trainer.model.weight.data[0, 0] += 1.0
-    changes.on_optimizer_step(None, None, None)
-    assert changes.read() == {"changed_weights": 2 / 8}
-    assert changes.read() == {}
 
 
 @pytest.mark.parametrize("lora", [None, {"r": 4, "alpha": 8.0}], ids=["full", "lora"])

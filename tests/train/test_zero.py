@@ -207,20 +207,6 @@ def assert_sampled_from_the_newest_weights(folder: Path) -> None:
             assert line[f"sampling/importance_sampling_ratio/{bound}"] == pytest.approx(1.0, abs=1e-3)
 
 
-@pytest.mark.parametrize("stage", [2, 3])
-@pytest.mark.parametrize("dtype", ["auto", "float32"])
-def test_deepspeed_computes_in_bfloat16_where_the_run_does(settings, monkeypatch, tmp_path, stage, dtype):
-    from querylect.train.arguments import grpo_config
-    from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
-
-    monkeypatch.setattr("querylect.rollouts.policy.has_fast_bfloat16", lambda: True)
-    arguments = grpo_config(change(settings, **{"policy.dtype": dtype, "policy.lora": None}), tmp_path)
-    filled = HfTrainerDeepSpeedConfig(str(CONFIGS / f"zero{stage}.json"))
-    filled.trainer_config_process(arguments)
-    assert filled.config["bf16"]["enabled"] == (dtype == "auto")
-    assert filled.config["data_types"] == {"grad_accum_dtype": "fp32"}
-
-
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("stage", "processes", "changes"),
