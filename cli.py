@@ -175,7 +175,6 @@ def index_build(
     shard: Annotated[
         str | None, typer.Option("--shard", metavar="i/n", help="Only write shard i of n; then `index merge`.")
     ] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Discard what an interrupted build has finished.")] = False,
     missing: Annotated[
         bool, typer.Option("--missing", help="Only what a local service of CONFIG would open and what is not there.")
     ] = False,
@@ -186,8 +185,8 @@ def index_build(
     """Build the index of CONFIG's corpus for its retriever; go on where an interrupted build stopped."""
     settings = _resolve(config, overrides, verbose, dry_run)
     if shard is not None:
-        if overwrite or restart or missing:
-            raise ConfigError("--shard writes parts and nothing else: leave out --overwrite, --restart and --missing.")
+        if overwrite or missing:
+            raise ConfigError("--shard writes parts and nothing else: leave out --overwrite and --missing.")
         from .envs.build import build_shard
 
         target = only(settings, env).env
@@ -208,7 +207,7 @@ def index_build(
             if missing and member.env.has_index:
                 continue  # another process built it while this one waited
             with progress_bar("indexing") as progress:
-                meta = build_index(member.env, overwrite=overwrite, progress=progress, restart=restart)
+                meta = build_index(member.env, overwrite=overwrite, progress=progress)
         typer.echo(f"{member.env.index}: {meta.documents} documents")
 
 
@@ -287,8 +286,9 @@ def serve(
     settings = only(_resolve(config, overrides, verbose, dry_run), env)
     if rewriter is None and (checkpoint is not None or revision is not None or turn is not None or trust):
         raise ConfigError("--checkpoint, --revision, --turn and --trust need --rewriter.")
-    from .envs.client.services import PRIVATE, write_url
-    from .envs.credentials import token_of
+    from .envs.client.base import token_of
+    from .envs.client.child_process import PRIVATE
+    from .envs.client.connect import write_url
 
     token = token_of(settings.client.token_env) or None
     served = settings.env if tell is None else settings.env.model_copy(update=PRIVATE)

@@ -37,7 +37,7 @@ from querylect.envs.build import build_index
 from querylect.envs.client.base import ServiceAddress
 from querylect.envs.client.child_process import local_service
 from querylect.envs.client.client import EnvironmentClient
-from querylect.envs.index.arrays import SortedStrings, mapped
+from querylect.envs.index import SortedStrings, mapped
 from querylect.envs.plan import SearchPlan
 from querylect.envs.retrievers import bm25
 from querylect.envs.retrievers.tokenizer import WordTokenizer

@@ -135,11 +135,10 @@ class VectorsConfig(Section):
 
     dtype: Literal["float32", "float16"] = "float32"
     """Data type of stored vectors. float16 halves the size and changes each score by about one part in a thousand."""
-    search: Literal["flat", "hnsw", "ivfpq"] = "flat"
-    """FAISS index type. flat is exact; hnsw and ivfpq are approximate and faster, and score exactly what they find."""
+    search: Literal["flat", "hnsw"] = "flat"
+    """FAISS index type. flat is exact; hnsw is approximate and faster, and scores exactly what it finds."""
     device: Literal["cpu", "gpu"] = "cpu"
-    """Device of the FAISS search; gpu, the first one that the process sees, needs faiss-gpu and takes flat and
-    ivfpq."""
+    """Device of the FAISS search; gpu, the first one that the process sees, needs faiss-gpu and takes flat."""
 
 
 class EnvironmentConfig(RetrieverConfig):
@@ -168,8 +167,6 @@ class EnvironmentConfig(RetrieverConfig):
     """Address to listen on; one that other machines can reach requires a token."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """0 takes a free port."""
-    workers: Annotated[int, Field(ge=1)] = 1
-    """Processes that share the port; each opens the index (memory pages are shared) and has its own caches."""
 
     @property
     def index_folder(self) -> Path:

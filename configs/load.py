@@ -234,7 +234,7 @@ def _code_in(values: Any, key: str = "") -> Iterator[tuple[str, object]]:
 
 
 FREE_TO_CHANGE = (
-    "tracking", "eval", "answers", "client", "env.host", "env.port", "env.workers", "train.save_steps",
+    "tracking", "eval", "answers", "client", "env.host", "env.port", "train.save_steps",
     "train.validate_steps", "train.keep_checkpoints", "rollout.micro_batch",
     "rollout.max_prompt_tokens", "rollout.vllm", "rollout.server", "optimize.searches",
     "synthetic", *(f"{model}.{name}"

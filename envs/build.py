@@ -8,7 +8,6 @@ written, and all words of the corpus as integers while they are merged.
 
 import logging
 import shutil
-from contextlib import suppress
 from pathlib import Path
 
 from ..configs.schema import EnvironmentConfig
@@ -18,10 +17,21 @@ from ..errors import ConfigError, DataError, IndexFolderError
 from ..logs import Progress
 from ..provenance import installed_versions
 from ..storage import atomic_folder, only_command, write_text
-from .index import documents
-from .index.meta import LIBRARIES, META, IndexMeta, IndexSource, hashes_of, open_index, write_json
-from .index_names import required_indexes
-from .retrievers.open import check_corpus, index_settings, open_factory, open_retriever
+from .index import (
+    LIBRARIES,
+    META,
+    RECORDS,
+    IndexMeta,
+    IndexSource,
+    hashes_of,
+    merge_documents,
+    open_index,
+    part_size,
+    write_documents,
+    write_json,
+)
+from .presets import required_indexes
+from .retrievers.open import check_corpus, open_factory, open_retriever
 
 log = logging.getLogger(__name__)
 
@@ -39,24 +49,19 @@ class BuildSteps(IndexSource):
     """Documents at most: lines of the corpus file, blank ones included."""
 
 
-def build_index(
-    config: EnvironmentConfig, *, overwrite: bool = False, progress: Progress | None = None, restart: bool = False
-) -> IndexMeta:
+def build_index(config: EnvironmentConfig, *, overwrite: bool = False, progress: Progress | None = None) -> IndexMeta:
     """Build the index of the configured dataset and retriever at `config.index`, and those that it needs.
 
     An existing index is replaced only with `overwrite`, and stays unchanged until the new one is complete. The
-    finished parts of an interrupted build are used; `restart` discards them. An existing index of a hybrid's member is
-    kept if it fits.
+    finished parts of an interrupted build are used. An existing index of a hybrid's member is kept if it fits.
 
     Raises IndexFolderError if the folder exists (and `overwrite` is off, or it is no index) or the parts belong to
     another build; DataError, ModelError and ConfigError for the input; StorageError if the files cannot be written.
     """
-    target = _target(config, overwrite)
-    if restart:
-        _discard(_parts_of(target))
+    _target(config, overwrite)
     for member in required_indexes(config):
         if not _has_fitting_index(member, overwrite):
-            build_index(member, overwrite=overwrite, progress=progress, restart=restart)
+            build_index(member, overwrite=overwrite, progress=progress)
     build_shard(config, 1, 1, progress=progress)
     return merge_index(config, overwrite=overwrite, progress=progress)
 
@@ -68,11 +73,10 @@ def build_shard(config: EnvironmentConfig, shard: int, shards: int, *, progress:
     """
     if not 1 <= shard <= shards:
         raise ConfigError(f"shard {shard}/{shards} does not exist; give 1/{shards} to {shards}/{shards}.")
-    target = _target(config, overwrite=True)
-    corpus, factory, parts = Corpus(config.dataset), open_factory(config), _parts_of(target)
+    corpus, factory, parts = Corpus(config.dataset), open_factory(config), _parts_of(_target(config, overwrite=True))
     source = IndexSource(
         preset=factory.preset,
-        settings=index_settings(config, factory.preset, factory.fingerprint),
+        settings=factory.settings,
         dataset=corpus.name,
         licence=corpus.licence,
         origin=corpus.origin(),
@@ -91,13 +95,14 @@ def build_shard(config: EnvironmentConfig, shard: int, shards: int, *, progress:
             part = parts / f"{number:06}"
             if not part.exists():
                 with atomic_folder(part) as folder:
-                    block = documents.write_part(folder, corpus.read(Span(*steps.blocks[number])))
+                    block = list(corpus.read(Span(*steps.blocks[number])))
+                    write_documents(folder, block)
                     factory.write_part(folder, block, report)
-            done += documents.part_size(part)
+            done += part_size(part)
             report(0)
     finally:
         if not any(parts.glob("*[0-9]*")):
-            _discard(parts)
+            shutil.rmtree(parts, ignore_errors=True)
     return len(numbers)
 
 
@@ -115,7 +120,7 @@ def _begin(parts: Path, source: IndexSource, corpus: Corpus) -> BuildSteps:
     if differs:
         raise IndexFolderError(
             f"{parts} holds parts of an interrupted build with another {' and '.join(differs)}. "
-            "Go on with the settings of that build, or begin anew: querylect index build --restart."
+            "Go on with the settings of that build, or delete that folder to begin anew."
         )
     return steps
 
@@ -137,24 +142,26 @@ def merge_index(config: EnvironmentConfig, *, overwrite: bool = False, progress:
         )
     if Corpus(config.dataset).origin() != steps.origin:
         raise DataError(
-            f"the corpus of {steps.dataset!r} was changed while it was indexed. Build anew: querylect index build "
-            "--restart."
+            f"the corpus of {steps.dataset!r} was changed while it was indexed. Delete {parts}, build anew."
         )
     # an empty block (a line longer than a block ends in the next but one) has no words and no vectors
-    filled = [folder for folder in folders if documents.part_size(folder)]
+    filled = [folder for folder in folders if part_size(folder)]
     if not filled:
         raise DataError(f"dataset {steps.dataset!r} holds no documents; there is nothing to index. Check env.dataset.")
     factory = open_factory(config)
     with only_command(parts):
         with atomic_folder(target) as folder:
             log.info("merging %d parts", len(filled))
-            total = documents.merge(filled, folder)
+            total = merge_documents(filled, folder)
             factory.merge(filled, folder)
             files = hashes_of(folder)
             source = {name: value for name, value in steps if name in IndexSource.model_fields}
-            meta = IndexMeta(**source, documents=total, corpus_hash=files[documents.RECORDS], files=files)
+            meta = IndexMeta(**source, documents=total, corpus_hash=files[RECORDS], files=files)
             write_json(folder / META, meta.model_dump(mode="json"))
-        _discard(parts)
+        discarded = parts.with_suffix(".discarded")
+        shutil.rmtree(discarded, ignore_errors=True)
+        parts.rename(discarded)  # at once: no later build finds half of the parts
+        shutil.rmtree(discarded)
     if progress:
         progress(total, total)
     return meta
@@ -195,12 +202,3 @@ def _read_steps(parts: Path) -> BuildSteps | None:
         return BuildSteps.model_validate_json((parts / _STEPS).read_bytes())
     except FileNotFoundError:
         return None
-
-
-def _discard(parts: Path) -> None:
-    """Remove all parts. The folder is renamed first: a crash in the middle leaves no part half removed."""
-    discarded = parts.with_suffix(".discarded")
-    shutil.rmtree(discarded, ignore_errors=True)
-    with suppress(FileNotFoundError):
-        parts.rename(discarded)
-    shutil.rmtree(discarded, ignore_errors=True)

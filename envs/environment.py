@@ -17,12 +17,11 @@ from ..data.types import Dataset, Question
 from ..errors import RequestError
 from ..rewards.metrics import measure
 from ..storage import data_sha256
-from .index.meta import Index, open_index
+from .index import Index, open_index
 from .plan import Probe, SearchPlan, Term
-from .retrievers.base import Retriever, depth_limit_of, truncation_of
-from .retrievers.fusion import Scored, fuse
+from .retrievers.base import Retriever, fuse
+from .retrievers.combined import Reranked, Reranker
 from .retrievers.open import check_corpus, open_retriever, retriever_info
-from .retrievers.rerank import Reranked, Reranker
 from .schemas import PRIMARY_METRIC, EnvironmentInfo, PlanResult, Step, StepResult
 
 _measure = lru_cache(maxsize=256)(measure)
@@ -65,8 +64,8 @@ class Environment:
         """Use `Environment.open`, which checks that dataset, index and retriever belong together."""
         meta, description = index.meta, retriever_info(config, index)
         index_hash = meta.index_hash
-        if (frequent := getattr(retriever, "frequent_terms", None)) is not None:
-            description |= {"frequent_terms": frequent}
+        if retriever.frequent_terms is not None:
+            description["frequent_terms"] = retriever.frequent_terms
         if reranker is not None:
             description, index_hash = reranker.describe(description), reranker.hash_over(index_hash)
             retriever = Reranked(retriever, reranker, index.documents)
@@ -171,28 +170,23 @@ class Environment:
         probes = [Probe(terms=terms) for terms in depths]
         with self._lock:
             ranked = self._retriever.rank(probes, list(depths.values())) if probes else []
-            truncated = list(map(truncation_of(self._retriever), probes))
-        by_terms = dict(zip(depths, zip(ranked, truncated, strict=True), strict=True))
-        return [self._fused(plan, by_terms, excluded) for plan, excluded in zip(plans, left_out, strict=True)]
+            truncated = dict(zip(depths, map(self._retriever.truncated, probes), strict=True))
+        by_terms = dict(zip(depths, ranked, strict=True))
+        rankings = []
+        for plan, excluded in zip(plans, left_out, strict=True):
+            parts = [by_terms[probe.terms].without(excluded).cut(probe.k or plan.k) for probe in plan.probes]
+            fused = fuse(parts, plan.fuse, plan.k)
+            ids = map(self._documents.id, fused.documents.tolist())
+            ranking = Ranking(map(RankedHit, ids, fused.scores.tolist()))
+            ranking.truncated = sum(truncated[probe.terms] for probe in plan.probes)
+            rankings.append(ranking)
+        return rankings
 
     def _depth(self, k: int, left_out: int) -> int:
         """How many documents a probe has to rank so that `k` remain after `left_out` are removed. Fewer may remain
         if the retriever has a depth limit."""
-        limit = depth_limit_of(self._retriever)
+        limit = self._retriever.depth_limit
         return k + left_out if limit is None else max(k, min(k + left_out, limit))
-
-    def _fused(
-        self, plan: SearchPlan, by_terms: Mapping[tuple[Term, ...], tuple[Scored, int]], left_out: Sequence[int]
-    ) -> Ranking:
-        rankings = [by_terms[probe.terms][0] for probe in plan.probes]
-        if left_out:
-            rankings = [ranking.without(left_out) for ranking in rankings]
-        parts = [ranking.cut(probe.k or plan.k) for ranking, probe in zip(rankings, plan.probes, strict=True)]
-        fused = fuse(parts, plan.fuse, plan.k)
-        ids = map(self._documents.id, fused.documents.tolist())
-        ranking = Ranking(map(RankedHit, ids, fused.scores.tolist()))
-        ranking.truncated = sum(by_terms[probe.terms][1] for probe in plan.probes)
-        return ranking
 
     def score(self, question_id: str, ranking: Sequence[RankedHit], metrics: Sequence[str]) -> dict[str, float]:
         """Value of each metric, in [0, 1], for a question's ranking; a document that is ignored there is passed over.

@@ -1,14 +1,16 @@
-"""Presets of retrievers: the model, its pooling and similarity, and its prompts.
+"""What a retriever's settings mean: its preset (model, pooling, similarity, prompts), and the indexes that it needs.
 
 A built-in preset follows the model card. `env.recipe` overrides fields of a built-in preset, or of the defaults of any
 other model, so that a model can be added by settings alone (docs/add-a-retriever.md).
 """
 
+import re
 from pathlib import Path
 from typing import Literal
 
-from ..configs.environment import EnvironmentConfig, Precision, RecipeConfig
+from ..configs.environment import DatasetConfig, EnvironmentConfig, Precision, RecipeConfig, VectorsConfig
 from ..errors import ConfigError
+from ..storage import data_sha256
 
 
 class RetrieverPreset(RecipeConfig):
@@ -113,6 +115,8 @@ _BUILT_IN = (
 
 PRESETS = {preset.name: preset for preset in _BUILT_IN}
 """The built-in presets by name."""
+_INDEXED = {"model", "recipe", "hybrid", "remote", "engine", "vectors"}
+"""Settings that lead to a different index for the same retriever and dataset."""
 
 
 def preset_of(config: EnvironmentConfig) -> RetrieverPreset:
@@ -175,3 +179,57 @@ def _generic(name: str) -> RetrieverPreset:
         query_prompt=None,
         document_prompt=None,
     )
+
+
+def index_name(env: EnvironmentConfig) -> str:
+    """The retriever's name as a folder name; a hash of its index settings is appended if they are not the defaults."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", env.retriever).strip("-.") or "retriever"
+    settings = _index_settings(env)
+    if settings == _index_settings(EnvironmentConfig()):
+        return name
+    return f"{name}-{data_sha256(settings)[:8]}"
+
+
+def _index_settings(env: EnvironmentConfig) -> dict[str, object]:
+    settings = env.model_dump(mode="json", include=_INDEXED)
+    kind = PRESETS[env.retriever].kind if env.retriever in PRESETS else "dense"
+    vectors = VectorsConfig() if kind in ("bm25", "questions") else env.vectors
+    settings["vectors"] = vectors.model_dump(mode="json", exclude={"device"})
+    if env.language != "english" and kind != "dense":
+        settings["language"] = env.language
+    if env.engine == "milvus":
+        settings["milvus_uri"] = env.milvus_uri
+    if env.question_index is not None:
+        settings["question_index"] = env.question_index.model_dump(mode="json")
+    return settings
+
+
+def required_indexes(config: EnvironmentConfig) -> list[EnvironmentConfig]:
+    """The settings of the other indexes that a retriever searches; they are built and verified with its own."""
+    if config.hybrid is not None:
+        return member_settings(config)
+    return [questions_settings(config)] if config.question_index is not None else []
+
+
+def member_settings(config: EnvironmentConfig) -> list[EnvironmentConfig]:
+    """The settings of every member of a hybrid: those of the environment, overridden by the member's own. An index
+    without a name lies beside that of the hybrid."""
+    assert config.hybrid is not None, "the settings of a hybrid name its members"
+    shared = {"hybrid": None, "question_index": None, "rerank": None}
+    members = [config.model_copy(update={**shared, **dict(member)}) for member in config.hybrid.members]
+    return [
+        member if member.index else member.model_copy(update={"index": f"{config.index}-{index_name(member)}"})
+        for member in members
+    ]
+
+
+def questions_settings(config: EnvironmentConfig) -> EnvironmentConfig:
+    """The settings of the index over the questions, which is an ordinary index with the questions as its corpus."""
+    settings = config.question_index
+    assert settings is not None, "the settings of qb-rag name its question index"
+    changes = {
+        "dataset": DatasetConfig(path=settings.folder),
+        **dict.fromkeys(("hybrid", "question_index", "remote", "rerank", "recipe")),
+        **{name: getattr(settings, name) for name in ("retriever", "index", "model")},
+    }
+    return config.model_copy(update=changes)

@@ -7,16 +7,7 @@ service, not a reward.
 from collections.abc import Sequence
 from typing import Annotated, Generic, Literal, Self, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    StrictBool,
-    ValidationError,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from ..data.types import Document, Question, Utterance
 from .plan import SearchPlan
@@ -29,10 +20,6 @@ MAX_K = 1000
 """Longest ranking that a rewriter is asked for."""
 MAX_PAGE = 1000
 """Most questions on one page."""
-MAX_ERRORS = 100
-"""With more errors in one item of a request they are counted and not listed: a list of all would be far longer than the
-request."""
-
 MAX_QUESTION = 4000
 """Most characters of a question, and of each of its options, that a rewrite is generated for."""
 MAX_OPTIONS = 26
@@ -56,17 +43,6 @@ class RequestBody(BaseModel):
     """Base of what a client asks: immutable; an unknown key is refused, so that a typo cannot pass unseen."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _count_many_errors(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        try:
-            return handler(data)
-        except ValidationError as error:
-            if (count := error.error_count()) <= MAX_ERRORS:
-                raise
-        message = "{count} fields do not validate, too many to name"
-        raise PydanticCustomError("too_many_errors", message, {"count": count})
 
 
 class Step(RequestBody):

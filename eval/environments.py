@@ -17,10 +17,10 @@ from ..data.types import AllDocuments, Question, Split
 from ..envs.build import build_index
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.connect import open_environment, open_unserved
-from ..envs.index.meta import open_index
-from ..envs.index_names import index_name, member_settings
+from ..envs.index import open_index
+from ..envs.presets import index_name, member_settings
+from ..envs.retrievers.combined import reranked
 from ..envs.retrievers.open import check_corpus, retriever_info
-from ..envs.retrievers.rerank import reranked
 from ..errors import ConfigError
 from ..logs import progress_bar
 from ..rewards.metrics import RELEVANT

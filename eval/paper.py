@@ -19,7 +19,7 @@ from ..data.sampling import in_batches
 from ..envs.build import build_index
 from ..envs.client.client import EnvironmentClient
 from ..envs.client.connect import open_environment
-from ..envs.retrievers.rerank import PairScorer
+from ..envs.retrievers.combined import PairScorer
 from ..errors import ConfigError, DataError, QuerylectError
 from ..llms.access import Llm
 from ..llms.base import LlmResponse, SamplingParams

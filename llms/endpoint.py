@@ -17,7 +17,7 @@ import openai
 from pydantic import AliasPath, BaseModel, BeforeValidator, Field, ValidationError
 
 from ..configs.llm import LlmConfig
-from ..envs.credentials import token_of
+from ..envs.client.base import token_of
 from ..errors import ConfigError, EngineUnavailableError, QuerylectError
 from .base import (
     THINK_CLOSE,

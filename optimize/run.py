@@ -21,7 +21,7 @@ from ..configs.schema import ClientConfig, EnvironmentConfig, RolloutConfig, Run
 from ..data.load import load_dataset
 from ..data.types import Question, relevant
 from ..envs.client.connect import open_environments
-from ..envs.index.meta import open_index
+from ..envs.index import open_index
 from ..errors import CheckpointError, ConfigError, EngineUnavailableError, QuerylectError
 from ..eval.store import open_store
 from ..llms.access import Llm

@@ -1,4 +1,4 @@
-"""Writes a question index (envs/retrievers/question_index.py): questions that a model wrote for the contents of a
+"""Writes a question index (envs/retrievers/qb_rag.py): questions that a model wrote for the contents of a
 corpus, those that the judge says they answer, and vetted ones.
 
 The reply cache makes the same command cheap: a later call asks only about contents that are new or have changed, and
@@ -18,8 +18,8 @@ from ..configs.schema import EnvironmentConfig, QuestionsConfig
 from ..data.load import corpus_hash, load_dataset
 from ..data.sampling import draw
 from ..data.types import Document
-from ..envs.index.meta import hashes_of, write_json
-from ..envs.retrievers.question_index import (
+from ..envs.index import hashes_of, write_json
+from ..envs.retrievers.qb_rag import (
     DESCRIPTION,
     AnswerabilityEntry,
     Content,

@@ -17,7 +17,7 @@ from ..data.beir import new_beir_folder, write_documents, write_meta, write_ques
 from ..data.load import load_dataset
 from ..data.sampling import draw
 from ..data.types import Document, Question, Split
-from ..envs.retrievers.question_index import QuestionIndex, open_question_index, same_question
+from ..envs.retrievers.qb_rag import QuestionIndex, open_question_index, same_question
 from ..errors import DataError
 from ..logs import Progress
 from .models import OneQuestion, QuestionModels, excerpt, open_models, prompt, versions

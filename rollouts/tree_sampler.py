@@ -42,7 +42,7 @@ _Result = TypeVar("_Result")
 def rewriter_for(rewriter: RewriterConfig, mix: MixConfig | None, client: EnvironmentApi, k: int) -> RewritingStrategy:
     """The rewriter whose plans ask for `k` documents; the environment says which retriever it speaks to, each
     question's own in a mix, whose environments have rewriters of their own."""
-    from ..envs.client.multi import MixedClient  # whose HTTP client takes a second to import
+    from ..envs.client.connect import MixedClient  # whose HTTP client takes a second to import
 
     if mix is None or not isinstance(client, MixedClient):
         return make_rewriter(rewriter, RetrieverInfo.from_service(client.info().retriever), k)

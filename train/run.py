@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from ..configs.schema import RunConfig
 from ..envs.client.base import EnvironmentApi
-from ..envs.client.multi import MixedClient
+from ..envs.client.connect import MixedClient
 from ..errors import (
     ConfigError,
     EngineUnavailableError,

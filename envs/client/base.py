@@ -1,14 +1,17 @@
-"""The protocol of an environment, which callers can also implement themselves, and the address of a service. No HTTP
+"""The protocol of an environment, which callers can also implement themselves, and how a service is addressed. No HTTP
 library is imported here.
 
 `Environment` is the protocol in this process, `EnvironmentClient` over HTTP, `MixedClient` for several at once.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from ...data.types import Question
+from ...errors import ConfigError
 from ..plan import SearchPlan
 from ..schemas import EnvironmentInfo, PlanResult, Step, StepResult
 
@@ -25,6 +28,23 @@ class ServiceAddress:
     def headers(self) -> dict[str, str]:
         """The headers of every request to it."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+
+def token_of(variable: str) -> str:
+    """The token in $VARIABLE, else in the file named by $VARIABLE_FILE; empty where neither is set.
+
+    A batch system stores the environment of a job, and a file can be kept from everybody else. Raises ConfigError where
+    the file cannot be read, or the token is nothing that a header can carry.
+    """
+    token, file = os.environ.get(variable, ""), os.environ.get(f"{variable}_FILE", "")
+    if not token and file:
+        try:
+            token = Path(file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the token file {file}, named by {variable}_FILE, cannot be read ({error}).") from error
+    if not ((token := token.strip()).isascii() and token.isprintable()):
+        raise ConfigError(f"{variable} holds no token that a header can carry; use printable ASCII, or unset it.")
+    return token
 
 
 class StepClient(Protocol):

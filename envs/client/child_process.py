@@ -9,8 +9,11 @@ of its own, so that Ctrl-C in a terminal reaches the parent alone.
 import logging
 import os
 import secrets
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
@@ -19,10 +22,11 @@ from multiprocessing.connection import Connection
 from ...configs.schema import EnvironmentConfig
 from ...errors import EnvironmentUnavailableError, QuerylectError
 from .base import ServiceAddress
-from .services import PRIVATE
 
 log = logging.getLogger(__name__)
 
+PRIVATE = {"host": "127.0.0.1", "port": 0}
+"""Settings of a run's own service, whatever the config says."""
 STOP_SECONDS = 8.0
 """How long the child may take to finish what is under way before it is killed."""
 
@@ -74,9 +78,9 @@ def _serve() -> None:
     settings, token = sys.stdin.buffer.readline(), sys.stdin.buffer.readline().decode().strip()
     if not token:
         return
-    from ..server.serve import end_with_parent, serve
+    from ..server.serve import serve
 
-    end_with_parent(int(sys.argv[2]))
+    threading.Thread(target=_end_with, args=[int(sys.argv[2])], daemon=True).start()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
 
     def send(outcome: str | QuerylectError) -> None:
@@ -88,6 +92,15 @@ def _serve() -> None:
     except QuerylectError as error:
         send(error)
         sys.exit(error.exit_code)
+
+
+def _end_with(parent: int) -> None:
+    """End this process, gracefully if there is time, as soon as its parent of that id is gone."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(STOP_SECONDS)
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ that is an error at once, and so are answers from two different indexes or by tw
 import asyncio
 import logging
 import random
-import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -23,7 +22,6 @@ from pydantic import BaseModel, ValidationError
 from ...configs.schema import ClientConfig
 from ...data.types import Question
 from ...errors import ConfigError, EnvironmentUnavailableError, RequestError, TokenError, in_one_line
-from ..credentials import token_of
 from ..plan import SearchPlan
 from ..schemas import (
     MAX_PAGE,
@@ -42,7 +40,7 @@ from ..schemas import (
     StepResponse,
     StepResult,
 )
-from .base import ServiceAddress
+from .base import ServiceAddress, token_of
 
 __all__ = ["EnvironmentClient", "RetryClock", "Step", "StepResult"]
 
@@ -99,11 +97,11 @@ class EnvironmentClient:
         self._identity: Identified | None = None
         self.last_failure: str | None = None
         """The last attempt that failed: which URL and why."""
-        loopback = all(httpx.URL(replica.url).host in ("127.0.0.1", "::1", "localhost") for replica in self._replicas)
+        near = all(httpx.URL(replica.url).host in ("127.0.0.1", "::1", "localhost") for replica in self._replicas)
         self._http = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=CONCURRENT_REQUESTS),
-            trust_env=not (loopback or config.urls == "local"),  # a service of this run: no proxy in between
+            trust_env=not (near or config.urls == "local"),  # a service of this run: no proxy in between
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="querylect-client", daemon=True)
@@ -114,7 +112,7 @@ class EnvironmentClient:
 
     @property
     def _urls(self) -> str:
-        return ", ".join(_without_password(replica.url) for replica in self._replicas)
+        return ", ".join(replica.url for replica in self._replicas)
 
     def __enter__(self) -> Self:
         return self
@@ -242,7 +240,7 @@ class EnvironmentClient:
                 try:
                     answer = await self._attempt(method, replica, path, kind, seconds, body)
                 except FailedAttemptError as failure:
-                    self.last_failure = f"{_without_password(replica.url)}: {failure}"
+                    self.last_failure = f"{replica.url}: {failure}"
                     pauses.append(failure.retry_after)
                 else:
                     if isinstance(answer, Identified):
@@ -277,7 +275,7 @@ class EnvironmentClient:
             detail = " ".join(response.text.split())[:300] or response.reason_phrase
         if 400 <= status < 500 and status not in (408, 429):
             refusal = TokenError if status in (401, 403) else RequestError
-            raise refusal(f"{method} {_without_password(url)} was refused with {status}: {detail}")
+            raise refusal(f"{method} {url} was refused with {status}: {detail}")
         pause = response.headers.get("retry-after", "")
         raise FailedAttemptError(f"HTTP {status}: {detail}", float(pause) if pause.isdecimal() else 0.0)
 
@@ -321,16 +319,12 @@ def _parts(plans: Sequence[SearchPlan], with_text: bool) -> Iterator[tuple[int, 
         yield start, len(plans)
 
 
-def _without_password(url: str) -> str:
-    return re.sub("//[^/@]*@", "//", url)
-
-
 def _replica(service: str | ServiceAddress, token_env: str) -> ServiceAddress:
     """A replica with the token that it is asked with. Raises ConfigError for what is no URL of a service."""
     address = ServiceAddress(service) if isinstance(service, str) else service
     try:
         url = httpx.URL(address.url)
-        usable = url.scheme in ("http", "https") and url.host != "" and (url.port or 0) < 2**16
+        usable = url.scheme in ("http", "https") and url.host != ""
     except httpx.InvalidURL:
         usable = False
     if not usable:

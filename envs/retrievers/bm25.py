@@ -16,28 +16,24 @@ from functools import lru_cache
 from itertools import chain
 from math import log
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from rank_bm25 import BM25Okapi
 from scipy import sparse
 
+from ...configs.environment import EnvironmentConfig
 from ...data.types import Document
 from ...errors import DataError
 from ...logs import Progress
-from ..index.arrays import SortedStrings, mapped, offsets_of, write_strings
-from ..index.meta import whole
+from ..index import SortedStrings, mapped, offsets_of, whole, write_strings
 from ..plan import Probe
 from ..presets import RetrieverPreset
 from . import bm25_kernel
-from .base import Retriever, RetrieverFactory
-from .fusion import Scored, best
+from .base import Retriever, RetrieverFactory, Scored, SearchedIndex, best
 from .tokenizer import WordTokenizer, stemmed_languages
 
 logger = logging.getLogger(__name__)
-
-Engine = Literal["bm25s", "rank_bm25", "milvus"]
 
 K1, B = 1.2, 0.75
 FREQUENT = 0.1
@@ -54,10 +50,17 @@ _CACHED_WORDS = 2**17
 class Bm25Factory(RetrieverFactory):
     """BM25 by one of its engines."""
 
-    def __init__(self, preset: RetrieverPreset, engine: Engine, language: str) -> None:
+    def __init__(
+        self, preset: RetrieverPreset, config: EnvironmentConfig, members: Sequence[SearchedIndex] = ()
+    ) -> None:
         """Raises as `WordTokenizer`."""
-        self.preset, self.engine, self.language = preset, engine, language
-        self.tokenizer = WordTokenizer(language)
+        super().__init__(preset, config, members)
+        self.tokenizer = WordTokenizer(config.language)
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """With the formula."""
+        return super().settings | {"engine": self.config.engine, "language": self.config.language, "k1": K1, "b": B}
 
     def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None = None) -> None:
         """Write the words of one block of the corpus, and how many texts are of a script that is not stemmed."""
@@ -73,7 +76,7 @@ class Bm25Factory(RetrieverFactory):
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Write .npy arrays and the words as one text. DataError if no document holds a word."""
         lengths, tokens = self.join(parts, folder)
-        if self.engine == "rank_bm25":
+        if self.config.engine == "rank_bm25":
             np.save(folder / _TOKENS, np.concatenate(tokens))
             return
         weights = lucene(lengths, tokens)
@@ -116,13 +119,13 @@ class Bm25Factory(RetrieverFactory):
         logger.warning(
             "%.0f %% of the texts are mostly in a script that env.language=%s does not stem, such as %s: their words "
             "are found only exactly as they are written. %s",
-            100 * (total - stemmed) / total, self.language, script.capitalize(), remedy,
+            100 * (total - stemmed) / total, self.config.language, script.capitalize(), remedy,
         )  # fmt: skip
 
     def load(self, folder: Path, documents: Sized) -> Retriever:
         """Open what `merge` wrote; with bm25s everything stays on disk (memory-mapped). Raises IndexFolderError."""
         with whole(folder):
-            return (Bm25s if self.engine == "bm25s" else RankBm25)(folder, self.tokenizer)
+            return (Bm25s if self.config.engine == "bm25s" else RankBm25)(folder, self.tokenizer)
 
 
 def _idf(documents: int, frequency: int) -> float:
@@ -148,7 +151,7 @@ def lucene(lengths: npt.NDArray[np.int32], tokens: Sequence[npt.NDArray[np.int32
     return weights
 
 
-class Bm25s:
+class Bm25s(Retriever):
     """Ranks probes by Σ wᵢ·BM25(tᵢ) over a bm25s index, in compiled code."""
 
     def __init__(self, folder: Path, tokenizer: WordTokenizer) -> None:
@@ -158,7 +161,6 @@ class Bm25s:
         self._data, self._indices, self._indptr = (mapped(folder / _FILE.format(name)) for name in _DTYPES)
         frequent = np.flatnonzero(np.diff(self._indptr) > FREQUENT * self._documents)
         self.frequent_terms = [words[i] for i in frequent.tolist()]
-        """The stemmed words that occur in more than FREQUENT of the documents, sorted."""
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """The ranking of each probe, at most limits[i] documents.
@@ -192,7 +194,7 @@ class _LuceneOkapi(BM25Okapi):
         self.idf = {word: _idf(self.corpus_size, df) for word, df in nd.items()}
 
 
-class RankBm25:
+class RankBm25(Retriever):
     """As Bm25s, by rank-bm25."""
 
     def __init__(self, folder: Path, tokenizer: WordTokenizer) -> None:

@@ -6,22 +6,26 @@ sha256 of the code, so that rankings of changed code are never confused with ear
 
 import importlib.util
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
+from ...configs.environment import EnvironmentConfig
 from ...errors import ConfigError, in_one_line
 from ...storage import file_sha256
-from ..index.documents import Documents
+from ..index import Documents
 from ..presets import PYTHON, RetrieverPreset
-from .base import Retriever, RetrieverFactory
+from .base import Retriever, RetrieverFactory, SearchedIndex
 
 
-class Custom(RetrieverFactory):
+class CustomFactory(RetrieverFactory):
     """A loaded retriever file; the retriever is built when it is opened."""
 
-    def __init__(self, preset: RetrieverPreset) -> None:
+    def __init__(
+        self, preset: RetrieverPreset, config: EnvironmentConfig, members: Sequence[SearchedIndex] = ()
+    ) -> None:
         """Run the file. ConfigError if that fails, or it has no class `Retriever`."""
         assert preset.model is not None, "a custom preset names its file"
-        file = Path(preset.model)
+        self._file = file = Path(preset.model)
         spec = importlib.util.spec_from_file_location(f"querylect_custom_{file.stem}", file)
         if spec is None or spec.loader is None:
             raise ConfigError(f"env.retriever is '{PYTHON}{file}'; expected a Python file that ends in .py.")
@@ -37,11 +41,16 @@ class Custom(RetrieverFactory):
                 f"{file} holds no class Retriever. Write one with __init__(documents) and rank(probes, limits): "
                 "docs/add-a-retriever.md."
             )
-        self._retriever = module.Retriever
-        self.preset = preset.model_copy(update={"trained": getattr(module, "TRAINED", preset.trained)})
-        self.fingerprint = f"code {file_sha256(file)}"
+        self._retriever: type[Retriever] = type("Retriever", (module.Retriever, Retriever), {})
+        trained = getattr(module, "TRAINED", preset.trained)
+        super().__init__(preset.model_copy(update={"trained": trained}), config, members)
+
+    @property
+    def fingerprint(self) -> str | None:
+        """sha256 of the code."""
+        return f"code {file_sha256(self._file)}"
 
     def load(self, folder: Path, documents: Documents) -> Retriever:
         """Build the retriever from the corpus."""
-        retriever: Retriever = self._retriever([documents.at(position) for position in range(len(documents))])
-        return retriever
+        contents = [documents.at(position) for position in range(len(documents))]
+        return self._retriever(contents)  # type: ignore[call-arg]

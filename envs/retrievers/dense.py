@@ -6,7 +6,7 @@ and `max` fusion would lose how far the terms of a probe agree.
 """
 
 import sys
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from functools import cached_property
 from pathlib import Path
@@ -15,18 +15,15 @@ import numpy as np
 import numpy.typing as npt
 from cachetools import LRUCache
 
-from ...configs.environment import VectorsConfig
 from ...data.types import Document
 from ...errors import ModelError
 from ...logs import Progress
-from ..index.arrays import mapped
-from ..index.meta import whole
+from ..index import mapped, whole
 from ..plan import Probe, is_effective
 from ..presets import RetrieverPreset
 from . import nearest
-from .base import SPARE, Retriever, RetrieverFactory, remembered
+from .base import NOTHING, SPARE, Retriever, RetrieverFactory, Scored, best, remembered
 from .encoder import Encoder, Vectors
-from .fusion import NOTHING, Scored, best
 
 VECTORS = "vectors.npy"
 _CACHE_BYTES = 128 * 2**20
@@ -35,7 +32,7 @@ Unranked = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
 """Corpus positions and their scores, both of shape (n,), in any order."""
 
 
-class VectorRetriever(ABC):
+class VectorRetriever(Retriever):
     """Ranks the candidates of a search by their inner products with the vectors of the probes."""
 
     def __init__(self, encoder: Encoder) -> None:
@@ -97,29 +94,36 @@ class Dense(VectorRetriever):
 class DenseFactory(RetrieverFactory):
     """Dense retrieval with the vectors kept as configured. The encoder is loaded when needed, not for a merge."""
 
-    def __init__(self, preset: RetrieverPreset, config: VectorsConfig) -> None:
-        self._preset, self._config = preset, config
-
     @cached_property
     def encoder(self) -> Encoder:
         """The encoder of the preset. Raises as `Encoder`."""
         return Encoder(self._preset)
 
-    @cached_property
-    def preset(self) -> RetrieverPreset:  # type: ignore[override]
+    @property
+    def preset(self) -> RetrieverPreset:
+        """That of the encoder."""
         return self.encoder.preset
 
-    @cached_property
-    def fingerprint(self) -> str:  # type: ignore[override]
+    @property
+    def fingerprint(self) -> str | None:
+        """That of the encoder."""
         return self.encoder.fingerprint
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """With how vectors are stored and searched."""
+        vectors = self.config.vectors
+        engine = "milvus" if self.config.engine == "milvus" else "faiss"
+        return super().settings | {"vectors.dtype": vectors.dtype, "vectors.search": vectors.search, "engine": engine}
 
     def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None = None) -> None:
         """Embed a block of the corpus. ModelError if the vectors overflow their type."""
+        dtype = self.config.vectors.dtype
         with np.errstate(over="ignore"):
-            vectors = self.encoder.documents(documents, progress).astype(self._config.dtype)
+            vectors = self.encoder.documents(documents, progress).astype(dtype)
         if not np.isfinite(vectors).all():
             raise ModelError(
-                f"retriever {self._preset.name!r} gives embeddings too large for {self._config.dtype}. Use "
+                f"retriever {self._preset.name!r} gives embeddings too large for {dtype}. Use "
                 "env.vectors.dtype=float32."
             )
         np.save(folder / VECTORS, vectors)
@@ -133,10 +137,10 @@ class DenseFactory(RetrieverFactory):
             np.lib.format.write_array_header_1_0(file, header | {"shape": shape})
             for piece in pieces:
                 file.write(np.ascontiguousarray(piece).data)
-        nearest.build(folder, mapped(folder / VECTORS), self._config)
+        nearest.build(folder, mapped(folder / VECTORS), self.config.vectors)
 
     def load(self, folder: Path, documents: Sized) -> Retriever:
         """Open what `merge` wrote; vectors stay on disk (memory-mapped)."""
         with whole(folder):
             vectors = mapped(folder / VECTORS)
-        return Dense(self.encoder, vectors, nearest.open_nearest(folder, vectors, self._config))
+        return Dense(self.encoder, vectors, nearest.open_nearest(folder, vectors, self.config.vectors))

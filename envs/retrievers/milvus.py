@@ -12,28 +12,24 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ...configs.environment import EnvironmentConfig
+from ...data.sampling import in_batches
 from ...errors import EnvironmentUnavailableError, IndexFolderError
 from ...sources import optional_packages
 from ...storage import data_sha256, file_sha256
-from ..index.arrays import SortedStrings, mapped
-from ..index.documents import RECORDS
-from ..index.meta import write_json
+from ..index import RECORDS, SortedStrings, mapped, write_json
 from ..plan import Probe, is_effective
-from ..presets import RetrieverPreset
-from .base import SPARE, Retriever, refuse_negative_weights
+from .base import NOTHING, SPARE, Retriever, Scored, best, refuse_negative_weights
 from .bm25 import FREQUENT, LENGTHS, WORDS, Bm25Factory, lucene
 from .dense import VECTORS, DenseFactory, Unranked, VectorRetriever
 from .encoder import Encoder
-from .fusion import NOTHING, Scored, best
 from .tokenizer import WordTokenizer
 
-Item = TypeVar("Item")
 Vector = npt.NDArray[np.float32] | dict[int, float]
 """A dense vector (d,), or the weights of the words of a sparse one."""
 
@@ -88,7 +84,8 @@ class Collection:
                 schema.add_field(_FIELD, DataType.FLOAT_VECTOR, dim=dimension)
                 index.add_index(_FIELD, index_type="FLAT", metric_type="IP")
             client.create_collection(self.name, schema=schema, index_params=index, timeout=_BUILD_SECONDS)
-            for block in _blocks(({_KEY: key, _FIELD: vector} for key, vector in vectors), _ROWS):
+            loaded = ({_KEY: key, _FIELD: vector} for key, vector in vectors)
+            while block := list(islice(loaded, _ROWS)):
                 client.upsert(self.name, block, timeout=_BUILD_SECONDS)
             client.flush(self.name, timeout=_BUILD_SECONDS)
 
@@ -112,11 +109,11 @@ class Collection:
     def search(self, vectors: Sequence[Vector], limit: int) -> Iterator[Unranked]:
         """For each vector the rows with the largest inner product with it, best first: `limit` of them and some spare
         ones, if there are as many."""
-        for batch in _blocks(vectors, _QUERIES):
+        for batch in in_batches(vectors, _QUERIES):
             with self._outages():
                 answers: Any = self._client.search(
                     self.name,
-                    data=batch,
+                    data=list(batch),
                     anns_field=_FIELD,
                     limit=max(limit, min(limit + SPARE, _MAX_RESULTS)),
                     output_fields=[_KEY],
@@ -148,11 +145,6 @@ class Collection:
             ) from error
 
 
-def _blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    iterator = iter(items)
-    return iter(lambda: list(islice(iterator, size)), [])
-
-
 def load_collection(
     config: EnvironmentConfig,
     folder: Path,
@@ -178,21 +170,17 @@ def open_collection(config: EnvironmentConfig, folder: Path) -> Collection:
 class MilvusDense(DenseFactory):
     """Dense retrieval; the encoder and the parts are those of the local index."""
 
-    def __init__(self, preset: RetrieverPreset, config: EnvironmentConfig) -> None:
-        super().__init__(preset, config.vectors)
-        self._environment = config
-
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Load the vectors of all parts."""
         pieces = [mapped(part / VECTORS) for part in parts]
         vectors = (np.asarray(vector, dtype=np.float32) for piece in pieces for vector in piece)
         content = [file_sha256(part / VECTORS) for part in parts]
         rows, dimension = sum(map(len, pieces)), pieces[0].shape[1]
-        load_collection(self._environment, folder, content, enumerate(vectors), rows, dimension)
+        load_collection(self.config, folder, content, enumerate(vectors), rows, dimension)
 
     def load(self, folder: Path, documents: Sized) -> Retriever:
         """Open the collection."""
-        return MilvusVectors(open_collection(self._environment, folder), self.encoder)
+        return MilvusVectors(open_collection(self.config, folder), self.encoder)
 
 
 class MilvusVectors(VectorRetriever):
@@ -209,10 +197,6 @@ class MilvusVectors(VectorRetriever):
 class MilvusBm25(Bm25Factory):
     """BM25; words, counts, weights and parts are those of the local index."""
 
-    def __init__(self, preset: RetrieverPreset, config: EnvironmentConfig) -> None:
-        super().__init__(preset, "milvus", config.language)
-        self._environment = config
-
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Load a sparse vector per document with a word; the folder keeps the words and their frequencies."""
         weights = lucene(*self.join(parts, folder))
@@ -225,14 +209,14 @@ class MilvusBm25(Bm25Factory):
                 piece = slice(rows.indptr[row], rows.indptr[row + 1])
                 yield row, dict(zip(rows.indices[piece].tolist(), rows.data[piece].tolist(), strict=True))
 
-        load_collection(self._environment, folder, f"bm25 {self.language}", vectors(), len(filled))
+        load_collection(self.config, folder, f"bm25 {self.config.language}", vectors(), len(filled))
 
     def load(self, folder: Path, documents: Sized) -> Retriever:
         """Open the collection, and the words."""
-        return MilvusWords(open_collection(self._environment, folder), folder, self.tokenizer)
+        return MilvusWords(open_collection(self.config, folder), folder, self.tokenizer)
 
 
-class MilvusWords:
+class MilvusWords(Retriever):
     """Ranks probes by Σ wᵢ·BM25(tᵢ), wᵢ > 0."""
 
     def __init__(self, collection: Collection, folder: Path, tokenizer: WordTokenizer) -> None:
@@ -240,7 +224,6 @@ class MilvusWords:
         documents = len(mapped(folder / LENGTHS))
         frequent = np.flatnonzero(mapped(folder / _FREQUENCIES) > FREQUENT * documents).tolist()
         self.frequent_terms = [self._words[word] for word in frequent]
-        """The stemmed words that occur in more than FREQUENT of the documents, sorted."""
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """The ranking of each probe, at most limits[i] documents. RequestError for a negative weight."""

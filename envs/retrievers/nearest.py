@@ -1,4 +1,4 @@
-"""Inner-product search over document vectors: exact (Flat), or approximate with HNSW or IVF-PQ.
+"""Inner-product search over document vectors: exact (Flat), or approximate with HNSW.
 
 A search returns candidates, which `Dense` scores again with the stored vectors. So an approximate index may miss a
 document but never gives one a wrong score. On the CPU the vectors stay on disk, memory-mapped.
@@ -7,7 +7,6 @@ document but never gives one a wrong score. On the CPU the vectors stay on disk,
 import os
 from collections.abc import Callable
 from importlib.metadata import Distribution
-from math import isqrt
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...configs.environment import VectorsConfig
-from ...errors import ConfigError, ModelError, RequestError
+from ...errors import ModelError, RequestError
 from ...sources import install_command, optional_packages
 from .base import SPARE
 
@@ -32,12 +31,6 @@ _HASHED = 2**12
 """Vectors hashed at once."""
 _HNSW_LINKS, _HNSW_EFFORT, _HNSW_DEPTH = 32, 200, 128
 """Neighbours of a vector in the graph (M), candidates for them (efConstruction), candidates of a search (efSearch)."""
-_CENTROIDS = 256
-"""Values of a byte of a code, each of which IVF-PQ learns."""
-_TRAINING_PER_LIST = 64
-"""Training vectors of an IVF-PQ index per list."""
-_IVF_PROBES = 32
-"""Lists that IVF-PQ searches (nprobe)."""
 _ROUNDING = 1e-6
 """Relative difference between scores of equal vectors, which FAISS adds up in several orders."""
 _MOST_EQUAL = 4096
@@ -62,39 +55,22 @@ def import_faiss() -> ModuleType:
 
 
 def build(folder: Path, vectors: Vectors, config: VectorsConfig) -> None:
-    """Write the search structure over the vectors (n, d); nothing for Flat. Deterministic for equal vectors.
+    """Write the HNSW graph over the vectors (n, d); nothing for Flat. Deterministic for equal vectors.
 
-    HNSW has one node for equal vectors: many copies would link to each other alone, and nothing else be found.
-    IVF-PQ has 4·√n lists, at most n/39, and codes of about d/4 bytes. ConfigError for less than 256 documents.
+    It has one node for equal vectors: many copies would link to each other alone, and nothing else be found.
     """
     if config.search == "flat":
         return
     faiss = import_faiss()
-    documents, dimension = vectors.shape
-    rows = np.arange(documents)
-    if config.search == "hnsw":
-        groups = equal_rows(vectors)
-        rows = np.unique(groups, return_index=True)[1]
-        if len(rows) < documents:
-            np.save(folder / _GROUPS, groups)
-        index = faiss.IndexHNSWFlat(dimension, _HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
-        index.hnsw.efConstruction = _HNSW_EFFORT
-    else:
-        if documents < _CENTROIDS:
-            raise ConfigError(
-                f"env.vectors.search is 'ivfpq', which learns from at least {_CENTROIDS} documents; this corpus has "
-                f"{documents}. Use 'flat', which is exact."
-            )
-        lists = max(1, min(4 * isqrt(documents), documents // 39))
-        size = next(n for n in range(max(1, dimension // 4), 0, -1) if dimension % n == 0)
-        # np: skip polysemous training, which takes most of the build time and serves an unused filter
-        index = faiss.index_factory(dimension, f"IVF{lists},PQ{size}x8np", faiss.METRIC_INNER_PRODUCT)
-        sample_size = min(documents, _TRAINING_PER_LIST * lists)
-        index.train(vectors[np.linspace(0, documents - 1, sample_size).astype(np.int64)].astype(np.float32))
+    groups = equal_rows(vectors)
+    rows = np.unique(groups, return_index=True)[1]
+    if len(rows) < len(vectors):
+        np.save(folder / _GROUPS, groups)
+    index = faiss.IndexHNSWFlat(vectors.shape[1], _HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efConstruction = _HNSW_EFFORT
     threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)  # with more, no two builds are equal
     try:
-        if config.search == "hnsw":
-            faiss.omp_set_num_threads(1)  # with more, no two builds are equal
         for start in range(0, len(rows), _ROWS):
             index.add(vectors[rows[start : start + _ROWS]].astype(np.float32))
     finally:
@@ -104,22 +80,13 @@ def build(folder: Path, vectors: Vectors, config: VectorsConfig) -> None:
 
 def open_nearest(folder: Path, vectors: Vectors, config: VectorsConfig) -> Nearest:
     """The search over the vectors (n, d) of an index. ModelError if it needs a GPU that is not there."""
-    faiss = import_faiss()
     if config.device == "gpu":
-        _check_gpu(config)
+        return _on_gpu(vectors, config)
     if config.search == "flat":
-        if config.device == "cpu":
-            return flat(vectors)
-        index = to_gpu(faiss.IndexFlatIP(vectors.shape[1]), config.dtype)
-        index.add(np.asarray(vectors, dtype=np.float32))  # in one call: a second one would copy them
-        return _gpu_search(index, config.dtype != "float32")
+        return flat(vectors)
+    faiss = import_faiss()
     index = faiss.read_index(os.fspath(folder / NEAREST), faiss.IO_FLAG_MMAP_IFC)
-    if config.search == "hnsw":
-        index.hnsw.efSearch = _HNSW_DEPTH
-    else:
-        index.nprobe = _IVF_PROBES
-        if config.device == "gpu":
-            return _gpu_search(to_gpu(index, config.dtype), True)
+    index.hnsw.efSearch = _HNSW_DEPTH
 
     def search(queries: npt.NDArray[np.float32], depth: int) -> npt.NDArray[np.int64]:
         positions: npt.NDArray[np.int64] = index.search(queries, min(depth * _OVERSAMPLING, index.ntotal))[1]
@@ -200,30 +167,17 @@ def flat(vectors: Vectors) -> Nearest:
     return search
 
 
-def to_gpu(index: "faiss.Index", dtype: str) -> "faiss.Index":
-    """A copy of the index on the first GPU that the process sees. The only function here that needs one.
+def _on_gpu(vectors: Vectors, config: VectorsConfig) -> Nearest:
+    """Exact search on a GPU; over vectors rounded to float16 it looks for spare candidates.
 
-    float16: a flat index keeps its vectors in it and rounds queries to it, IVF-PQ its lookup tables.
+    ModelError where FAISS sees no GPU, RequestError for more neighbours than a GPU finds.
     """
-    import faiss
-
-    options = faiss.GpuClonerOptions()
-    options.useFloat16 = dtype == "float16"
-    return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index, options)
-
-
-def _check_gpu(config: VectorsConfig) -> None:
-    problem = ""
-    if config.search == "hnsw":
-        problem = "HNSW is searched on the CPU only"
-    elif not getattr(import_faiss(), "get_num_gpus", lambda: 0)():
-        problem = f"this FAISS sees no GPU ({install_command('gpu')})"
-    if problem:
-        raise ModelError(f"env.vectors.device is 'gpu', but {problem}. Use device=cpu, or search=flat or ivfpq.")
-
-
-def _gpu_search(index: "faiss.Index", approximate: bool) -> Nearest:
-    """RequestError for more neighbours than a GPU finds; an approximate search looks for spare ones up to that."""
+    faiss = import_faiss()
+    if config.search != "flat" or not getattr(faiss, "get_num_gpus", lambda: 0)():
+        problem = f"FAISS sees none ({install_command('gpu')})" if config.search == "flat" else "it searches flat alone"
+        raise ModelError(f"env.vectors.device is 'gpu', and {problem}. Use device=cpu, or search=flat.")
+    index = to_gpu(faiss.IndexFlatIP(vectors.shape[1]), config.dtype)
+    index.add(np.asarray(vectors, dtype=np.float32))  # in one call: a second one would copy them
 
     def search(queries: npt.NDArray[np.float32], depth: int) -> npt.NDArray[np.int64]:
         depth = min(depth, index.ntotal)
@@ -232,8 +186,18 @@ def _gpu_search(index: "faiss.Index", approximate: bool) -> Nearest:
                 f"a plan asks for so many documents that FAISS has to find {depth}; on a GPU it finds at most "
                 f"{_MAX_GPU_NEIGHBOURS}. Ask for fewer, or set env.vectors.device=cpu."
             )
-        candidates = depth * _OVERSAMPLING if approximate else depth
+        candidates = depth if config.dtype == "float32" else depth * _OVERSAMPLING
         positions: npt.NDArray[np.int64] = index.search(queries, min(candidates, _MAX_GPU_NEIGHBOURS, index.ntotal))[1]
         return positions
 
     return search
+
+
+def to_gpu(index: "faiss.Index", dtype: str) -> "faiss.Index":
+    """A copy of the index on the first GPU that the process sees; in float16 it rounds vectors and queries to it. The
+    only function here that needs one."""
+    import faiss
+
+    options = faiss.GpuClonerOptions()
+    options.useFloat16 = dtype == "float16"
+    return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index, options)

@@ -7,11 +7,33 @@ from ...data.corpus import Corpus
 from ...data.load import corpus_hash
 from ...data.types import Dataset
 from ...errors import ConfigError, IndexFolderError
-from ..index.meta import Index, IndexMeta, open_index, verify_index
-from ..index_names import required_indexes
-from ..presets import RetrieverPreset, preset_of
+from ..index import Index, IndexMeta, open_index, verify_index
+from ..presets import preset_of, required_indexes
 from .base import Retriever, RetrieverFactory, SearchedIndex
-from .question_index import verify_question_index
+from .qb_rag import verify_question_index
+
+
+def factories() -> dict[tuple[str, str], type[RetrieverFactory]]:
+    """The class of each kind of retriever, by the service that searches; "" is an index of files on this machine."""
+    from .bm25 import Bm25Factory
+    from .combined import HybridFactory
+    from .custom import CustomFactory
+    from .dense import DenseFactory
+    from .milvus import MilvusBm25, MilvusDense
+    from .opensearch import OpenSearchFactory
+    from .qb_rag import QuestionsFactory
+
+    return {
+        ("bm25", ""): Bm25Factory,
+        ("dense", ""): DenseFactory,
+        ("hybrid", ""): HybridFactory,
+        ("questions", ""): QuestionsFactory,
+        ("custom", ""): CustomFactory,
+        ("bm25", "opensearch"): OpenSearchFactory,
+        ("dense", "opensearch"): OpenSearchFactory,
+        ("bm25", "milvus"): MilvusBm25,
+        ("dense", "milvus"): MilvusDense,
+    }
 
 
 def open_factory(config: EnvironmentConfig) -> RetrieverFactory:
@@ -24,62 +46,30 @@ def open_factory(config: EnvironmentConfig) -> RetrieverFactory:
         SearchedIndex(index := open_index(member.index), member, partial(open_retriever, index, member))
         for member in required_indexes(config)
     ]
-    if preset.kind == "hybrid":
-        from .hybrid import Hybrid
-
-        assert config.hybrid is not None, "the settings of a hybrid name its members"
-        return Hybrid(preset, members, config.hybrid.depth)
-    if preset.kind == "questions":
-        from .qb_rag import QuestionBased
-
-        return QuestionBased(preset, config, *members)
-    if preset.kind == "custom" and (config.remote is not None or config.engine == "milvus"):
-        setting = "env.engine=milvus" if config.remote is None else "env.remote"
+    service = "opensearch" if config.remote is not None else "milvus" if config.engine == "milvus" else ""
+    factory = factories().get((preset.kind, "" if members else service))
+    if factory is None:
         raise ConfigError(
-            f"{setting} searches for bm25 and dense retrievers, and {preset.name!r} is {preset.kind}. Leave it out, or "
-            "give it to the members of a hybrid."
+            f"{service} searches for bm25 and dense retrievers, and {preset.name!r} is {preset.kind}. Leave out "
+            "env.remote and env.engine, or give them to the members of a hybrid."
         )
-    if config.remote is not None:
-        from .opensearch import OpenSearch
-
-        return OpenSearch(preset, config.remote)
-    if config.engine == "milvus":
-        from .milvus import MilvusBm25, MilvusDense
-
-        return MilvusBm25(preset, config) if preset.kind == "bm25" else MilvusDense(preset, config)
-    if preset.kind == "custom":
-        from .custom import Custom
-
-        return Custom(preset)
-    if preset.kind == "dense":
-        from .dense import DenseFactory
-
-        return DenseFactory(preset, config.vectors)
-    from .bm25 import Bm25Factory
-
-    return Bm25Factory(preset, config.engine, config.language)
+    return factory(preset, config, members)
 
 
-def index_settings(
-    config: EnvironmentConfig, preset: RetrieverPreset, fingerprint: str | None = None
-) -> dict[str, object]:
-    """What the files and rankings of an index depend on besides the corpus.
+def open_retriever(index: Index, config: EnvironmentConfig, dataset: Dataset | None = None) -> Retriever:
+    """The retriever of an index, after checking that the index was built for this configuration.
 
-    Without the fingerprint, and with a preset that the model has not filled in, it is what the settings say.
+    The documents of `dataset`, if it has any, must be those of the index. Raises IndexFolderError if the index does not
+    fit, ModelError if the encoder cannot be loaded.
     """
-    settings = preset.content()
-    if fingerprint is not None:
-        settings["weights"] = fingerprint
-    if config.remote is not None:
-        return settings
-    if preset.kind == "bm25":
-        from .bm25 import K1, B
-
-        settings |= {"engine": config.engine, "language": config.language, "k1": K1, "b": B}
-    if preset.kind == "dense":
-        settings |= {f"vectors.{name}": getattr(config.vectors, name) for name in ("dtype", "search")}
-        settings["engine"] = config.engine if config.engine == "milvus" else "faiss"
-    return settings
+    built, declared = index.meta.settings, preset_of(config).content()
+    _check(index, {name: built.get(name) for name in declared}, declared)  # before a model is loaded
+    if dataset is not None and dataset.corpus and corpus_hash(dataset.corpus) != index.meta.corpus_hash:
+        actual = f"{len(dataset.corpus)} documents, hash {corpus_hash(dataset.corpus)[:12]}"
+        raise _mismatch(index, _corpus_of(index), f"{dataset.name!r} ({actual})")
+    factory = open_factory(config)
+    _check(index, built, factory.settings)
+    return factory.load(index.path, index.documents)
 
 
 def retriever_info(config: EnvironmentConfig, index: Index) -> dict[str, object]:
@@ -90,22 +80,6 @@ def retriever_info(config: EnvironmentConfig, index: Index) -> dict[str, object]
     if config.remote is not None:
         info["remote"] = config.remote.index
     return info
-
-
-def open_retriever(index: Index, config: EnvironmentConfig, dataset: Dataset | None = None) -> Retriever:
-    """The retriever of an index, after checking that the index was built for this configuration.
-
-    The documents of `dataset`, if it has any, must be those of the index. Raises IndexFolderError if the index does not
-    fit, ModelError if the encoder cannot be loaded.
-    """
-    built, declared = index.meta.settings, index_settings(config, preset_of(config))
-    _check(index, {name: built.get(name) for name in declared}, declared)
-    if dataset is not None and dataset.corpus and corpus_hash(dataset.corpus) != index.meta.corpus_hash:
-        actual = f"{len(dataset.corpus)} documents, hash {corpus_hash(dataset.corpus)[:12]}"
-        raise _mismatch(index, _corpus_of(index), f"{dataset.name!r} ({actual})")
-    factory = open_factory(config)
-    _check(index, built, index_settings(config, factory.preset, factory.fingerprint))
-    return factory.load(index.path, index.documents)
 
 
 def check_corpus(index: Index, corpus: Corpus) -> None:

@@ -14,17 +14,16 @@ from urllib.parse import urlsplit
 import numpy as np
 import numpy.typing as npt
 
-from ...configs.environment import RemoteConfig
+from ...configs.environment import EnvironmentConfig, RemoteConfig
 from ...errors import ConfigError, EnvironmentUnavailableError, IndexFolderError
 from ...sources import optional_packages
 from ...storage import data_sha256
-from ..index.documents import Documents
+from ..index import Documents
 from ..plan import Probe, is_effective
 from ..presets import RetrieverPreset
-from .base import SPARE, Retriever, RetrieverFactory, refuse_negative_weights
+from .base import NOTHING, SPARE, Retriever, RetrieverFactory, Scored, SearchedIndex, best, refuse_negative_weights
 from .dense import Unranked, VectorRetriever
 from .encoder import Encoder
-from .fusion import NOTHING, Scored, best
 
 Query = dict[str, object]
 
@@ -116,31 +115,38 @@ class OpenSearchIndex:
             ) from error
 
 
-class OpenSearch(RetrieverFactory):
+class OpenSearchFactory(RetrieverFactory):
     """An index of a service, which holds the documents, and, for dense retrievers, the query encoder."""
 
-    def __init__(self, preset: RetrieverPreset, config: RemoteConfig) -> None:
+    def __init__(
+        self, preset: RetrieverPreset, config: EnvironmentConfig, members: Sequence[SearchedIndex] = ()
+    ) -> None:
         """Get the description of the index from the service, and load the encoder of a dense preset.
 
         Raises EnvironmentUnavailableError if the service does not answer.
         """
-        self._config, self._service = config, OpenSearchIndex(config)
+        assert config.remote is not None, "the settings name the service"
+        self._remote, self._service = config.remote, OpenSearchIndex(config.remote)
         self._encoder = Encoder(preset) if preset.kind == "dense" else None
-        self.preset = self._encoder.preset if self._encoder else preset
-        identity, self.count = self._service.describe()
+        super().__init__(self._encoder.preset if self._encoder else preset, config, members)
+        self._identity, self._count = self._service.describe()
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Of the index of the service and of the encoder."""
         content = {
-            **identity,
-            "count": self.count,
+            **self._identity,
+            "count": self._count,
             "fields": TEXT_FIELDS if self._encoder is None else [VECTOR_FIELD],
             "encoder": self._encoder.fingerprint if self._encoder else None,
         }
-        self.fingerprint = f"remote {data_sha256(content)}"
+        return f"remote {data_sha256(content)}"
 
     def load(self, folder: Path, documents: Documents) -> Retriever:
         """The retriever. IndexFolderError if service and corpus have different numbers of documents."""
-        if self.count != len(documents):
+        if self._count != len(documents):
             raise IndexFolderError(
-                f"{self._config.index!r} at {self._config.url} holds {self.count} documents; the corpus "
+                f"{self._remote.index!r} at {self._remote.url} holds {self._count} documents; the corpus "
                 f"has {len(documents)}. Fill it with this corpus, under its ids."
             )
         if self._encoder is None:
@@ -148,7 +154,7 @@ class OpenSearch(RetrieverFactory):
         return OpenSearchVectors(self._service, documents, self._encoder)
 
 
-class OpenSearchWords:
+class OpenSearchWords(Retriever):
     """Ranks probes by Σ wᵢ·BM25(tᵢ), wᵢ > 0, with `match` queries."""
 
     def __init__(self, service: OpenSearchIndex, documents: Documents) -> None:

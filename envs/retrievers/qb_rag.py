@@ -1,8 +1,13 @@
 """QB-RAG as a retriever: a query ranks questions, and the questions map to contents that answer them.
 
-The questions are in a question index and are ranked by any retriever with an index of its own, which is built and
-verified with this one, like the members of a hybrid. That retriever ranks the whole probe, including negative weights,
-so a search plan keeps its meaning. A content without a question is never retrieved.
+A question index is a folder that `querylect index questions` (questions/) writes: `corpus.jsonl` holds the questions in
+BEIR form, so that any retriever can index them like documents; `answers.jsonl` the answerability matrix, one pair of a
+question and a content per line; `contents.jsonl` the contents that were asked about, in corpus order. `questions.json`
+describes them and holds the sha256 of every file.
+
+The questions are ranked by any retriever with an index of its own, which is built and verified with this one, like the
+members of a hybrid. That retriever ranks the whole probe, including negative weights, so a search plan keeps its
+meaning. A content without a question is never retrieved.
 
 From ranked questions to contents it is algorithm 1 of the paper (sections 4.3.1 and 4.3.2): questions are processed
 from the most similar on; each adds the contents that answer it and are not in the ranking yet, until there are k. The
@@ -12,56 +17,202 @@ nothing but its query. The paper's pseudocode is ambiguous if the matrix is not 
 contents in this order, as columns of equal similarity would.
 """
 
+import hashlib
+import json
 import logging
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ...configs.environment import EnvironmentConfig
-from ...errors import IndexFolderError
-from ...storage import text_sha256
-from ..index.arrays import mapped, offsets_of
-from ..index.documents import Documents
+from ...configs.section import Strict
+from ...data.jsonl import read_records
+from ...data.load import corpus_hash, document_record
+from ...data.types import Document
+from ...errors import DataError, IndexFolderError
+from ...storage import data_sha256, text_sha256
+from ..index import Documents, mapped, offsets_of, read_description, verify_files
 from ..plan import Probe
 from ..presets import RetrieverPreset, preset_of
-from .base import SPARE, Retriever, RetrieverFactory, SearchedIndex, truncation_of
-from .fusion import NOTHING, Scored
-from .question_index import AnswerabilityEntry, Content, content_hash, open_question_index
+from .base import NOTHING, SPARE, Retriever, RetrieverFactory, Scored, SearchedIndex
 
 log = logging.getLogger(__name__)
 
-Integers = npt.NDArray[np.int64]
-
-_GROWTH = 4
+DESCRIPTION = "questions.json"
+QUESTIONS, ANSWERS, CONTENTS = "corpus.jsonl", "answers.jsonl", "contents.jsonl"
 _ENDS, _CONTENTS = "answers.ends.npy", "answers.contents.npy"
+_GROWTH = 4
+
+Integers = npt.NDArray[np.int64]
+Source = Literal["written", "vetted"]
+"""Why a content is taken to answer a question: it was written for it, or people say so."""
 
 
-class QuestionBased(RetrieverFactory):
+class AnswerabilityEntry(Strict):
+    """One entry of the answerability matrix."""
+
+    question: str
+    """Id of the question."""
+    content: str
+    """Id of the content that answers it."""
+    source: Source
+
+
+class Content(Strict):
+    """One content of the corpus that the questions are about."""
+
+    id: str
+    hash: str
+    """sha256 of id, title and text."""
+    round: int = 0
+    """The call that added it, from 0: that of a later one is newer."""
+
+
+class Description(Strict):
+    """The description of a question index."""
+
+    dataset: str
+    licence: str
+    corpus_hash: str
+    """That of an index of the corpus; if `limit` left contents out, that of the contents asked about."""
+    questions_hash: str
+    """The corpus hash that an index of the questions must have."""
+    questions: int
+    asked: dict[str, object]
+    """Models and prompt versions; {} where nothing was asked."""
+    settings: dict[str, object]
+    """Those of `questions`."""
+    counts: dict[str, int]
+    costs: dict[str, int | None]
+    """Calls and tokens behind all answers that are kept; None where an endpoint did not say."""
+    rounds: int
+    """How many calls have brought new contents."""
+    files: dict[str, str]
+    """sha256 of each file."""
+
+    @property
+    def hash(self) -> str:
+        """sha256 of everything that a ranking depends on."""
+        return data_sha256([self.files[name] for name in (QUESTIONS, ANSWERS, CONTENTS)])
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionIndex:
+    """An opened question index."""
+
+    path: Path
+    description: Description
+
+    def questions(self) -> list[Document]:
+        """The questions in order, as documents without a title."""
+        rows = read_records(self.path / QUESTIONS, "questions")
+        return [Document(row["_id"], row["title"], row["text"]) for _, row in rows]
+
+    def answers(self) -> list[AnswerabilityEntry]:
+        """The answerability matrix, in the order of the questions."""
+        return [AnswerabilityEntry.model_validate(row) for _, row in read_records(self.path / ANSWERS, "pairs")]
+
+    def contents(self) -> dict[str, Content]:
+        """The contents by id, in corpus order."""
+        rows = read_records(self.path / CONTENTS, "contents")
+        return {row["id"]: Content.model_validate(row) for _, row in rows}
+
+
+def open_question_index(path: str | Path) -> QuestionIndex:
+    """Open a question index without reading its files. IndexFolderError if the folder holds none."""
+    folder = Path(path).expanduser()
+    remedy = f"Write the questions: querylect index questions CONFIG --to {shlex.quote(str(folder))}."
+    return QuestionIndex(folder, read_description(folder / DESCRIPTION, Description, remedy))
+
+
+def verify_question_index(path: str | Path) -> QuestionIndex:
+    """Open a question index and compare the sha256 of every file. Raises IndexFolderError."""
+    opened = open_question_index(path)
+    verify_files(opened.path, opened.description.files, "Write it again: querylect index questions.")
+    return opened
+
+
+def write_rows(
+    folder: Path, questions: Sequence[Document], answers: Sequence[AnswerabilityEntry], contents: Sequence[Content]
+) -> str:
+    """Write the three files that a ranking depends on. Returns the hash of the questions."""
+    rows: dict[str, list[dict[str, object]]] = {
+        QUESTIONS: [{"_id": question.id, "title": question.title, "text": question.text} for question in questions],
+        ANSWERS: [answer.model_dump() for answer in answers],
+        CONTENTS: [content.model_dump() for content in contents],
+    }
+    for name, lines in rows.items():
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in lines)
+        (folder / name).write_text(text, encoding="utf-8", newline="\n")
+    return corpus_hash(questions)
+
+
+def content_hash(document: Document) -> str:
+    """sha256 of id, title and text of a content."""
+    return hashlib.sha256(document_record(document)).hexdigest()
+
+
+def question_id(text: str) -> str:
+    """The id of a question: the same for texts that differ only in case and whitespace."""
+    return f"q-{text_sha256(same_question(text))[:16]}"
+
+
+def same_question(text: str) -> str:
+    """The normalised text by which questions are compared: case-folded, with single spaces."""
+    return " ".join(text.casefold().split())
+
+
+def read_vetted(path: Path) -> list[tuple[str, list[str]]]:
+    """Read vetted questions: lines of `{"question": TEXT, "contents": [ID, …]}`.
+
+    Raises DataError naming a line of another form.
+    """
+    questions = []
+    for number, row in read_records(path, "vetted questions"):
+        text, contents = row.get("question"), row.get("contents")
+        content_ids = contents if isinstance(contents, list) and all(isinstance(item, str) for item in contents) else []
+        if not (isinstance(text, str) and text.strip() and content_ids):
+            raise DataError(
+                f'{path}, line {number}: expected {{"question": TEXT, "contents": [ID, …]}} with a question that is '
+                "not blank and at least one content. Correct or remove the line."
+            )
+        questions.append((text.strip(), list(dict.fromkeys(content_ids))))
+    return questions
+
+
+class QuestionsFactory(RetrieverFactory):
     """An opened question index and the index over its questions."""
 
-    def __init__(self, preset: RetrieverPreset, config: EnvironmentConfig, questions: SearchedIndex) -> None:
+    def __init__(self, preset: RetrieverPreset, config: EnvironmentConfig, members: Sequence[SearchedIndex]) -> None:
         """Raises IndexFolderError if the question index is missing, or they do not match."""
         assert config.question_index is not None, "the settings of qb-rag name its question index"
-        self._member = questions
+        (self._member,) = members
         self._questions = open_question_index(config.question_index.folder)
-        description, base = self._questions.description, questions.index.meta
-        if base.corpus_hash != description.questions_hash:
+        base = self._member.index.meta
+        if base.corpus_hash != self._questions.description.questions_hash:
             raise IndexFolderError(
-                f"index {questions.config.index} does not hold the questions of {self._questions.path}. Build it "
+                f"index {self._member.config.index} does not hold the questions of {self._questions.path}. Build it "
                 "again: querylect index build --overwrite."
             )
-        self.fingerprint = f"answers of {description.hash} by {base.index_hash}"
-        self.preset = preset
         if config.recipe is None or config.recipe.trained is None:
             trained = (
                 f"QB-RAG, which does not compare a query with documents but with {base.documents} questions that were "
                 "written for the documents beforehand; the most similar questions lead to the documents that answer "
-                f"them. The questions are ranked by {preset_of(questions.config).trained}"
+                f"them. The questions are ranked by {preset_of(self._member.config).trained}"
             )
-            self.preset = preset.model_copy(update={"trained": trained})
+            preset = preset.model_copy(update={"trained": trained})
+        super().__init__(preset, config, members)
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Hashes of the question index and of the index over its questions."""
+        return f"answers of {self._questions.description.hash} by {self._member.index.meta.index_hash}"
 
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Write which contents answer each question, in the order of the tie rules.
@@ -91,14 +242,16 @@ class QuestionBased(RetrieverFactory):
         return QuestionRetriever(self._member.open(), mapped(folder / _ENDS), mapped(folder / _CONTENTS))
 
 
-class QuestionRetriever:
+class QuestionRetriever(Retriever):
     """Ranks probes by algorithm 1 over ranked questions."""
 
     def __init__(self, questions: Retriever, ends: Integers, contents: Integers) -> None:
         """`questions` ranks the questions; `ends` and `contents` as in `first_contents`."""
-        self.truncated = truncation_of(questions)
-        self._questions = questions
-        self._ends, self._contents = ends, contents
+        self._questions, self._ends, self._contents = questions, ends, contents
+
+    def truncated(self, probe: Probe) -> int:
+        """Those that the retriever of the questions reads only in part."""
+        return self._questions.truncated(probe)
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """The ranking of each probe, at most limits[i] contents.

@@ -5,9 +5,8 @@ event loop stays free.
 """
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -16,10 +15,9 @@ from fastapi.responses import FileResponse, PlainTextResponse
 from fastapi.security import HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic_core import to_json
-from starlette.types import Receive, Scope, Send
 
 from ...version import __version__
-from ..environment import Environment, Ranking
+from ..environment import Environment
 from ..schemas import (
     MAX_PAGE,
     EnvironmentInfo,
@@ -29,19 +27,10 @@ from ..schemas import (
     StepRequest,
     StepResponse,
 )
-from .batching import Batcher, OverloadedError, TooLargeError
+from .batching import Batcher, Metrics, OverloadedError, TooLargeError
 from .limits import RESPONSES, RequestMiddleware, add_problem_handlers
-from .metrics import Metrics
-
-log = logging.getLogger(__name__)
 
 MAX_ANSWER_BYTES = 2**28
-MAX_UNREAD_BYTES = 2 * MAX_ANSWER_BYTES
-"""Most bytes of all answers that clients have not read yet; one of at most SMALL_BYTES is sent beyond it."""
-SMALL_BYTES = 2**18
-MANY_TEXTS = 4096
-READ_SECONDS = 60.0
-"""How long a client may take to read SMALL_BYTES of an answer."""
 
 Extend = Callable[[FastAPI], Callable[[], object]]
 """Adds routes to a service, whose environment and batcher are in `app.state`; returns what is called at its end."""
@@ -112,10 +101,9 @@ def _environment_routes(environment: Environment, batcher: Batcher) -> APIRouter
     """The calls of `EnvironmentApi`."""
     router, info = APIRouter(), environment.info()
     head = to_json({"index_hash": info.index_hash, "settings_hash": info.settings_hash})[:-1] + b',"results":['
-    answers = _UnreadAnswers()
 
-    async def answer(results: Iterator[dict[str, object]], ranked: list[Ranking], with_text: bool) -> Response:
-        return await answers.of(head, results, sum(map(len, ranked)) if with_text else 0)
+    async def answer(results: Iterable[dict[str, object]]) -> Response:
+        return Response(await asyncio.to_thread(_written, head, results), media_type="application/json")
 
     @router.get("/v1/environment")
     async def describe() -> EnvironmentInfo:
@@ -137,45 +125,21 @@ def _environment_routes(environment: Environment, batcher: Batcher) -> APIRouter
     async def search(body: SearchRequest) -> Response:
         """Rank every plan."""
         ranked = await batcher.rank(body.plans)
-        results = (environment.result_fields(ranking, body.with_text) for ranking in ranked)
-        return await answer(results, ranked, body.with_text)
+        return await answer(environment.result_fields(ranking, body.with_text) for ranking in ranked)
 
     @router.post("/v1/step", response_model=StepResponse)
     async def step(body: StepRequest) -> Response:
         """Rank every step's plan and score the ranking for its question."""
         ranked = await batcher.rank(list(map(environment.plan_of, body.steps)))
-        results = (
+        return await answer(
             environment.step_fields(step, ranking, body.with_text, body.metrics)
             for step, ranking in zip(body.steps, ranked, strict=True)
         )
-        return await answer(results, ranked, body.with_text)
 
     return router
 
 
-class _UnreadAnswers:
-    """Writes answers and counts what is not read yet: clients that ask for much and read nothing must not fill the
-    memory."""
-
-    def __init__(self) -> None:
-        self.unread = 0
-        self._many_texts = asyncio.Lock()
-
-    async def of(self, head: bytes, results: Iterator[dict[str, object]], texts: int) -> Response:
-        """The answer that begins with `head` and lists the results, which are computed in a thread; those with many
-        texts one after the other.
-
-        Raises TooLargeError, OverloadedError where too much is unread, and what `results` raises.
-        """
-        async with self._many_texts if texts > MANY_TEXTS else nullcontext():
-            content = await asyncio.to_thread(_written, head, results)
-            if len(content) > SMALL_BYTES and self.unread + len(content) > MAX_UNREAD_BYTES:
-                raise OverloadedError("other clients have not read their answers yet; ask later, or for less")
-            self.unread += len(content)
-        return _PiecewiseResponse(content, self)
-
-
-def _written(head: bytes, results: Iterator[dict[str, object]]) -> bytes:
+def _written(head: bytes, results: Iterable[dict[str, object]]) -> bytes:
     parts, size = [], 0
     for result in results:
         parts.append(to_json(result))
@@ -186,23 +150,3 @@ def _written(head: bytes, results: Iterator[dict[str, object]]) -> bytes:
                 "their texts (with_text=false)."
             )
     return head + b",".join(parts) + b"]}"
-
-
-class _PiecewiseResponse(Response):
-    """Is sent in pieces: the server waits for a slow reader only between two of them."""
-
-    def __init__(self, content: bytes, answers: _UnreadAnswers) -> None:
-        super().__init__(content, media_type="application/json")
-        self._answers = answers
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            for start in range(0, len(self.body), SMALL_BYTES):
-                piece, more = self.body[start : start + SMALL_BYTES], start + SMALL_BYTES < len(self.body)
-                async with asyncio.timeout(READ_SECONDS):
-                    await send({"type": "http.response.body", "body": piece, "more_body": more})
-        except TimeoutError:
-            log.warning("a client did not read its answer; the connection is closed")
-        finally:
-            self._answers.unread -= len(self.body)

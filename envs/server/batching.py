@@ -1,4 +1,4 @@
-"""Searches of many requests joined into one.
+"""Searches of many requests joined into one, and the figures of a service.
 
 Plans that arrive while a batch is searched make up the next batch; equal plans are searched once and cached. A plan
 that makes the search fail fails only the requests that contain it. All state belongs to the event loop; a single worker
@@ -11,16 +11,17 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 
 from cachetools import LRUCache
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from pydantic_core import PydanticSerializationError, to_json
 
 from ...errors import EnvironmentUnavailableError, RequestError
 from ..environment import Environment, Ranking
 from ..plan import SearchPlan
 from ..schemas import MAX_WORK
-from .metrics import Metrics
 
 MAX_BATCH = 256
 """Most plans that are searched together."""
@@ -30,6 +31,8 @@ those that fit were taken, small ones would keep the queue full, and a large one
 CACHE_BYTES = 256 * 2**20
 RANKING_BYTES, HIT_BYTES = 300, 104
 """What a cached ranking and each of its hits take; the document ids are the corpus' own."""
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+PLANS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class OverloadedError(Exception):
@@ -38,6 +41,25 @@ class OverloadedError(Exception):
 
 class TooLargeError(RequestError):
     """The plans of a request are too much work for one."""
+
+
+class Metrics:
+    """The figures of `GET /metrics`, for Prometheus. No label contains text that a client chooses freely."""
+
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry()
+        counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
+        self.requests = counter("querylect_requests", "Requests answered, by route and status.", ["route", "status"])
+        self.seconds = histogram("querylect_request_seconds", "Seconds of a request.", ["route"], buckets=SECONDS)
+        self.plans = counter("querylect_plans", "Plans asked for, by where their rankings came from.", ["outcome"])
+        self.truncated = counter("querylect_truncated_texts", "Texts of plans that were read only in part.")
+        self.queue = Gauge("querylect_queue_plans", "Plans that wait or are searched.", registry=registry)
+        self.batches = histogram("querylect_batch_plans", "Plans searched together.", buckets=PLANS)
+        self.search_seconds = histogram("querylect_search_seconds", "Seconds of one batch's search.", buckets=SECONDS)
+
+    def text(self) -> bytes:
+        """All figures in Prometheus' text format."""
+        return generate_latest(self._registry)
 
 
 @dataclass(slots=True, eq=False)
@@ -136,7 +158,7 @@ class Batcher:
         """Search plans together; where that fails, each by itself, so that none fails for another."""
         started, plans = time.perf_counter(), [pending.plan for pending in batch]
         try:
-            ranked = await asyncio.get_running_loop().run_in_executor(self._thread, self._rank, plans)
+            ranked = await asyncio.get_running_loop().run_in_executor(self._thread, self._environment.rank, plans)
             rankings = list(zip(batch, ranked, strict=True))
         except Exception as error:  # noqa: BLE001 - whatever it is, the requests that hold the plan report it
             # a service behind the retriever may be down: then no plan is at fault
@@ -154,12 +176,6 @@ class Batcher:
             self._cache[pending.key] = ranking
             self._take(pending).ranking.set_result(ranking)
         self._metrics.queue.set(len(self._pending))
-
-    def _rank(self, plans: Sequence[SearchPlan]) -> list[Ranking]:
-        try:
-            return self._environment.rank(plans)
-        except StopIteration as error:  # no future can carry it, and the batch would wait for ever
-            raise RuntimeError("the retriever raised StopIteration") from error
 
     def _take(self, pending: _Pending) -> _Pending:
         self._work -= pending.work

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from querylect.envs.retrievers.fusion import Scored, best, fuse
+from querylect.envs.retrievers.base import Scored, best, fuse
 
 A = [(7, 3.0), (2, 2.0), (5, 1.0)]
 B = [(2, 2.5), (9, 2.0)]

@@ -21,7 +21,7 @@ from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.build import build_index, build_shard, merge_index
 from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.environment import Environment
-from querylect.envs.index.meta import open_index
+from querylect.envs.index import open_index
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.retrievers.tokenizer import WordTokenizer
 from querylect.envs.server.app import create_app

@@ -11,11 +11,11 @@ from querylect.configs.schema import QuestionsConfig
 from querylect.envs.build import build_index
 from querylect.envs.client.client import EnvironmentClient, Step
 from querylect.envs.environment import Environment
-from querylect.envs.index.meta import open_index
-from querylect.envs.index_names import questions_settings
+from querylect.envs.index import open_index
 from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.presets import questions_settings
 from querylect.envs.retrievers.open import verify_indexes
-from querylect.envs.retrievers.question_index import open_question_index
+from querylect.envs.retrievers.qb_rag import open_question_index
 from querylect.envs.server.app import create_app
 from querylect.errors import IndexFolderError
 from querylect.questions.index import write_question_index

@@ -5,9 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from querylect.envs.plan import Probe, Term
-from querylect.envs.retrievers.fusion import Scored
-from querylect.envs.retrievers.qb_rag import QuestionRetriever, first_contents, in_tie_order, matrix
-from querylect.envs.retrievers.question_index import AnswerabilityEntry, Content
+from querylect.envs.retrievers.base import Scored
+from querylect.envs.retrievers.qb_rag import (
+    AnswerabilityEntry,
+    Content,
+    QuestionRetriever,
+    first_contents,
+    in_tie_order,
+    matrix,
+)
 
 PROBE = Probe(terms=(Term(text="?"),))
 

@@ -9,8 +9,7 @@ import pytest
 from querylect.envs.environment import RankedHit, Ranking
 from querylect.envs.plan import SearchPlan
 from querylect.envs.server import batching
-from querylect.envs.server.batching import Batcher, OverloadedError
-from querylect.envs.server.metrics import Metrics
+from querylect.envs.server.batching import Batcher, Metrics, OverloadedError
 
 
 class Recorder:

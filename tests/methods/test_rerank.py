@@ -43,7 +43,7 @@ def test_qa_rag_searches_with_the_answer_alone():
 @pytest.mark.parametrize("length", [None, 8])
 def test_the_cross_encoder_of_environments_serves_methods(tmp_path, length):
     from querylect.configs.environment import RerankConfig
-    from querylect.envs.retrievers.rerank import PairScorer
+    from querylect.envs.retrievers.combined import PairScorer
     from sentence_transformers import CrossEncoder
     from torch import nn
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from querylect.envs.retrievers.question_index import open_question_index, verify_question_index
+from querylect.envs.retrievers.qb_rag import open_question_index, verify_question_index
 from querylect.errors import ConfigError, DataError, IncompleteError
 from querylect.llms.access import ReplyCache
 from querylect.questions.index import write_question_index

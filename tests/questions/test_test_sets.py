@@ -8,7 +8,7 @@ import yaml
 from querylect.cli import main
 from querylect.configs.paper import load_paper
 from querylect.data.beir import load_beir
-from querylect.envs.retrievers.question_index import open_question_index
+from querylect.envs.retrievers.qb_rag import open_question_index
 from querylect.errors import DataError
 from querylect.eval.tasks.gold import read_items
 from querylect.questions.index import write_question_index

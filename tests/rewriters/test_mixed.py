@@ -3,7 +3,7 @@
 import pytest
 from querylect.configs.schema import RewriterConfig, RunConfig
 from querylect.data.types import Document, Question
-from querylect.envs.client.multi import MixedClient
+from querylect.envs.client.connect import MixedClient
 from querylect.envs.presets import PRESETS
 from querylect.envs.schemas import EnvironmentInfo
 from querylect.errors import ConfigError

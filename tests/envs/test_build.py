@@ -14,8 +14,7 @@ from querylect.data.load import corpus_hash
 from querylect.envs import build
 from querylect.envs.build import build_index, build_shard, merge_index
 from querylect.envs.environment import Environment
-from querylect.envs.index.meta import open_index
-from querylect.envs.retrievers.bm25 import Bm25Factory
+from querylect.envs.index import open_index
 from querylect.errors import ConfigError, DataError, IndexFolderError, StorageError
 
 from ..forked import forked
@@ -55,10 +54,9 @@ def _in_parts(monkeypatch):
 
 
 @pytest.fixture
-def config(request, tmp_path):
-    """Settings of an index in parts by BM25, with the engine of the test's parameter."""
-    engine = getattr(request, "param", "bm25s")
-    return EnvironmentConfig(dataset=write_corpus(tmp_path / "data"), index=str(tmp_path / "in" / "it"), engine=engine)
+def config(tmp_path):
+    """Settings of an index by BM25 in parts."""
+    return EnvironmentConfig(dataset=write_corpus(tmp_path / "data"), index=str(tmp_path / "in" / "it"))
 
 
 def at(config, name):
@@ -74,7 +72,6 @@ def parts_of(config):
     return sorted(Path(config.index).parent.glob(f".{Path(config.index).name}.parts/0*"))
 
 
-@pytest.mark.parametrize("config", ["bm25s", "rank_bm25"], indirect=True)
 def test_any_number_of_shards_gives_the_same_bytes(config):
     """Those of the other kinds: test_kinds.py."""
     reference = build_index(config)
@@ -138,34 +135,22 @@ def test_a_build_killed_at_any_moment_goes_on_and_ends_with_the_same_bytes(confi
     assert not [name for name in os.listdir(Path(config.index).parent) if name.startswith(".")]
 
 
-def test_parts_of_another_build_are_refused_until_the_user_lets_them_go(config, tmp_path):
-    build_shard(config, 1, 2)
-    other_engine = config.model_copy(update={"engine": "rank_bm25"})
-    with refused(IndexFolderError, "engine", "--restart"):
-        build_index(other_engine)
-    with refused(IndexFolderError, "--restart"):
-        build_shard(config.model_copy(update={"dataset": write_corpus(tmp_path / "b", changed=5)}), 2, 2)
-    assert len(parts_of(config)) > 2
-    assert build_index(other_engine, restart=True).settings["engine"] == "rank_bm25"
-    assert not parts_of(config)
-
-
-def test_a_merge_without_all_parts_says_which_is_missing(config):
+def test_parts_of_another_build_and_parts_that_are_missing_are_refused(config, tmp_path):
     with refused(IndexFolderError, "querylect index build --shard 1/N"):
         merge_index(config)
     build_shard(config, 2, 3)
     with refused(IndexFolderError, " 0.", "--shard i/N"):
         merge_index(config)
-    for shard in (0, 4):
-        with refused(ConfigError, f"{shard}/3"):
-            build_shard(config, shard, 3)
-
-
-def test_a_corpus_that_changes_while_it_is_indexed_is_noticed(config, tmp_path):
+    with refused(ConfigError, "4/3"):
+        build_shard(config, 4, 3)
+    with refused(IndexFolderError, "engine", ".it.parts"):
+        build_index(config.model_copy(update={"engine": "rank_bm25"}))
+    with refused(IndexFolderError, "origin"):
+        build_shard(config.model_copy(update={"dataset": write_corpus(tmp_path / "b", changed=5)}), 1, 3)
     build_shard(config, 1, 1)
     with (tmp_path / "data" / "corpus.jsonl").open("a") as file:
         file.write('\n{"_id": "late", "text": "x"}')
-    with refused(DataError, "--restart"):
+    with refused(DataError, "changed"):
         merge_index(config)
 
 
@@ -176,18 +161,10 @@ def test_an_id_that_stands_twice_is_found_across_parts(config, tmp_path):
         build_index(config)
 
 
-def test_the_corpus_is_read_in_blocks_and_never_held(config, tmp_path, monkeypatch):
-    batches = []
-    real = Bm25Factory.write_part
-    monkeypatch.setattr(
-        Bm25Factory,
-        "write_part",
-        lambda kind, folder, documents, *options: batches.append(documents) or real(kind, folder, documents, *options),
-    )
+def test_the_corpus_is_read_in_blocks_that_hold_every_document_once(config, tmp_path):
     build_index(config)
-    assert sum(map(len, batches)) == DOCUMENTS
-    assert max(map(len, batches)) < 30
-    _, lines = Corpus(config.dataset).blocks(BLOCK)
+    blocks, lines = Corpus(config.dataset).blocks(BLOCK)
+    assert len(blocks) > 5
     assert lines == len((tmp_path / "data" / "corpus.jsonl").read_text().split("\n"))
     for size in (1, 7, 100, 10**6):
         corpus = Corpus(config.dataset)
