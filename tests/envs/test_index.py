@@ -66,7 +66,7 @@ def test_a_built_index_is_verified_and_ranks_and_holds_no_pickle(config, engine)
                 pickle.load(file)
 
 
-def test_an_index_of_another_corpus_engine_or_retriever_is_refused_and_replaced_when_asked(config, tmp_path):
+def test_an_index_of_other_settings_is_refused_and_replaced_when_asked(config, tmp_path):
     original = build_index(config)
     larger = config.model_copy(update={"dataset": save_dataset(tmp_path / "other", documents=41)})
     with refused(IndexFolderError, "'data', 40", "'other' (41"):
