@@ -1,7 +1,7 @@
 """Settings from the schema's defaults, a YAML file and dotted overrides; later ones win.
 
-A wrong setting is a ConfigError that names the file or override, the key, its value and what was expected, in one line
-per key. Imports only pydantic and ruamel.yaml.
+A wrong setting is a ConfigError that names the file or override, the key, its value and what was expected. Imports only
+pydantic and ruamel.yaml.
 """
 
 import difflib
@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from ..errors import ConfigError
+from ..errors import ConfigError, in_one_line
 from .schema import RunConfig
 from .section import Section
 from .training import TrainConfig
@@ -76,14 +76,21 @@ def validated(
         try:
             _set(changed, key.strip(), parse_yaml(text), set(_setting_names(schema)))
         except (YAMLError, ValueError) as error:
-            raise ConfigError(f"override {override!r}: {_problem(error)}") from error
+            raise ConfigError(f"override {override!r}: {in_one_line(error)}") from error
     try:
         return schema.model_validate(changed, strict=True)
     except ValidationError as error:
-        messages = _messages(error, changed, schema)
+        problems = error.errors(include_url=False)
     lines = []
-    for key, message in messages.items():
+    for problem in problems:
+        key = ".".join(map(str, problem["loc"]))
         by = [override for override in overrides if f"{key}.".startswith(f"{override.partition('=')[0]}.")]
+        if problem["type"] == "extra_forbidden":
+            message = f"there is no setting {key}; did you mean {_nearest(key, schema)}?"
+        elif problem["type"] == "value_error":
+            message = problem["msg"].removeprefix("Value error, ")
+        else:
+            message = f"{key} is {_preview(problem['input'])}: {problem['msg']}"
         lines.append(f"{f'override {by[-1]!r}' if by else source}: {message}")
     raise ConfigError("\n".join(lines))
 
@@ -98,16 +105,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         values = parse_yaml(path.read_text(encoding="utf-8"))
     except (YAMLError, ValueError) as error:
-        raise ConfigError(f"{path}: {_problem(error)}") from error
+        raise ConfigError(f"{path}: {in_one_line(error)}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path} holds {_preview(values)}; expected a mapping with keys such as env and train")
     return values
-
-
-def _problem(error: Exception) -> str:
-    """Where a text is not YAML, and why, in one line."""
-    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else " ".join(str(error).split())
 
 
 def _set(values: dict[str, Any], key: str, value: object, names: set[str]) -> None:
@@ -139,35 +140,6 @@ def _section_in(annotation: object) -> type[Section] | None:
     if options := typing.get_args(annotation):
         return next(filter(None, map(_section_in, options)), None)
     return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
-
-
-def _messages(error: ValidationError, values: object, schema: type[Section]) -> dict[str, str]:
-    """A sentence for each wrong key, with what pydantic says of each option of a union."""
-    messages: dict[str, str] = {}
-    for problem in error.errors(include_url=False):
-        key, value = _existing(problem["loc"], values)
-        if problem["type"] == "extra_forbidden":
-            messages[key] = f"there is no setting {key}; did you mean {_nearest(key, schema)}?"
-        elif problem["type"] == "missing":
-            messages[f"{key} {problem['loc'][-1]}"] = f"{key or 'the file'} lacks {problem['loc'][-1]}"
-        elif problem["type"] == "value_error":
-            messages[key] = problem["msg"].removeprefix("Value error, ")
-        elif key in messages:
-            messages[key] += f", or {problem['msg']}"
-        else:
-            messages[key] = f"{key} is {_preview(value)}: {problem['msg']}"
-    return messages
-
-
-def _existing(location: tuple[str | int, ...], values: Any) -> tuple[str, object]:
-    """The dotted key and the value at pydantic's location, which has names of union options in it as well."""
-    steps = []
-    for step in location:
-        children = dict(enumerate(values)) if isinstance(values, list) else values
-        if isinstance(children, Mapping) and step in children:
-            values = children[step]
-            steps.append(str(step))
-    return ".".join(steps), values
 
 
 def _nearest(key: str, schema: type[Section]) -> str:

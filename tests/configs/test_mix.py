@@ -71,21 +71,12 @@ def test_one_environment_is_chosen_by_its_name(path):
         ("mix.environments.minlm.weight=2.0", ["'minlm' in mix.environments", "bm25, minilm"]),
         ("mix.environments.minilm.wieght=2.0", ["mix.environments.NAME.weight?"]),
         ("mix.environments.minilm.weight=0.0", ["minilm.weight is 0.0", "greater than 0"]),
-        ("mix.environments={}", ["mix.environments is {}", "at least 1"]),
         ("mix.environments.Mini-LM={weight: 1.0, env: {index: x}}", ["Mini-LM"]),
     ],
 )
 def test_what_cannot_be_mixed_is_refused_by_name(path, override, facts):
     with refused(ConfigError, *facts):
         load_config(path, [override])
-
-
-@pytest.mark.parametrize("command", ["serve", "index merge"])
-def test_commands_on_one_environment_ask_for_its_name(command, path, capsys):
-    assert end(*command.split(), path) == 2
-    stderr = capsys.readouterr().err
-    assert "bm25, minilm" in stderr
-    assert "--env NAME" in stderr
 
 
 def test_index_build_builds_every_index_or_the_one_that_is_named(tmp_path, capsys):

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.server
 
 HEAVY = {"torch", "transformers", "trl", "peft", "sentence_transformers", "faiss"}
 HEAVY |= {"fastapi", "uvicorn", "wandb", "numpy"}
-COMMANDS = ["index build", "index merge", "index verify", "serve", "train", "eval"]
+COMMANDS = ["index build", "serve", "train", "eval"]
 
 
 def test_the_run_folder_is_printed_where_a_tracker_turned_the_output_away(monkeypatch, capsys):

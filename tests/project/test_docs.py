@@ -1,9 +1,7 @@
 """The pages of docs/: links resolve, quotations match the code, and generated pages are up to date."""
 
-import ast
 import re
 import shlex
-import tomllib
 from collections import Counter
 from functools import cache
 from urllib.parse import urlsplit
@@ -19,7 +17,7 @@ from querylect.errors import ConfigError
 from querylect.sources import install_command
 from typer.main import get_command
 
-from ..pages import DOCS, ROOT, blocks
+from ..pages import DOCS, ROOT
 
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(DOCS / name for name in PAGES)]
@@ -75,34 +73,9 @@ def test_nothing_tells_to_install_querylect_from_an_index():
     assert FROM_AN_INDEX.search("pip install 'querylect'")
     assert FROM_AN_INDEX.search("pip install -c constraints.txt querylect")
     assert not FROM_AN_INDEX.search(install_command("gpu"))
-    # an extra of pyproject.toml may contain others: pip takes them from the project that it installs
     files = [path for path in sources() if path.name not in ("test_docs.py", "pyproject.toml")]
     assert len(files) > 400
     assert not [path for path in files if FROM_AN_INDEX.search(path.read_text(encoding="utf-8", errors="replace"))]
-
-
-def test_what_installs_an_extra_exists():
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    code = "\n".join(
-        path.read_text(encoding="utf-8")
-        for path in sources()
-        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] != "tests"
-    )
-    installed_extras = set(re.findall(r"""(?:install_command|optional_packages)\(["']([\w-]+)["']\)""", code))
-    assert {"cpu", "gpu", "opensearch"} <= installed_extras <= set(extras)
-    for extra in installed_extras:
-        constraints = re.search(r"-c (\S+) ", install_command(extra))[1]
-        assert (ROOT / constraints).is_file()
-
-
-def test_a_page_reaches_every_other_from_the_front_page():
-    visited, queue = set(), ["index.md"]
-    while queue:
-        name = queue.pop()
-        if name in PAGES and name not in visited:
-            visited.add(name)
-            queue += [link.partition("#")[0] for link in _LINK.findall((DOCS / name).read_text(encoding="utf-8"))]
-    assert visited == set(PAGES)
 
 
 def test_the_page_of_settings_is_what_its_command_prints():
@@ -156,28 +129,6 @@ def test_every_call_of_the_service_is_described(small_environment):
     assert [call for call in calls if f"`{call}" not in page] == []
     fields = {name for schema in document["components"]["schemas"].values() for name in schema.get("properties", {})}
     assert [name for name in sorted(fields) if not re.search(rf"\b{name}\b", page)] == []
-
-
-def test_the_page_of_commands_names_every_command():
-    page = (DOCS / "commands.md").read_text(encoding="utf-8")
-    missing = [name for name in _all_commands(_command_line()) if f"querylect {name}" not in page]
-    assert [name for name in missing if name not in UNNAMED] == []
-
-
-UNNAMED = {"data list", "data merge"}
-"""Commands that only the pages of their areas describe."""
-
-
-QUOTED = [block.text for block in blocks("troubleshooting.md") if block.language == "text"]
-
-
-@pytest.mark.parametrize("message", QUOTED, ids=lambda text: text[:40])
-def test_a_quoted_message_is_one_that_the_code_says(message):
-    """Between the marks … every piece stands in some string of the code."""
-    for piece in re.split(r"…|\n", message):
-        words = " ".join(piece.split()).strip()
-        if len(words) >= 8:
-            assert words in _code_strings(), words
 
 
 def _anchors(path):
@@ -242,26 +193,3 @@ def _understood(words, page):
         if re.match(r"--?[a-z]", word):
             assert word.partition("=")[0] in options, invocation
     return " ".join(path)
-
-
-def _all_commands(group, prefix=""):
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from _all_commands(command, f"{prefix}{name} ")
-        else:
-            yield f"{prefix}{name}"
-
-
-@cache
-def _code_strings():
-    """All strings of the code, f-strings with … for what is filled in, each with its blanks as single spaces."""
-    texts = []
-    for path in (*ROOT.glob("*.py"), *ROOT.glob("[a-z]*/*.py"), *ROOT.glob("[a-z]*/*/*.py")):
-        if path.relative_to(ROOT).parts[0] in ("tests", "build", "docs"):
-            continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                texts.append(node.value)
-            elif isinstance(node, ast.JoinedStr):
-                texts.append("".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values))
-    return "\n".join(" ".join(re.sub(r"%[sdg.\d]*[sdgf]", "…", text).split()) for text in texts)
