@@ -25,8 +25,7 @@ from threading import Thread
 
 from machine import describe
 from querylect.configs.schema import DatasetConfig
-from querylect.data.load import load_dataset
-from querylect.data.packaged import dataset_folder
+from querylect.data.corpus import dataset_folder, load_dataset
 from querylect.data.types import AllDocuments, Dataset, relevant
 from querylect.eval.results import read_results
 from querylect.eval.table import Comparison

@@ -14,7 +14,7 @@ from statistics import median
 import torch
 from machine import describe, seconds
 from querylect.configs.load import load_config
-from querylect.data.load import load_dataset
+from querylect.data.corpus import load_dataset
 from querylect.logs import set_up_logging
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo

@@ -7,7 +7,7 @@ from pathlib import Path
 from querylect.configs.load import load_config
 from querylect.configs.schema import RunConfig
 from querylect.data.beir import save_beir
-from querylect.data.load import load_dataset
+from querylect.data.corpus import load_dataset
 from querylect.data.types import Dataset, Split
 
 BM25, MINILM = "bm25", "minilm"

@@ -32,7 +32,7 @@ from typing import Any
 import httpx
 from machine import describe, seconds
 from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
-from querylect.data.load import load_dataset
+from querylect.data.corpus import load_dataset
 from querylect.envs.build import build_index
 from querylect.envs.client.base import ServiceAddress
 from querylect.envs.client.child_process import local_service

@@ -16,8 +16,6 @@ class DatasetConfig(Section):
     """A folder in BEIR format (docs/datasets.md), or a set that is made from an installed package: `wordnet`, the
     demo's reverse dictionary; `wordnet_conversations`, follow-up questions about its words (docs/conversations.md);
     `hpo`, lay phrases and clinical terms."""
-    leave_out: str | None = None
-    """File of questions to leave out, as `querylect data check --leaks FILE` writes it."""
 
 
 Pooling = Literal["mean", "cls", "lasttoken", "max", "weightedmean"]

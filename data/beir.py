@@ -11,19 +11,49 @@ import shutil
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import AliasChoices, ConfigDict, Field, StringConstraints
 
 from ..errors import DataError
-from ..storage import atomic_folder, file_sha256, json_object, write_lines
-from .history import parse_history, records_of
-from .jsonl import ALL_LINES, Span, grade_of, identifier_of, plain_or_gzipped, read_records, strings_of, text_of
-from .judgements import COLUMNS, read_judgements, splits_of, within_corpus
+from ..storage import atomic_folder, file_sha256, write_lines
+from .history import History, records_of
+from .judgements import COLUMNS, judged_splits, read_judgements
+from .rows import ALL_LINES, Id, Row, Span, Text, Texts, checked, plain_or_gzipped, read_rows
 from .topics import NAMES, read_topics
 from .types import Dataset, Document, Question, Split
 
 _SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
 """The split of each name of a qrel file."""
-_STEMS = ", ".join(_SPLITS)
 _QREL_SUFFIXES = (".tsv", ".txt", ".qrels", ".trec")
+
+
+class _DocumentRow(Row):
+    id: Id = Field(alias="_id")
+    title: Text = ""
+    text: str
+
+
+class QuestionRow(Row):
+    """A line of queries.jsonl; `model_extra` are further fields of it, such as right answers."""
+
+    model_config = ConfigDict(extra="allow", populate_by_name=True)
+    id: Id = Field(alias="_id")
+    text: Annotated[str, StringConstraints(pattern=r"\S")]
+    options: Texts = ()
+    history: History = ()
+    reference_rewrite: Text = ""
+    excluded_ids: Texts = ()
+
+
+class Meta(Row):
+    """The fields of meta.json that are read."""
+
+    name: Text = ""
+    licence: Text = Field("", validation_alias=AliasChoices("licence", "license"))
+    ignore_identical_ids: bool = False
+    relevance_level: int = 1
+    sha256: dict[str, str] = Field(default_factory=dict)
 
 
 def load_beir(
@@ -35,30 +65,31 @@ def load_beir(
     name and have no judgements. With `documents`, the ids of a corpus stored elsewhere, `corpus.jsonl` is not read and
     `Dataset.corpus` is empty. Judgements whose document or question does not exist are dropped and noted.
 
-    Raises DataError for a missing file or split, a broken line, a duplicate id, and as `splits_of` and `within_corpus`.
+    Raises DataError for a missing file or split, a broken line, a duplicate id, and as `judged_splits`.
     """
     folder = beir_folder(path)
     meta = read_meta(folder)
-    name, licence = name_and_licence(folder)
     corpus = tuple(documents_of(folder)) if documents is None else ()
     if documents is None:
-        documents = _distinct_ids(corpus, corpus_file(folder))
-    files = {stem: file for stem in _SPLITS if (file := _qrel_file(folder, stem)) is not None}
+        documents = {document.id for document in corpus}
+        if len(documents) < len(corpus):
+            raise DataError(f"{corpus_file(folder)}: documents share an id; ids must be unique. Rename one.")
+        if not corpus:
+            raise no_document(corpus_file(folder))
+    files = {_SPLITS[stem]: file for stem in _SPLITS if (file := _qrel_file(folder, stem)) is not None}
     notes: list[str] = []
     if files or splits is not None:
-        by_split = {_SPLITS[stem]: file for stem, file in files.items()}
-        if missing := [split for split in splits or () if split not in by_split]:
-            raise DataError(f"{folder} has no split {', '.join(missing)}; it has {', '.join(by_split) or 'none'}.")
-        qrels = {split: read_judgements(file) for split, file in by_split.items() if splits is None or split in splits}
+        if missing := [split for split in splits or () if split not in files]:
+            raise DataError(f"{folder} has no split {', '.join(missing)}; it has {', '.join(files) or 'none'}.")
+        qrels = {split: read_judgements(file) for split, file in files.items() if splits is None or split in splits}
         questions = {question.id: question for question, _ in questions_of(folder)}
-        loaded, dropped = within_corpus(name, splits_of(name, questions, qrels, notes), documents)
-        notes += dropped
+        loaded = judged_splits(meta.name, questions, qrels, documents, notes)
     else:
         loaded = _unjudged_splits(folder)
-        notes.append(f"{name}: its questions have no judgements." if loaded else f"{name} is a corpus.")
-    ignores = bool(meta.get("ignore_identical_ids", False))
-    level = grade_of(meta.get("relevance_level", 1), folder / "meta.json", 1)
-    return Dataset(name, corpus, loaded, tuple(notes), licence, ignores, level)
+        notes.append(f"{meta.name}: its questions have no judgements." if loaded else f"{meta.name} is a corpus.")
+    return Dataset(
+        meta.name, corpus, loaded, tuple(notes), meta.licence, meta.ignore_identical_ids, meta.relevance_level
+    )
 
 
 def beir_folder(path: str | Path) -> Path:
@@ -79,60 +110,37 @@ def corpus_file(folder: Path) -> Path:
 
 def documents_of(folder: Path, span: Span = ALL_LINES) -> Iterator[Document]:
     """Yield the documents of a BEIR folder, one at a time; ids may repeat. Raises DataError for an invalid line."""
-    path = corpus_file(folder)
-    for number, record in read_records(path, "the corpus, one document per line", span):
-        title, text = text_of(record, "title", path, number, ""), text_of(record, "text", path, number, None)
-        yield Document(identifier_of(record, path, number), title, text)
+    for _, row in read_rows(corpus_file(folder), _DocumentRow, span):
+        yield Document(row.id, row.title, row.text)
 
 
 def no_document(path: Path) -> DataError:
     return DataError(f'{path} holds no document; expected lines like {{"_id": …, "title": …, "text": …}}. Fill it.')
 
 
-def question_records(folder: Path) -> Iterator[tuple[Path, int, dict[str, object]]]:
-    """Yield (file, line number, record with `_id` and `text`) for each question of a BEIR folder."""
+def questions_of(folder: Path) -> Iterator[tuple[Question, dict[str, object]]]:
+    """Yield each question of a BEIR folder and the further fields of its line. Raises DataError for an invalid or
+    repeated question."""
     path = plain_or_gzipped(folder / "queries.jsonl")
     topics = [file for name in NAMES if (file := plain_or_gzipped(folder / name)).is_file()]
     if path.is_file() or not topics:
-        yield from ((path, number, record) for number, record in read_records(path, "the questions, one per line"))
+        rows = read_rows(path, QuestionRow)
     else:
-        for number, identifier, text in read_topics(topics[0]):
-            yield topics[0], number, {"_id": identifier, "text": text}
-
-
-def questions_of(folder: Path) -> Iterator[tuple[Question, dict[str, object]]]:
-    """Yield each question of a BEIR folder and its record. Raises DataError for an invalid or repeated question."""
+        rows = ((where, QuestionRow(id=identifier, text=text)) for where, identifier, text in read_topics(topics[0]))
     ids: set[str] = set()
-    for path, number, record in question_records(folder):
-        identifier = identifier_of(record, path, number)
-        if identifier in ids:
-            raise DataError(f"{path}, line {number}: a second question has the id {identifier!r}. Rename one.")
-        ids.add(identifier)
-        text = text_of(record, "text", path, number, None)
-        if not text.strip():
-            raise DataError(f"{path}, line {number}: question {identifier!r} has no text. Fill it in.")
-        try:
-            history = parse_history(record.get("history"))
-        except ValueError as error:
-            raise DataError(f"{path}, line {number}: {error}. Correct the line.") from error
-        options, excluded = (tuple(strings_of(record, key, path, number)) for key in ("options", "excluded_ids"))
-        reference = text_of(record, "reference_rewrite", path, number, "").strip()
-        yield Question(identifier, text, options, history, reference, excluded), record
+    for where, row in rows:
+        if row.id in ids:
+            raise DataError(f"{where}: a second question has the id {row.id!r}. Rename one.")
+        ids.add(row.id)
+        rewrite = row.reference_rewrite.strip()
+        yield Question(row.id, row.text, row.options, row.history, rewrite, row.excluded_ids), row.model_extra or {}
 
 
-def name_and_licence(folder: Path) -> tuple[str, str]:
-    """Name and licence from the folder's `meta.json`; by default the name of the folder and no licence."""
-    meta = read_meta(folder)
-    return str(meta.get("name") or folder.resolve().name), str(meta.get("licence") or meta.get("license") or "")
-
-
-def read_meta(folder: Path) -> dict[str, object]:
-    """The folder's `meta.json`; empty if there is none. Raises DataError if it is no JSON object."""
+def read_meta(folder: Path) -> Meta:
+    """The folder's `meta.json`; the name is by default that of the folder. Raises DataError if it is not valid."""
     path = folder / "meta.json"
-    meta = json_object(path) if path.is_file() else {}
-    if meta is None:
-        raise DataError(f"{path} is no JSON object. Correct or remove it.")
-    return meta
+    meta = checked(Meta.model_validate_json, path.read_bytes() if path.is_file() else "{}", str(path))
+    return meta.model_copy(update={"name": meta.name or folder.resolve().name})
 
 
 def save_beir(dataset: Dataset, path: str | Path, fields: Mapping[str, Mapping[str, object]] | None = None) -> None:
@@ -170,11 +178,9 @@ def write_documents(folder: Path, documents: Iterable[Document]) -> set[str]:
 
     def lines() -> Iterator[str]:
         for document in documents:
-            if document.id in ids or any(character in document.id for character in "\t\r\n"):
-                raise DataError(
-                    f"a document has the id {document.id!r}; ids must be unique, without tab or line break. Rename it."
-                )
-            ids.add(document.id)
+            if document.id in ids:
+                raise DataError(f"two documents have the id {document.id!r}; ids must be unique. Rename one.")
+            ids.add(_writable(document.id))
             yield _json({"_id": document.id, "title": document.title, "text": document.text})
 
     write_lines(folder / "corpus.jsonl", lines())
@@ -207,12 +213,10 @@ def write_questions(
         qrels = ["\t".join(COLUMNS)]
         stem = "dev" if name == "validation" else name
         for question in split.questions:
-            if any(character in question.id for character in "\t\r\n"):
-                raise DataError(f"question {question.id!r}: an id takes no tab or line break in a qrel file.")
-            more = {**({} if judged else {"split": stem}), **(fields or {}).get(question.id, {})}
             if question.id not in questions:
-                lines.append(question_line(question, more))
-            if questions.setdefault(question.id, question) != question:
+                more = {} if judged else {"split": stem}
+                lines.append(_question_line(question, {**more, **(fields or {}).get(question.id, {})}))
+            if questions.setdefault(_writable(question.id), question) != question:
                 raise DataError(f"two questions have the id {question.id!r}; ids must be unique. Rename one.")
             qrels += [f"{question.id}\t{document}\t{grade}" for document, grade in split.qrels[question.id].items()]
         if judged:
@@ -220,23 +224,6 @@ def write_questions(
             write_lines(folder / "qrels" / f"{stem}.tsv", qrels)
     if splits:
         write_lines(folder / "queries.jsonl", lines)
-
-
-def question_line(question: Question, more: Mapping[str, object] | None = None) -> str:
-    """A line of queries.jsonl; `more` are further fields of it."""
-    optional: dict[str, object] = {
-        "options": question.options,
-        "history": records_of(question.history),
-        "reference_rewrite": question.reference_rewrite,
-        "excluded_ids": question.excluded,
-    }
-    present = {name: value for name, value in optional.items() if value}
-    line = _json({"_id": question.id, "text": question.text, **present, **(more or {})})
-    try:
-        line.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise DataError(f"question {question.id!r}: a field is not valid Unicode ({error}). Correct it.") from error
-    return line
 
 
 def write_meta(folder: Path, meta: Mapping[str, object]) -> None:
@@ -252,19 +239,25 @@ def judging(dataset: Dataset) -> dict[str, object]:
     return {**ignores, **({"relevance_level": dataset.relevance_level} if dataset.relevance_level != 1 else {})}
 
 
+def _writable(identifier: str) -> str:
+    if any(character in identifier for character in "\t\r\n"):
+        raise DataError(f"the id {identifier!r} does not fit into a qrel file: it has a tab or line break. Rename it.")
+    return identifier
+
+
+def _question_line(question: Question, more: Mapping[str, object]) -> str:
+    optional: dict[str, object] = {
+        "options": question.options,
+        "history": records_of(question.history),
+        "reference_rewrite": question.reference_rewrite,
+        "excluded_ids": question.excluded,
+    }
+    present = {name: value for name, value in optional.items() if value}
+    return _json({"_id": question.id, "text": question.text, **present, **more})
+
+
 def _json(value: Mapping[str, object]) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _distinct_ids(corpus: Iterable[Document], path: Path) -> set[str]:
-    ids: set[str] = set()
-    for document in corpus:
-        if document.id in ids:
-            raise DataError(f"{path}: two documents have the id {document.id!r}; ids must be unique. Rename one.")
-        ids.add(document.id)
-    if not ids:
-        raise no_document(path)
-    return ids
 
 
 def _qrel_file(folder: Path, stem: str) -> Path | None:
@@ -277,16 +270,17 @@ def _unjudged_splits(folder: Path) -> dict[str, Split]:
     if not any(plain_or_gzipped(folder / name).is_file() for name in ("queries.jsonl", *NAMES)):
         return {}
     by_split: dict[str, list[Question]] = {name: [] for name in dict.fromkeys(_SPLITS.values())}
-    for question, record in questions_of(folder):
-        split = record.get("split")
-        if split is not None and str(split) not in _SPLITS:
-            raise DataError(f"{folder}: the 'split' of question {question.id!r} is {split!r}; expected {_STEMS}.")
-        if split is not None:
+    for question, more in questions_of(folder):
+        if (split := more.get("split")) is not None:
+            if str(split) not in _SPLITS:
+                raise DataError(
+                    f"{folder}: question {question.id!r} has the split {split!r}; expected {list(_SPLITS)}."
+                )
             by_split[_SPLITS[str(split)]].append(question)
     if not any(by_split.values()):
         raise DataError(
-            f"{folder} has no qrels/train.tsv, dev.tsv or test.tsv, and no question names a 'split'; expected "
-            f"judgements, or for questions with right answers {_STEMS}."
+            f"{folder} has no qrels/train.tsv, dev.tsv or test.tsv, and no question names its 'split'; expected "
+            "judgements, or a split of questions with right answers."
         )
     return {
         name: Split(tuple(questions), {question.id: {} for question in questions})

@@ -6,9 +6,7 @@ from pathlib import Path
 from ..errors import DataError
 from ..storage import file_sha256, writing
 from .beir import beir_folder, load_beir, read_meta
-from .known import known
-from .leakage import exact_leaks, near_leaks, near_overlap, overlap, write_leaks
-from .types import Dataset
+from .leakage import described, exact_leaks, near_leaks, write_leaks
 
 
 def check(path: Path, leaks_file: Path | None = None) -> Iterator[str]:
@@ -18,53 +16,32 @@ def check(path: Path, leaks_file: Path | None = None) -> Iterator[str]:
     changed after it was written, StorageError if the file cannot be written.
     """
     folder = beir_folder(path)
-    recorded = read_meta(folder).get("sha256")
-    digests = recorded if isinstance(recorded, dict) else {}
-    files = {name: folder / name for name in digests}
-    changed = [name for name, file in files.items() if not file.is_file() or file_sha256(file) != digests[name]]
+    digests = read_meta(folder).sha256
+    changed = [name for name, digest in digests.items() if _digest(folder / name) != digest]
     if changed:
         raise DataError(
-            f"{folder}: {len(changed)} of {len(files)} files are missing or were changed after they were written: "
+            f"{folder}: {len(changed)} of {len(digests)} files are missing or were changed after they were written: "
             f"{', '.join(changed[:5])}. Remove the folder and get or prepare it again."
         )
-    if files:
-        yield f"{len(files)} files, each with the sha256 that was written down"
+    if digests:
+        yield f"{len(digests)} files, each with the sha256 that was written down"
     dataset = load_beir(folder)
-    yield from _counts(dataset)
-    yield from _expected(dataset)
-    leaks, near = exact_leaks(dataset.splits), near_leaks(dataset.splits)
-    yield from overlap(dataset.name, leaks) or [f"{dataset.name}: no question stands in two splits, by id or by text"]
-    yield from near_overlap(dataset.name, dataset.splits, near)
-    yield from dataset.notes
-    if leaks_file is not None:
-        with writing(leaks_file):
-            write_leaks(leaks_file.expanduser(), (leak.record() for leak in (*leaks, *near)))
-        count = len(leaks) + len(near)
-        yield f"{leaks_file}: {count} pairs of questions; to leave them out: env.dataset.leave_out={leaks_file}"
-
-
-def _counts(dataset: Dataset) -> Iterator[str]:
     ids = ", documents with the id of a question are ignored in its ranking" if dataset.ignore_identical_ids else ""
     yield f"{dataset.name}: {len(dataset.corpus):,} documents{ids}"
     for name, split in dataset.splits.items():
-        irrelevant = sum(map(len, split.qrels.values())) - split.relevant
         grades = sorted({grade for judged in split.qrels.values() for grade in judged.values()})
+        total = sum(map(len, split.qrels.values()))
         yield (
-            f"{name}: {len(split.questions):,} questions, {split.relevant:,} judgements above 0 "
+            f"{name}: {len(split.questions):,} questions, {total:,} judgements, {split.relevant:,} above 0 "
             f"({split.relevant / len(split.questions):.2f} a question; grades {', '.join(map(str, grades))})"
-            + (f", {irrelevant:,} others" if irrelevant else "")
         )
+    leaks = [*exact_leaks(dataset.splits), *near_leaks(dataset.splits)]
+    yield from described(dataset.name, leaks) or [f"{dataset.name}: no question stands in two splits"]
+    yield from dataset.notes
+    if leaks_file is not None:
+        with writing(leaks_file):
+            write_leaks(leaks_file.expanduser(), (leak.record() for leak in leaks))
 
 
-def _expected(dataset: Dataset) -> Iterator[str]:
-    """How the counts differ from the published ones, for a dataset of BEIR."""
-    entry = known().get(f"beir/{dataset.name}")
-    split = dataset.splits.get(entry.split) if entry else None
-    if entry is None or split is None:
-        return
-    counts = {"documents": len(dataset.corpus), "questions": len(split.questions), "judgements": split.relevant}
-    differences = [
-        f"{counts[name]:,} {name}, not {count:,}" for name, count in entry.counts.items() if counts[name] != count
-    ]
-    comparison = "; ".join(differences) if differences else "as many documents, questions and judgements as published"
-    yield f"beir/{dataset.name}, {entry.split}: {comparison}"
+def _digest(file: Path) -> str:
+    return file_sha256(file) if file.is_file() else ""

@@ -17,7 +17,7 @@ To = Annotated[Path, typer.Option("--to", metavar="FOLDER", help="The new BEIR f
 @app.command("list")
 def list_known() -> None:
     """Say which benchmarks are known by name, and under which licence."""
-    from .known import known
+    from .get import known
 
     for name, entry in known().items():
         typer.echo(f"{name:<24} {entry.about}\n{'':<24} licence: {entry.licence}")
@@ -69,7 +69,7 @@ def merge(
 ) -> None:
     """Write one BEIR folder of several: SOURCE/ID is the id of a document, and each passage is written once."""
     set_up_logging(verbose)
-    from .merge import merge as write
+    from .knowledge_bases import merge as write
 
     parsed = dict(argument.split("=", 1) for argument in sources if all(argument.partition("=")))
     if len(parsed) < len(sources):

@@ -9,22 +9,41 @@ of TopiOCQA is the gold passages of all questions, which is far easier to search
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import AliasChoices, Field, StringConstraints
 
 from ..errors import DataError
 from .beir import corpus_file, documents_of
-from .benchmark import Benchmark
 from .history import alternating
-from .jsonl import identifier_of, read_lines, text_of
-from .judgements import splits_of
-from .rows import read_rows
-from .types import Document, Question
+from .rows import Id, Row, Text, read_lines, read_rows
+from .types import Benchmark, Document, Question
 
 _SPLITS = {"train": "train", **dict.fromkeys(("dev", "valid", "validation"), "validation"), "test": "test"}
-_Row = tuple[Path, int, str, Mapping[str, Any]]
-"""File, number from 1, split, fields."""
+
+
+class _Passage(Row):
+    id: Id
+    title: Text = ""
+    text: str = Field(validation_alias=AliasChoices("contents", "text"))
+
+
+class _Turn(Row):
+    conversation: Id = Field(alias="Conversation_no")
+    turn: Id = Field(alias="Turn_no")
+    question: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] = Field(alias="Question")
+    context: list[str] | None = Field(None, alias="Context")
+    rewrite: Text = Field("", validation_alias=AliasChoices("Truth_rewrite", "Rewrite"))
+    answer: Text = Field("", validation_alias=AliasChoices("Truth_answer", "Answer"))
+    passages: list[str] | None = Field(None, alias="Truth_passages")
+    gold: _Passage | None = Field(None, alias="Gold_passage")
+
+    def asked(self, split: str, context: list[str], rewrite: str = "") -> Question:
+        """The question of this turn, after those texts."""
+        name = f"{split}-{self.conversation}_{self.turn}"
+        return Question(name, self.question, history=alternating(context), reference_rewrite=rewrite.strip())
 
 
 def open_topiocqa(folder: Path) -> Benchmark:
@@ -32,19 +51,15 @@ def open_topiocqa(folder: Path) -> Benchmark:
     questions: dict[str, Question] = {}
     qrels: dict[str, dict[str, dict[str, int]]] = {}
     gold: dict[str, Document] = {}
-    for row in _rows(folder, "topiocqa"):
-        file, number, split, fields = row
-        question = _question(row, fields.get("Context") or [])
+    for split, turn in _turns(folder, "topiocqa"):
+        question = turn.asked(split, turn.context or [])
         questions[question.id] = question
-        if passage := fields.get("Gold_passage"):
-            identifier = identifier_of(passage, file, number, "id")
-            title, text = text_of(passage, "title", file, number, ""), text_of(passage, "text", file, number, None)
-            gold.setdefault(identifier, Document(identifier, title, text))
-            qrels.setdefault(split, {})[question.id] = {identifier: 1}
+        if passage := turn.gold:
+            gold.setdefault(passage.id, Document(passage.id, passage.title, passage.text))
+            qrels.setdefault(split, {})[question.id] = {passage.id: 1}
     files = _passage_files(folder)
     notes = [] if files else [f"topiocqa: the corpus is the {len(gold)} gold passages; {folder} has no others."]
-    splits = splits_of("topiocqa", questions, qrels, notes)
-    return Benchmark("topiocqa", lambda: _passages(files) if files else gold.values(), splits, notes=notes)
+    return Benchmark("topiocqa", lambda: _passages(files) if files else gold.values(), questions, qrels, notes)
 
 
 def open_qrecc(folder: Path) -> Benchmark:
@@ -57,49 +72,28 @@ def open_qrecc(folder: Path) -> Benchmark:
     questions: dict[str, Question] = {}
     qrels: dict[str, dict[str, dict[str, int]]] = {}
     conversations: dict[tuple[str, str], list[str]] = {}
-    for row in _rows(folder, "qrecc"):
-        file, number, split, fields = row
-        earlier_texts = conversations.setdefault((split, identifier_of(fields, file, number, "Conversation_no")), [])
-        context = earlier_texts if fields.get("Context") is None else fields["Context"]
-        question = _question(row, context, _text(row, "Truth_rewrite", "Rewrite"))
+    for split, turn in _turns(folder, "qrecc"):
+        earlier = conversations.setdefault((split, turn.conversation), [])
+        question = turn.asked(split, earlier if turn.context is None else turn.context, turn.rewrite)
         questions[question.id] = question
-        earlier_texts += [question.text, _text(row, "Truth_answer", "Answer")]
-        if relevant := fields.get("Truth_passages"):
-            qrels.setdefault(split, {})[question.id] = dict.fromkeys(relevant, 1)
+        earlier += [question.text, turn.answer.strip()]
+        if turn.passages:
+            qrels.setdefault(split, {})[question.id] = dict.fromkeys(turn.passages, 1)
     files = _passage_files(folder)
     if not files:
         raise DataError(f"{folder} holds no passages; expected corpus.jsonl, or .jsonl or .tsv files in collection/.")
-    notes: list[str] = []
-    splits = splits_of("qrecc", questions, qrels, notes)
-    return Benchmark("qrecc", lambda: _passages(files), splits, notes=notes)
+    return Benchmark("qrecc", lambda: _passages(files), questions, qrels)
 
 
-def _rows(folder: Path, stem: str) -> Iterator[_Row]:
-    """The rows of the files of `folder` whose name contains `stem`."""
+def _turns(folder: Path, stem: str) -> Iterator[tuple[str, _Turn]]:
+    """Split and fields of each row of the files of `folder` whose name contains `stem`."""
     files = [path for path in sorted(folder.iterdir()) if re.search(rf"{stem}.*\.jsonl?(\.gz)?$", path.name.lower())]
     if not files:
         raise DataError(f"{folder} holds no file *{stem}*.json; expected the published files of that name.")
     for path in files:
         words = re.split(r"[-_.]", path.name.lower())
         split = next((_SPLITS[word] for word in words if word in _SPLITS), "test")
-        for number, fields in read_rows(path, ("Question", "Conversation_no", "Turn_no")):
-            yield path, number, split, fields
-
-
-def _question(row: _Row, context: list[str], rewrite: str = "") -> Question:
-    file, number, split, fields = row
-    conversation, turn = (identifier_of(fields, file, number, column) for column in ("Conversation_no", "Turn_no"))
-    text = _text(row, "Question")
-    if not text:
-        raise DataError(f"{file}, row {number}: 'Question' is empty; expected a text. Correct or remove the row.")
-    return Question(f"{split}-{conversation}_{turn}", text, history=alternating(context), reference_rewrite=rewrite)
-
-
-def _text(row: _Row, *columns: str) -> str:
-    """The first of these columns that the row has, without surrounding blanks; "" without any."""
-    file, number, _, fields = row
-    column = next((column for column in columns if fields.get(column) is not None), columns[0])
-    return text_of(fields, column, file, number, "").strip()
+        yield from ((split, turn) for _, turn in read_rows(path, _Turn))
 
 
 def _passage_files(folder: Path) -> list[Path]:
@@ -115,11 +109,9 @@ def _passages(files: list[Path]) -> Iterator[Document]:
         if path.name.startswith("corpus.jsonl"):
             yield from documents_of(path.parent)
         elif ".jsonl" in path.suffixes:
-            for number, row in read_rows(path, ("id",)):
-                text = text_of(row, "contents" if "contents" in row else "text", path, number, None)
-                yield Document(identifier_of(row, path, number, "id"), text_of(row, "title", path, number, ""), text)
+            yield from (Document(row.id, row.title, row.text) for _, row in read_rows(path, _Passage))
         else:
-            for number, line in read_lines(path, "passages, one a line"):
+            for number, line in read_lines(path):
                 identifier, text, title = (*line.split("\t"), "")[:3]
                 if number > 1 or identifier != "id":  # a header
                     yield Document(identifier, title, text)

@@ -1,24 +1,67 @@
-"""The corpus of a BEIR folder, which an index is built from: read in blocks and never as a whole.
+"""Datasets by the settings that describe them: their folder, their questions, their corpus.
 
-Blocks depend only on the content and the block size: any number of processes can share them, and the ordered results
-are always the same. `Origin` identifies the corpus later without reading all of it.
+A packaged set is made from an installed package: written once, in BEIR form, to the user's cache. An index reads a
+corpus in blocks and never as a whole. Blocks depend only on the content and the block size: any number of processes can
+share them, and the ordered results are always the same. `Origin` identifies the corpus later without reading all of it.
 """
 
 import hashlib
-from collections.abc import Container, Iterator
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..configs.schema import DatasetConfig
-from ..errors import DataError
-from .beir import corpus_file, documents_of, name_and_licence, no_document
-from .jsonl import ALL_LINES, Span, spans
-from .load import load_dataset
-from .packaged import dataset_folder
-from .types import AllDocuments, Dataset, Document
+from filelock import FileLock
 
+from ..configs.environment import DatasetConfig
+from ..errors import DataError
+from ..storage import data_sha256, writing
+from .beir import beir_folder, corpus_file, documents_of, load_beir, no_document, read_meta, save_beir
+from .hpo import load_hpo
+from .leakage import without_leaks
+from .rows import ALL_LINES, Span, spans
+from .types import Dataset, Document
+from .wordnet import answers_of, load_wordnet, load_wordnet_conversations
+
+PACKAGED: Mapping[str, Callable[[], Dataset]] = {
+    "hpo": load_hpo,
+    "wordnet": load_wordnet,
+    "wordnet_conversations": load_wordnet_conversations,
+}
 _SAMPLES, _SAMPLE = 1024, 2**16
-_FULL_HASH_BYTES = _SAMPLES * _SAMPLE
+
+
+def dataset_folder(path: str | Path) -> Path:
+    """The folder of a dataset; a packaged one is made first where the cache has none of this version's code.
+
+    Raises DataError if there is no such folder, or the package of a packaged one is not installed; StorageError if the
+    cache cannot be written.
+    """
+    make = PACKAGED.get(str(path))
+    if make is None:
+        return beir_folder(path)
+    sources = [file.read_text(encoding="utf-8") for file in sorted(Path(__file__).parent.glob("*.py"))]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "querylect" / "datasets"
+    folder = cache / f"{path}-{data_sha256(sources)[:12]}"
+    if not folder.is_dir():
+        with writing(folder):
+            cache.mkdir(parents=True, exist_ok=True)
+            with FileLock(cache / f"{path}.lock"):
+                if not folder.is_dir():
+                    dataset = make()
+                    save_beir(dataset, folder, answers_of(dataset) if make is load_wordnet else None)
+    return folder
+
+
+def load_dataset(config: DatasetConfig, documents: Container[str] | None = None) -> Dataset:
+    """Load the configured dataset; questions that a later split has are removed from the earlier ones, as published
+    splits share some (SciFact: two test claims are in train). Notes say how many.
+
+    With `documents`, the ids of its corpus, the corpus itself is not read. Raises DataError as `load_beir`.
+    """
+    dataset = load_beir(dataset_folder(config.path), documents=documents)
+    splits, leaks = without_leaks(dataset.name, dataset.splits)
+    return replace(dataset, splits=splits, notes=(*dataset.notes, *leaks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +73,7 @@ class Origin:
     modified: int
     """Modification time in nanoseconds."""
     fingerprint: str
-    """sha256 of the file, or of 1024 samples if it exceeds 64 MiB."""
+    """sha256 of the size and of 1024 samples of 64 KiB, which are all of a file up to 64 MiB."""
 
 
 class Corpus:
@@ -38,14 +81,14 @@ class Corpus:
 
     def __init__(self, config: DatasetConfig) -> None:
         """Raises DataError if there is no such folder."""
-        self._config = config
         self._folder = dataset_folder(config.path)
         self._file = corpus_file(self._folder)
-        self.name, self.licence = name_and_licence(self._folder)
+        meta = read_meta(self._folder)
+        self.name, self.licence = meta.name, meta.licence
 
     def blocks(self, size: int) -> tuple[list[Span], int]:
         """Blocks of about `size` bytes, and an upper bound of their documents."""
-        blocks, lines = spans(self._file, size, "the corpus, one document per line")
+        blocks, lines = spans(self._file, size)
         if not lines:
             raise no_document(self._file)
         return blocks, lines
@@ -58,9 +101,14 @@ class Corpus:
         """Reads at most 64 MiB of the file. Raises DataError if it is missing."""
         try:
             stat = self._file.stat()
-            return Origin(stat.st_size, stat.st_mtime_ns, _fingerprint(self._file, stat.st_size))
+            digest = hashlib.sha256(stat.st_size.to_bytes(8, "big"))
+            with self._file.open("rb") as file:
+                for start in range(0, stat.st_size, max(_SAMPLE, stat.st_size // _SAMPLES)):
+                    file.seek(start)
+                    digest.update(file.read(_SAMPLE))
         except OSError as error:
             raise DataError(f"{self._file} cannot be read ({error}). Check dataset.path.") from error
+        return Origin(stat.st_size, stat.st_mtime_ns, digest.hexdigest())
 
     def differs(self, origin: Origin) -> str | None:
         """How this corpus differs from the one of that origin; None if it does not.
@@ -78,38 +126,19 @@ class Corpus:
             return None
         return f"{self._file.name} has other content"
 
-    def questions(self, documents: Container[str]) -> Dataset:
-        """The dataset without its corpus, whose ids are `documents`."""
-        return load_dataset(self._config, documents)
 
+def corpus_hash(corpus: Iterable[Document]) -> str:
+    """sha256 (64 hex digits) of ids, titles and texts in corpus order; reads the documents one by one.
 
-@dataclass(frozen=True, slots=True)
-class LoadedQuestions:
-    """The dataset of `Corpus.questions`, and how it was read."""
-
-    config: DatasetConfig
-    dataset: Dataset
-    complete: bool
-    """Whether judgements of documents that no index has may be among its own."""
-
-    def current(self, config: DatasetConfig) -> Dataset | None:
-        """The dataset, if it was read with this config for the documents of an index; else None."""
-        return self.dataset if config == self.config and not self.complete else None
-
-
-def load_questions(config: DatasetConfig, documents: Container[str]) -> LoadedQuestions:
-    """The configured dataset by `Corpus.questions`."""
-    return LoadedQuestions(config, load_dataset(config, documents), isinstance(documents, AllDocuments))
-
-
-def _fingerprint(path: Path, size: int) -> str:
-    digest = hashlib.sha256(size.to_bytes(8, "big"))
-    with path.open("rb") as file:
-        if size <= _FULL_HASH_BYTES:
-            while part := file.read(2**20):
-                digest.update(part)
-        else:
-            for number in range(_SAMPLES):
-                file.seek(number * (size - _SAMPLE) // (_SAMPLES - 1))
-                digest.update(file.read(_SAMPLE))
+    Every field is preceded by its length in bytes, so that moving text between fields changes the hash.
+    """
+    digest = hashlib.sha256()
+    for document in corpus:
+        digest.update(document_record(document))
     return digest.hexdigest()
+
+
+def document_record(document: Document) -> bytes:
+    """Id, title and text of a document, each preceded by its length in 8 bytes (big-endian)."""
+    fields = [text.encode("utf-8", "surrogatepass") for text in (document.id, document.title, document.text)]
+    return b"".join(part for field in fields for part in (len(field).to_bytes(8, "big"), field))

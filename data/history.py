@@ -1,24 +1,25 @@
 """The conversation before a question: read from data, shown as text, and cut to a budget."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Annotated
 
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
+
+from .rows import explained
 from .types import Question, Utterance
 
-_ROLES = {"user": "User", "assistant": "Assistant"}
-_EXPECTED = 'expected a list of {"role": "user" or "assistant", "text": …}, oldest first'
+History = Annotated[tuple[Utterance, ...], BeforeValidator(lambda value: value or ())]
+"""A list of objects with `role` and `text` (or `content`), oldest first; null is empty."""
+_HISTORY: TypeAdapter[tuple[Utterance, ...]] = TypeAdapter(History)
 
 
 def parse_history(value: object) -> tuple[Utterance, ...]:
-    """The utterances of a list of objects with `role` and `text`, or `content` as chat APIs call it; None is empty.
-
-    Raises ValueError that says which entry is wrong.
-    """
-    if value is None:
-        return ()
-    if not isinstance(value, list | tuple):
-        raise ValueError(f"the history is {value!r}; {_EXPECTED}")
-    return tuple(_utterance(entry, number) for number, entry in enumerate(value, start=1))
+    """The utterances of a `History`. Raises ValueError that says which entry is wrong."""
+    try:
+        return _HISTORY.validate_python(value)
+    except ValidationError as error:
+        raise ValueError(f"the history is not valid: {explained(error)}") from error
 
 
 def alternating(texts: Sequence[str]) -> tuple[Utterance, ...]:
@@ -34,7 +35,7 @@ def records_of(history: Sequence[Utterance]) -> list[dict[str, str]]:
 
 def lines_of(history: Sequence[Utterance]) -> str:
     """The conversation as a prompt shows it, one utterance a line; "" without one."""
-    return "\n".join(f"{_ROLES[entry.role]}: {' '.join(entry.text.split())}" for entry in history)
+    return "\n".join(f"{entry.role.capitalize()}: {' '.join(entry.text.split())}" for entry in history)
 
 
 def newest(
@@ -70,20 +71,3 @@ def count_words(text: str) -> int:
 def first_words(text: str, count: int) -> str:
     """The first `count` words of a text, with single spaces."""
     return " ".join(text.split()[:count])
-
-
-def _utterance(entry: object, number: int) -> Utterance:
-    if isinstance(entry, Utterance):
-        entry = {"role": entry.role, "text": entry.text}
-    if not isinstance(entry, Mapping):
-        raise ValueError(f"entry {number} of the history is {entry!r}; {_EXPECTED}")
-    role, text = entry.get("role"), entry.get("text", entry.get("content"))
-    if role not in tuple(_ROLES):  # in JSON a role may be unhashable
-        raise ValueError(f"the role of entry {number} of the history is {role!r}; {_EXPECTED}")
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"the text of entry {number} of the history is {text!r}; {_EXPECTED}")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError(f"the text of entry {number} of the history is not valid Unicode ({error})") from error
-    return Utterance(role, text.strip())

@@ -1,13 +1,15 @@
-"""Judgements of relevance: read in BEIR's form or TREC's, attached to questions, and kept to what a corpus has.
+"""Judgements of relevance: read in BEIR's form, TREC's or a table's, and attached to questions.
 
 A split holds exactly the questions with a judgement above 0. What is left out is counted in notes.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from pydantic import Field
+
 from ..errors import DataError
-from .jsonl import grade_of, read_lines
+from .rows import Id, Row, read_lines, read_rows
 from .types import SPLITS, Qrels, Question, Split, relevant
 
 COLUMNS = ("query-id", "corpus-id", "score")
@@ -16,109 +18,100 @@ _GRADE = {"score", "rel", "relevance", "label", "grade"}
 """What a header line of TREC's form may call its second and fourth column."""
 
 
-def read_judgements(path: Path) -> dict[str, dict[str, int]]:
-    """Question id → document id → grade: lines of three fields with tabs, or of TREC's four with any white space.
+class _Judgement(Row):
+    question: Id = Field(alias="query-id")
+    document: Id = Field(alias="corpus-id")
+    score: int
 
-    The first line may be a header. Raises DataError for another line, and for a pair with two grades.
+
+def read_judgements(*paths: Path) -> dict[str, dict[str, int]]:
+    """Question id → document id → grade, of Parquet, JSON lines or lines of text.
+
+    These have BEIR's three fields with tabs, or TREC's four with any white space; the first line may be a header.
+    Raises DataError for another line, and for a pair with two grades.
     """
     qrels: dict[str, dict[str, int]] = {}
-    for index, (number, line) in enumerate(read_lines(path, "judgements, one per line")):
+    for path in paths:
+        for where, question, document, grade in _judgements(path):
+            previous = qrels.setdefault(question, {}).setdefault(document, grade)
+            if previous != grade:
+                raise DataError(
+                    f"{where}: question {question!r} and document {document!r} are judged {grade} here and {previous} "
+                    "before. Keep one of the two lines."
+                )
+    return qrels
+
+
+def _judgements(path: Path) -> Iterator[tuple[str, str, str, int]]:
+    if path.suffix == ".parquet" or ".jsonl" in path.suffixes:
+        yield from ((where, row.question, row.document, row.score) for where, row in read_rows(path, _Judgement))
+        return
+    for index, (number, line) in enumerate(read_lines(path)):
         fields, trec = line.split("\t"), line.split()
         names = [field.lower() for field in trec] if index == 0 else []
         if tuple(names) == COLUMNS or (len(names) == 4 and names[1] in _ITERATION and names[3] in _GRADE):
             continue
+        where = f"{path}, line {number}"
         if len(fields) != 3 and len(trec) != 4:
             raise DataError(
-                f"{path}, line {number}: {line!r}; expected 'query-id<TAB>corpus-id<TAB>score' (a header may only be "
-                "the first line), or TREC's 'query-id 0 corpus-id score'. Correct the line."
+                f"{where}: {line!r}; expected 'query-id<TAB>corpus-id<TAB>score' (a header may only be the first "
+                "line), or TREC's 'query-id 0 corpus-id score'. Correct the line."
             )
         question, document, score = fields if len(fields) == 3 else (trec[0], trec[2], trec[3])
-        add_judgement(qrels, question, document, grade_of(score, path, number), f"{path}, line {number}")
-    return qrels
+        try:
+            grade = float(score)
+        except ValueError:
+            grade = 0.5
+        if grade % 1 != 0:
+            raise DataError(f"{where}: the grade is {score!r}; expected a whole number such as 0, 1 or 2.")
+        yield where, question, document, int(grade)
 
 
-def add_judgement(qrels: dict[str, dict[str, int]], question: str, document: str, grade: int, line: str) -> None:
-    """Add a judgement. DataError, beginning with `line`, where the pair has another grade."""
-    previous = qrels.setdefault(question, {}).setdefault(document, grade)
-    if previous != grade:
-        raise DataError(
-            f"{line}: question {question!r} and document {document!r} are judged {grade} here and {previous} before. "
-            "Keep one of the two lines."
-        )
-
-
-def splits_of(
-    name: str, questions: Mapping[str, Question], qrels: Mapping[str, Qrels], notes: list[str]
+def judged_splits(
+    name: str,
+    questions: Mapping[str, Question],
+    qrels: Mapping[str, Qrels],
+    documents: Container[str],
+    notes: list[str],
 ) -> dict[str, Split]:
     """Splits of the questions (id → Question) that have a relevant document, in the order of `questions`.
 
-    `qrels` is by split; grades of 0 or less are kept. Notes on what is left out are appended to `notes`. Raises
-    DataError for a split without a relevant document, and where more than half of its judged questions do not exist.
+    `qrels` is by split; grades of 0 or less are kept. Judgements of questions and documents that do not exist are
+    dropped. Notes on what is left out are appended to `notes`. Raises DataError where a split has no relevant document,
+    or loses more than half of them: questions, judgements and corpus then do not belong together.
     """
     splits: dict[str, Split] = {}
     for split in filter(qrels.get, SPLITS):
-        judged = qrels[split]
-        unknown = [question for question in judged if question not in questions]
-        if 2 * len(unknown) > len(judged):
-            raise DataError(
-                f"{name}, {split}: {len(unknown)} of {len(judged)} judged questions, {unknown[0]!r} among them, do not "
-                "exist. Questions and judgements do not belong together: fetch or copy them again."
-            )
-        if unknown:
-            notes.append(
-                f"{name}, {split}: the judgements of {len(unknown)} of {len(judged)} questions are dropped, "
-                f"{unknown[0]!r} among them: these questions do not exist."
-            )
-        usable = [identifier for identifier in questions if relevant(judged.get(identifier, {}))]
-        if not usable:
-            raise DataError(f"{name}: the {split} split judges no document as relevant (grade above 0).")
-        splits[split] = Split(tuple(questions[id_] for id_ in usable), {id_: judged[id_] for id_ in usable})
-    if not splits:
-        raise DataError(f"{name}: no question has a relevant document (grade above 0). Look at the judgements.")
-    if skipped := len(questions.keys() - {question.id for split in splits.values() for question in split.questions}):
-        notes.append(
-            f"{name}: {skipped} of {len(questions)} questions have no relevant document in {', '.join(splits)} and are "
-            "skipped."
-        )
-    return splits
-
-
-def within_corpus(
-    name: str, splits: Mapping[str, Split], documents: Container[str]
-) -> tuple[dict[str, Split], list[str]]:
-    """The splits without judgements of documents that are not in the corpus, and notes on what was dropped.
-
-    Raises DataError where more than half of the relevant documents of a split are missing, because corpus and
-    judgements then do not belong together.
-    """
-    restricted: dict[str, Split] = {}
-    notes: list[str] = []
-    for split_name, split in splits.items():
-        qrels = {
-            question: {document: grade for document, grade in judged.items() if document in documents}
-            for question, judged in split.qrels.items()
+        judged = {
+            question: {document: grade for document, grade in grades.items() if document in documents}
+            for question, grades in qrels[split].items()
+            if question in questions
         }
-        remaining = Split(tuple(question for question in split.questions if relevant(qrels[question.id])), qrels)
-        lost = split.relevant - remaining.relevant
-        if 2 * lost > split.relevant:
-            missing = sorted({document for judged in split.qrels.values() for document in judged} - _ids(qrels))
-            raise DataError(
-                f"{name}, {split_name}: {lost} of {split.relevant} relevant documents, {missing[0]!r} among them, are "
-                "not in the corpus. Corpus and judgements do not belong together: fetch or copy them again."
+        usable = [identifier for identifier in questions if relevant(judged.get(identifier, {}))]
+        splits[split] = Split(tuple(questions[name] for name in usable), {name: judged[name] for name in usable})
+        before, total = Split([], qrels[split]).relevant, sum(map(len, qrels[split].values()))
+        lost, dropped = before - splits[split].relevant, total - sum(map(len, judged.values()))
+        if not before:
+            raise DataError(f"{name}: the {split} split judges no document as relevant (grade above 0).")
+        if dropped:
+            missing = next(
+                f"{question!r} or {document!r}"
+                for question, grades in qrels[split].items()
+                for document in grades
+                if question not in questions or document not in documents
             )
-        judged, dropped = (sum(map(len, grades.values())) for grades in (split.qrels, qrels))
-        if judged == dropped:
-            restricted[split_name] = split
-            continue
-        restricted[split_name] = Split(
-            remaining.questions, {question.id: qrels[question.id] for question in remaining.questions}
-        )
-        notes.append(
-            f"{name}, {split_name}: {judged - dropped} of {judged} judgements are dropped, {lost} of them of relevant "
-            f"documents: their documents are not in the corpus. {len(split.questions) - len(remaining.questions)} "
-            "questions had no other relevant document and are left out."
-        )
-    return restricted, notes
+            note = (
+                f"{name}, {split}: {dropped} of {total} judgements ({lost} of {before} above 0) are of questions or "
+                f"documents that do not exist, such as {missing}"
+            )
+            if 2 * lost > before:
+                raise DataError(f"{note}: questions, judgements and corpus do not belong together. Fetch them again.")
+            notes.append(f"{note}: they are dropped.")
+    if questions and not splits:
+        raise DataError(f"{name}: no question has a relevant document (grade above 0). Look at the judgements.")
+    if splits and (skipped := len(questions.keys() - {q.id for split in splits.values() for q in split.questions})):
+        notes.append(f"{name}: {skipped} of {len(questions)} questions have no relevant document and are skipped.")
+    return splits
 
 
 def moved_judgements(qrels: Qrels, new_ids: Callable[[str], Iterable[str]]) -> dict[str, dict[str, int]]:
@@ -130,7 +123,3 @@ def moved_judgements(qrels: Qrels, new_ids: Callable[[str], Iterable[str]]) -> d
             for new_id in new_ids(document):
                 grades[new_id] = max(grade, grades.get(new_id, grade))
     return moved
-
-
-def _ids(qrels: Qrels) -> set[str]:
-    return {document for judged in qrels.values() for document in judged}

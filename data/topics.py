@@ -10,17 +10,25 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from ..errors import DataError
-from .inline_markup import without_tags
-from .jsonl import read_lines
+from .rows import read_lines
 
 NAMES = ("queries.tsv", "topics.tsv", "topics.txt", "topics.xml")
 _MARK = re.compile(r"</?(?:top|head|num|dom|title|desc|smry|narr|con|fac|def)>", re.IGNORECASE)
 _ENTITY = re.compile(r"&(?:#\d+|#x[\da-f]+|[a-z]\w*);", re.IGNORECASE)
+_ATTRIBUTES = r"""(?:\s+[\w:-]+\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'<>]+))*"""
+_NAMES = "a|abbr|b|big|cite|code|dfn|em|font|i|kbd|mark|q|s|samp|small|span|strong|sub|sup|tt|u|var"
+_TAG = re.compile(rf"</?(?:{_NAMES}){_ATTRIBUTES}\s*/?>", re.IGNORECASE)
+_BREAK = re.compile(rf"</?(?:br|p){_ATTRIBUTES}\s*/?>", re.IGNORECASE)
 
 
-def read_topics(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Yield (number from 1, id, text) for each topic. Raises DataError for one without an id or a text."""
-    lines = [line for _, line in read_lines(path, "the questions, one per line or topic")]
+def without_tags(text: str) -> str:
+    """The text without the tags of inline elements; `<p>` and `<br>` become spaces. Any other "<" is text."""
+    return _TAG.sub("", _BREAK.sub(" ", text))
+
+
+def read_topics(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield ("FILE, topic N", id, text) for each topic. Raises DataError for one without an id or a text."""
+    lines = [line for _, line in read_lines(path)]
     content = "\n".join(lines)
     if path.suffix == ".xml":
         topics = _xml(path, content)
@@ -31,7 +39,7 @@ def read_topics(path: Path) -> Iterator[tuple[int, str, str]]:
     for number, (identifier, text) in enumerate(topics, start=1):
         if not identifier.strip() or not text.strip():
             raise DataError(f"{path}, topic {number}: the id is {identifier!r} and the text {text!r}. Correct it.")
-        yield number, identifier.strip(), " ".join(text.split())
+        yield f"{path}, topic {number}", identifier.strip(), " ".join(text.split())
 
 
 def _record(record: str) -> tuple[str, str]:

@@ -1,16 +1,17 @@
 """Data types of retrieval evaluation: document, question, qrels, split, dataset.
 
-A *question* is what the user asks; a *query* is what a retriever gets. Queries do not occur here.
+A *question* is what the user asks; a *query* is what a retriever gets. Queries do not occur here. Across several
+environments a question has a mixed id, `NAME/ID`: the name of an environment contains no slash, the id may.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
+
+from pydantic import AliasChoices, Field, StringConstraints
 
 Qrels = Mapping[str, Mapping[str, int]]
 """question id → document id → grade: relevant above 0, judged and not relevant at 0 or less, not judged if absent."""
-
-
 SPLITS = ("train", "validation", "test")
 """In ascending order: a question of two splits belongs to the later one."""
 
@@ -34,7 +35,12 @@ class Utterance:
     """What one side said in a conversation."""
 
     role: Literal["user", "assistant"]
-    text: str
+    text: Annotated[
+        str,
+        StringConstraints(strip_whitespace=True, min_length=1),
+        Field(validation_alias=AliasChoices("text", "content")),
+    ]
+    """`content` in data too, as chat APIs call it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +118,29 @@ class Dataset:
     def __repr__(self) -> str:
         splits = "".join(f", {name}={split!r}" for name, split in self.splits.items())
         return f"Dataset({self.name!r}, {len(self.corpus)} documents{splits})"
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A published benchmark on its way into a BEIR folder."""
+
+    name: str
+    documents: Callable[[], Iterable[Document]]
+    """The corpus from its start, in a fixed order."""
+    questions: Mapping[str, Question] = field(default_factory=dict)
+    qrels: Mapping[str, Qrels] = field(default_factory=dict)
+    """By split; judgements of questions and documents that do not exist are dropped when it is written."""
+    notes: Sequence[str] = ()
+    """What was left out or joined."""
+    licence: str = ""
+
+
+def split_id(mixed_id: str) -> tuple[str, str]:
+    """Environment name and question id of a mixed id."""
+    environment, _, question_id = mixed_id.partition("/")
+    return environment, question_id
+
+
+def joined(environment: str, questions: Sequence[Question]) -> list[Question]:
+    """The questions of one environment under their mixed ids."""
+    return [replace(question, id=f"{environment}/{question.id}") for question in questions]

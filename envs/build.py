@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..configs.schema import EnvironmentConfig
 from ..data.corpus import Corpus
-from ..data.jsonl import Span
+from ..data.rows import Span
 from ..errors import ConfigError, DataError, IndexFolderError
 from ..logs import Progress
 from ..provenance import installed_versions

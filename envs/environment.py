@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ..configs.schema import EnvironmentConfig
-from ..data.corpus import Corpus, LoadedQuestions
+from ..data.corpus import Corpus, load_dataset
 from ..data.history import lines_of
 from ..data.sampling import in_batches
 from ..data.types import Dataset, Question
@@ -91,10 +91,10 @@ class Environment:
         return f"Environment({info.name!r}, {info.retriever['name']}, {info.corpus_size} documents, {splits})"
 
     @classmethod
-    def open(cls, config: EnvironmentConfig, loaded: LoadedQuestions | None = None) -> "Environment":
+    def open(cls, config: EnvironmentConfig, dataset: Dataset | None = None) -> "Environment":
         """Open the index, and load the questions and judgements of its dataset; documents stay in the index.
 
-        `loaded` are those of `config.dataset` from before, if they were read for an index.
+        `dataset` is `config.dataset`, if it was read before for an index of its corpus.
 
         Raises DataError for the dataset, also where a judged document is not in the index, ConfigError for an unknown
         retriever, ModelError for its models, IndexFolderError where the index folder is missing, corrupt, or was
@@ -102,9 +102,8 @@ class Environment:
         """
         index, corpus = open_index(config.index), Corpus(config.dataset)
         check_corpus(index, corpus)
-        dataset = loaded.current(config.dataset) if loaded is not None else None
         if dataset is None:
-            dataset = corpus.questions(index.documents)
+            dataset = load_dataset(config.dataset, index.documents)
         reranker = Reranker(config.rerank) if config.rerank else None
         return cls(config, dataset, index, open_retriever(index, config, dataset), reranker)
 
@@ -245,7 +244,7 @@ class _Judgement(NamedTuple):
 
 
 def _judgements(dataset: Dataset, documents: Container[str]) -> dict[str, _Judgement]:
-    """By question id; no question is in two splits (data/load.py)."""
+    """By question id; no question is in two splits (data/corpus.py)."""
     judgements = {}
     for split in dataset.splits.values():
         level = split.relevance_level(dataset.relevance_level)

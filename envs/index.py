@@ -24,8 +24,7 @@ import numpy.typing as npt
 from pydantic import BaseModel
 
 from ..configs.section import Strict
-from ..data.corpus import Origin
-from ..data.load import document_record
+from ..data.corpus import Origin, document_record
 from ..data.types import Document
 from ..errors import DataError, IndexFolderError, in_one_line
 from ..storage import data_sha256, file_sha256

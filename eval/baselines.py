@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from statistics import fmean
 
 from ..configs.evaluation import SpecConfig
-from ..data.ragbench import PARTS, part_of
-from ..data.references import METRIC, Measured
+from ..data.benchmarks import PARTS, part_of
+from ..data.published import METRIC, Measured
 from ..data.sampling import in_batches
 from ..errors import EnvironmentUnavailableError
 from ..logs import progress_bar

@@ -198,15 +198,15 @@ def baselines(
     """Measure un-rewritten questions and compare them with published figures; exit 1 where one is wrong."""
     set_up_logging(verbose)
     from ..configs.evaluation import is_spec, load_spec
-    from ..data.references import check_baselines
+    from ..data.published import check_baseline
     from .baselines import measure_spec
     from .run import spec_of_run
 
     changes = overrides or []
     spec = load_spec(config, changes) if is_spec(config) else spec_of_run(load_config(config, changes), None, None, env)
     spec = spec.model_copy(update={"split": split or spec.split})
-    verdicts = check_baselines(list(measure_spec(spec)), tolerance)
-    for verdict in verdicts:
-        typer.echo(verdict.sentence)
-    if any(verdict.status == "wrong" for verdict in verdicts):
+    verdicts = [check_baseline(measured, tolerance) for measured in list(measure_spec(spec))]
+    for _, sentence in verdicts:
+        typer.echo(sentence)
+    if any(status == "wrong" for status, _ in verdicts):
         raise typer.Exit(1)

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from ..configs.environment import EnvironmentConfig
-from ..data.jsonl import read_lines
-from ..data.jsonl import read_records as read_objects
+from ..data.rows import read_lines
+from ..data.rows import read_records as read_objects
 from ..errors import ConfigError, DataError
 from ..logs import progress_bar
 from ..provenance import versions
@@ -108,14 +108,13 @@ def read_queries(name: str, source: str, success: Success) -> tuple[str, list[Qu
 
 
 def _plain(file: Path) -> list[Query]:
-    expected = "queries, one per line"
     if file.suffix != ".jsonl":
-        return [("", "", line.strip()) for _, line in read_lines(file, expected)]
+        return [("", "", line.strip()) for _, line in read_lines(file)]
     queries = []
-    for number, row in read_objects(file, expected):
+    for where, row in read_objects(file):
         for text in row.get("rewrites") or [row.get("query")]:
             if not isinstance(text, str) or not text.strip():
-                raise DataError(f"{file}, line {number}: no query; expected a text 'query', or a list 'rewrites'.")
+                raise DataError(f"{where}: no query; expected a text 'query', or a list 'rewrites'.")
             queries.append((str(row.get("question_id") or ""), str(row.get("question") or ""), text))
     return queries
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from ..configs.environment import ClientConfig, DatasetConfig, EnvironmentConfig
 from ..configs.evaluation import SpecConfig, SpecEnvironment
-from ..data.corpus import Corpus, LoadedQuestions, load_questions
+from ..data.corpus import Corpus, load_dataset
 from ..data.sampling import QuestionSample, draw, draw_of_parts, sampled
-from ..data.types import AllDocuments, Question, Split
+from ..data.types import AllDocuments, Dataset, Question, Split
 from ..envs.build import build_index
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.connect import open_environment, open_unserved
@@ -65,7 +65,7 @@ class EvalEnvironment:
     """Whether questions have relevant documents."""
     relevance_level: int = RELEVANT
     """The least grade that binary metrics count as relevant."""
-    loaded: LoadedQuestions | None = field(default=None, repr=False)
+    loaded: Dataset | None = field(default=None, repr=False)
     """What `connect` need not read again, if the environment is opened in this process."""
 
     @property
@@ -99,7 +99,8 @@ class SpecEnvironments:
 
     def __init__(self, spec: SpecConfig) -> None:
         self.spec = spec
-        self._loaded: dict[str, LoadedQuestions] = {}
+        self._loaded: dict[tuple[str, bool], Dataset] = {}
+        """By path, and whether judgements of documents that no index has may be among its own."""
 
     def open(self, dataset: str, environment: str) -> EvalEnvironment:
         """Open one environment. Raises the errors of opening its index, dataset or service."""
@@ -137,7 +138,7 @@ class SpecEnvironments:
             questions=selected,
             everything=questions,
             train=train,
-            published_as=(loaded.dataset.name if loaded else dataset, retriever_name(info.retriever)),
+            published_as=(loaded.name if loaded else dataset, retriever_name(info.retriever)),
             split=split,
             documents=info.corpus_size,
             corpus_hash=info.corpus_hash,
@@ -156,13 +157,13 @@ class SpecEnvironments:
         check_corpus(index, Corpus(source))
         loaded = self.load(source, index.documents)
         split = self._split(dataset, loaded)
-        level = split.relevance_level(loaded.dataset.relevance_level)
+        level = split.relevance_level(loaded.relevance_level)
         retriever, rerank = retriever_info(env, index), None
         if env.rerank is not None:
             rerank = {**env.rerank.model_dump(mode="json"), "model": model_identity(env.rerank.model)}
             retriever |= {"trained": reranked(str(retriever["trained"]), env.rerank.depth), "rerank": rerank}
         dense = retriever["kind"] in ("dense", "hybrid") or env.hybrid is not None
-        selected, train = self._limited(dataset, list(split.questions)), loaded.dataset.splits.get("train")
+        selected, train = self._limited(dataset, list(split.questions)), loaded.splits.get("train")
         return EvalEnvironment(
             dataset=dataset,
             name=name,
@@ -172,7 +173,7 @@ class SpecEnvironments:
             questions=selected,
             everything=list(split.questions),
             train=list(train.questions) if train is not None else [],
-            published_as=(loaded.dataset.name, retriever_name(retriever)),
+            published_as=(loaded.name, retriever_name(retriever)),
             split=split,
             documents=index.meta.documents,
             corpus_hash=index.meta.corpus_hash,
@@ -180,7 +181,7 @@ class SpecEnvironments:
                 "index": index.meta.index_hash,
                 "rerank": rerank,
                 "search": env.vectors.model_dump(mode="json") if dense else None,
-                "identical_ids_ignored": loaded.dataset.ignore_identical_ids,
+                "identical_ids_ignored": loaded.ignore_identical_ids,
                 "relevance_level": level,
             },
             sample=sampled(len(selected), len(split.questions), self.spec.limit, SAMPLE_SEED),
@@ -189,18 +190,18 @@ class SpecEnvironments:
             loaded=loaded,
         )
 
-    def load(self, source: DatasetConfig, documents: Container[str] | None = None) -> LoadedQuestions:
+    def load(self, source: DatasetConfig, documents: Container[str] | None = None) -> Dataset:
         """The questions and judgements of a dataset, of an index with these `documents`. Raises DataError."""
-        key = source.model_dump_json()
-        loaded = self._loaded.get(key)
-        if loaded is None or (loaded.complete and documents is not None):
-            loaded = self._loaded[key] = load_questions(source, AllDocuments() if documents is None else documents)
-        return loaded
+        key = (source.path, documents is None)
+        indexed = self._loaded.get((source.path, False))
+        if indexed is None and key not in self._loaded:
+            self._loaded[key] = load_dataset(source, AllDocuments() if documents is None else documents)
+        return indexed or self._loaded[key]
 
-    def _split(self, dataset: str, loaded: LoadedQuestions) -> Split:
-        split = loaded.dataset.splits.get(self.spec.split)
+    def _split(self, dataset: str, loaded: Dataset) -> Split:
+        split = loaded.splits.get(self.spec.split)
         if split is None or not split.questions:
-            sizes = {name: len(split.questions) for name, split in loaded.dataset.splits.items()}
+            sizes = {name: len(split.questions) for name, split in loaded.splits.items()}
             raise _no_split(self.spec.split, f"the dataset {dataset}", sizes)
         return split
 
@@ -213,8 +214,8 @@ class SpecEnvironments:
     def licence(self, dataset: str) -> str:
         """Licence and citation of a local dataset; "" if the dataset was not read."""
         source = self.spec.datasets[dataset]
-        loaded = self._loaded.get(source.model_dump_json()) if source is not None else None
-        return loaded.dataset.licence if loaded is not None else ""
+        loaded = [dataset for (path, _), dataset in self._loaded.items() if source is not None and path == source.path]
+        return loaded[0].licence if loaded else ""
 
 
 def searched_here(

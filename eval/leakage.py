@@ -7,18 +7,9 @@ from pathlib import Path
 
 from ..configs.environment import DatasetConfig
 from ..configs.schema import EvalConfig
-from ..data.leakage import (
-    Leak,
-    describe_left_out,
-    describe_near,
-    near_trained_on,
-    overlap_with_train,
-    trained_on,
-    write_leaks,
-)
-from ..data.mixed_ids import joined
+from ..data.leakage import Leak, described, near_questions, same_questions, write_leaks
 from ..data.sampling import draw
-from ..data.types import Question
+from ..data.types import Question, joined
 from ..envs.client.base import EnvironmentApi
 from ..envs.schemas import EnvironmentInfo
 from ..errors import ConfigError, DataError, QuerylectError
@@ -59,7 +50,7 @@ class TrainedQuestions:
             urls, source = member.client.urls, member.env.dataset
             same = source == environment.env.dataset if urls == "local" else urls == environment.client_config.urls
             if same:
-                leaks += trained_on(self.split, environment.questions, environment.train)
+                leaks += same_questions(self.split, environment.questions, "train", environment.train)
                 self._note_near(system, environment, {leak.question.id for leak in leaks})
                 continue
             try:
@@ -67,7 +58,7 @@ class TrainedQuestions:
             except QuerylectError as error:
                 self._note(f"{system.name}: the questions it was trained on could not be compared ({error}).")
                 continue
-            leaks += trained_on(self.split, environment.questions, joined("trained", train))
+            leaks += same_questions(self.split, environment.questions, "train", joined("trained", train))
         self._list(leaks, environment, system, left_out=True)
         ids = {leak.question.id for leak in leaks}
         if 2 * len(ids) > len(environment.questions):
@@ -79,7 +70,7 @@ class TrainedQuestions:
         return ids
 
     def _train(self, source: DatasetConfig) -> Sequence[Question]:
-        splits = self.opened.load(source).dataset.splits
+        splits = self.opened.load(source).splits
         return splits["train"].questions if "train" in splits else ()
 
     def _note_near(self, system: RewritingSystem, environment: EvalEnvironment, left_out: set[str]) -> None:
@@ -87,11 +78,11 @@ class TrainedQuestions:
             return
         self._near_noted.add(environment.dataset)
         remaining = [question for question in environment.questions if question.id not in left_out]
-        if near := near_trained_on(self.split, remaining, environment.train):
+        if near := list(near_questions(self.split, remaining, "train", environment.train)):
             self._list(near, environment, system, left_out=False)
             self._note(
-                f"{describe_near(environment.dataset, near, len(remaining))} {LEAKS} lists them, and "
-                f"env.dataset.leave_out={LEAKS} leaves them out."
+                f"{described(environment.dataset, near)[0]} {LEAKS} lists them; `querylect data prepare --near-leaks` "
+                "takes them out of the training split."
             )
 
     def _note(self, sentence: str) -> None:
@@ -150,21 +141,21 @@ def held_out_questions(client: EnvironmentApi, info: EnvironmentInfo, evaluation
 
 def without_trained(name: str, split: str, questions: Sequence[Question], train: Sequence[Question]) -> HeldOut:
     """The questions that no training question repeats by id or words. Raises DataError where none is left."""
-    trained = trained_on(split, questions, train)
+    trained = list(same_questions(split, questions, "train", train))
     if not trained:
         return HeldOut(list(questions))
     left_out = {leak.question.id for leak in trained}
     remaining = [question for question in questions if question.id not in left_out]
+    sentence = described(name, trained)[0]
     if not remaining:
-        sentence = overlap_with_train(name, split, questions, train)[0]
         raise DataError(f"{sentence} No other question is left; take these out of one of the two splits.")
-    log.warning("%s: %s", name, describe_left_out(trained, len(questions), LEAKS))
+    log.warning("%s They are left out; %s lists them.", sentence, LEAKS)
     return HeldOut(remaining, tuple(trained))
 
 
 def with_near(name: str, split: str, held_out: HeldOut, train: Sequence[Question]) -> HeldOut:
     """Add the questions that are nearly training questions, and log them: a person has to judge them."""
-    near = near_trained_on(split, held_out.questions, train)
-    if near:
-        log.warning("%s", describe_near(name, near, len(held_out.questions)))
+    near = list(near_questions(split, held_out.questions, "train", train))
+    for sentence in described(name, near):
+        log.warning("%s", sentence)
     return replace(held_out, near=(*held_out.near, *near))

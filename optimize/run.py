@@ -18,7 +18,7 @@ from gepa import optimize as gepa_optimize
 
 from ..configs.load import is_own
 from ..configs.schema import ClientConfig, EnvironmentConfig, RolloutConfig, RunConfig, TrainConfig, only
-from ..data.load import load_dataset
+from ..data.corpus import load_dataset
 from ..data.types import Question, relevant
 from ..envs.client.connect import open_environments
 from ..envs.index import open_index

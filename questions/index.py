@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..configs.schema import EnvironmentConfig, QuestionsConfig
-from ..data.load import corpus_hash, load_dataset
+from ..data.corpus import corpus_hash, load_dataset
 from ..data.sampling import draw
 from ..data.types import Document
 from ..envs.index import hashes_of, write_json

@@ -14,7 +14,7 @@ from typing import Literal
 
 from ..configs.schema import EnvironmentConfig, QuestionsConfig
 from ..data.beir import new_beir_folder, write_documents, write_meta, write_questions
-from ..data.load import load_dataset
+from ..data.corpus import load_dataset
 from ..data.sampling import draw
 from ..data.types import Document, Question, Split
 from ..envs.retrievers.qb_rag import QuestionIndex, open_question_index, same_question

@@ -17,16 +17,16 @@ from ..data.beir import (
     judging,
     link_corpus,
     load_beir,
-    name_and_licence,
     new_beir_folder,
+    read_meta,
     refuse_existing,
     write_meta,
     write_questions,
 )
+from ..data.corpus import load_dataset
 from ..data.documents.corpus import documents_of_passages
 from ..data.documents.passages import word_count
 from ..data.leakage import exact_leaks, near_leaks, without, words, write_leaks
-from ..data.load import load_dataset
 from ..data.sampling import draw
 from ..data.types import SPLITS, Document, Question, Split, relevant
 from ..envs.environment import Environment
@@ -142,10 +142,10 @@ def write_training_set(
     for name, question in by_question.items():
         question.relevant = len(splits[question.split].qrels.get(name, ()))
     quality = quality_by_style(questions, config.words)
-    name, licence = name_and_licence(corpus)
+    source = read_meta(corpus)
     meta = {
-        "name": name,
-        "licence": licence,
+        "name": source.name,
+        "licence": source.licence,
         **(judging(users) if users is not None else {}),
         "made_from": str(corpus),
         "test": None if test is None else str(test),

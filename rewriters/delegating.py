@@ -14,8 +14,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..data.mixed_ids import split_id
-from ..data.types import Document, Question
+from ..data.types import Document, Question, split_id
 from ..envs.plan import SearchPlan
 from ..errors import ConfigError
 from ..llms.base import Message

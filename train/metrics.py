@@ -7,7 +7,7 @@ from statistics import fmean, pstdev
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.mixed_ids import split_id
+from ..data.types import split_id
 from .credit import Credit
 from .turns import Floats, Turns
 

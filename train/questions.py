@@ -10,10 +10,9 @@ from typing import TypeVar
 
 from ..configs.schema import MixConfig, RunConfig
 from ..configs.section import cutoff
-from ..data.leakage import overlap_with_train
-from ..data.mixed_ids import split_id
+from ..data.leakage import described, same_questions
 from ..data.sampling import draw, in_batches
-from ..data.types import Question
+from ..data.types import Question, split_id
 from ..envs.client.base import EnvironmentApi, StepClient
 from ..envs.plan import SearchPlan
 from ..envs.schemas import Step, StepResult
@@ -159,7 +158,7 @@ def draw_validation(count: int, client: EnvironmentApi, train: Sequence[Question
             "to train without, set train.validate_steps=0."
         )
     questions = client.questions("validation")
-    if overlap := overlap_with_train(client.info().name, "validation", questions, train):
+    if overlap := described(client.info().name, same_questions("validation", questions, "train", train)):
         raise DataError(
             f"{overlap[0]} Take these questions out of one of the two; to train without, set train.validate_steps=0."
         )

@@ -23,8 +23,7 @@ import numpy as np
 import torch
 
 from ..configs.schema import RunConfig
-from ..data.mixed_ids import split_id
-from ..data.types import Question
+from ..data.types import Question, split_id
 from ..envs.client.base import StepClient
 from ..errors import EnvironmentUnavailableError
 from ..rollouts.engines.base import WeightSync, stream

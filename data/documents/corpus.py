@@ -13,20 +13,22 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
+from pydantic import Field
+
 from ...errors import DataError
 from ...logs import Progress
 from ...storage import data_sha256, write_lines
 from ..beir import (
     corpus_file,
     documents_of,
-    name_and_licence,
     new_beir_folder,
+    read_meta,
     refuse_existing,
     write_documents,
     write_meta,
 )
-from ..jsonl import identifier_of, read_records, text_of
 from ..leakage import fingerprint
+from ..rows import Id, Row, read_rows
 from ..types import Document
 from .passages import OVERLAP, WORDS, passages_of, word_count
 from .readers import SourceDocument, UnreadableDocumentError, is_readable, read_documents
@@ -36,6 +38,11 @@ log = logging.getLogger(__name__)
 PASSAGES = "passages.jsonl"
 _SAME_TITLE = 5
 """Least documents with one title, and at least every tenth, that are worth a warning."""
+
+
+class _Passage(Row):
+    id: Id = Field(alias="_id")
+    document: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +88,9 @@ def write_corpus(
         raise DataError(f"passages of {words} words cannot repeat {overlap} of them; give less than half.")
     refuse_existing(target)
     if (beir := _beir_corpus(source)) is not None:
-        name, licence = name_and_licence(beir.parent)
+        origin = read_meta(beir.parent)
         alone = ((document.id, [document]) for document in documents_of(beir.parent))
-        return _write(source, target, alone, {"name": name, "licence": licence})
+        return _write(source, target, alone, {"name": origin.name, "licence": origin.licence})
     files, other_files = _files(source)
     documents, skipped = _read(files, progress)
     if not documents:
@@ -100,11 +107,7 @@ def write_corpus(
 
 def documents_of_passages(folder: Path) -> dict[str, str]:
     """Passage id → document id, for a corpus folder that `write_corpus` wrote. Raises DataError for another folder."""
-    path = folder / PASSAGES
-    return {
-        identifier_of(record, path, number): text_of(record, "document", path, number, None)
-        for number, record in read_records(path, "the document of each passage")
-    }
+    return {row.id: row.document for _, row in read_rows(folder / PASSAGES, _Passage)}
 
 
 def source_digest(source: Path) -> str:

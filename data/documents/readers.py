@@ -15,21 +15,20 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from pydantic import AliasChoices, Field
 from ruamel.yaml.error import YAMLError
 
 from ...configs.load import parse_yaml
 from ...errors import DataError, MissingPackageError, in_one_line
 from ...sources import optional_packages
-from ..inline_markup import without_tags
-from ..jsonl import read_records, text_of
 from ..leakage import words
+from ..rows import Row, Text, read_rows
+from ..topics import without_tags
 
 log = logging.getLogger(__name__)
 for library in ("pypdf", "trafilatura"):
     logging.getLogger(library).setLevel(logging.CRITICAL)  # the reason for skipping a file is said once, here
 
-_TEXT_KEYS, _ID_KEYS = ("text", "contents", "content", "body"), ("_id", "id")
-"""Fields of a JSON line that hold a document's text and its id; the first that a line has counts."""
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\n(.*?)\n(?:\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _LOST = re.compile("\0|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]")
 """NULs, and surrogates without the other half."""
@@ -292,16 +291,22 @@ def _unwrapped(page: str) -> str:
     return "\n".join(lines)
 
 
+class _JsonDocument(Row):
+    id: str | int | None = Field(None, validation_alias=AliasChoices("_id", "id"))
+    title: Text = ""
+    text: str = Field(validation_alias=AliasChoices("text", "contents", "content", "body"))
+
+
 def _read_jsonl(path: Path, name: str) -> list[SourceDocument]:
     documents: dict[str, SourceDocument] = {}
-    for number, record in read_records(path, "documents, one JSON object per line"):
-        key = next((key for key in _TEXT_KEYS if key in record), "text")
-        text, title = text_of(record, key, path, number, None), text_of(record, "title", path, number, "")
-        own = next((str(record[key]) for key in _ID_KEYS if record.get(key) not in (None, "")), f"line{number}")
-        identifier = f"{name}:{own}"
+    for where, row in read_rows(path, _JsonDocument):
+        line = where.rpartition(", ")[2].replace(" ", "")
+        identifier = f"{name}:{line if row.id in (None, '') else row.id}"
         if identifier in documents:
-            raise UnreadableDocumentError(f"two of its documents have the id {own!r}")
-        documents[identifier] = SourceDocument(identifier, title or _title_of_file(path), (TextSection((), text),))
+            raise UnreadableDocumentError(f"two of its documents have the id {str(row.id)!r}")
+        documents[identifier] = SourceDocument(
+            identifier, row.title or _title_of_file(path), (TextSection((), row.text),)
+        )
     return list(documents.values())
 
 

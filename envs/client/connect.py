@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...configs.schema import ClientConfig, EnvironmentConfig, RunConfig, environments
-from ...data.mixed_ids import join_id, joined, split_id
-from ...data.types import Question
+from ...data.types import Question, joined, split_id
 from ...errors import ConfigError
 from ...storage import data_sha256, json_object
 from ..plan import SearchPlan
@@ -26,13 +25,13 @@ from .child_process import PRIVATE, local_service
 from .client import EnvironmentClient
 
 if TYPE_CHECKING:
-    from ...data.corpus import LoadedQuestions
+    from ...data.types import Dataset
 
 SERVICES = "QUERYLECT_SERVICES"
 
 
 class MixedClient:
-    """Asks the environment that a question's id names (data/mixed_ids.py); the caller closes the clients.
+    """Asks the environment that a question's id names (data/types.py); the caller closes the clients.
 
     Every environment has its own client, replicas and deadline. A search that one of them fails to answer is a failed
     search; the results of the others are returned.
@@ -103,7 +102,7 @@ class MixedClient:
             for name, part in parts.items():
                 for index, result in zip(part, futures[name].result(), strict=True):
                     if result is not None:
-                        mixed_id = join_id(name, result.question_id)
+                        mixed_id = f"{name}/{result.question_id}"
                         results[index] = result.model_copy(update={"question_id": mixed_id})
         finally:
             for future in futures.values():
@@ -128,10 +127,10 @@ def open_environment(env: EnvironmentConfig, settings: ClientConfig) -> Iterator
 
 @contextmanager
 def open_unserved(
-    env: EnvironmentConfig, settings: ClientConfig, loaded: "LoadedQuestions | None" = None
+    env: EnvironmentConfig, settings: ClientConfig, dataset: "Dataset | None" = None
 ) -> Iterator[EnvironmentApi]:
     """As `open_environment`, but an environment that only reads an index of this machine is opened in this process, by
-    `Environment.open` with `loaded`: no service is started for it.
+    `Environment.open` with `dataset`: no service is started for it.
 
     For callers without a model in memory, since the retriever's threads and memory are in their process. User code, and
     retrievers with another service (OpenSearch, Milvus), run in a separate process, with the client's retries and
@@ -140,7 +139,7 @@ def open_unserved(
     if known_services(env, settings) is None and only_reads_index(env):
         from ..environment import Environment
 
-        yield Environment.open(env, loaded)
+        yield Environment.open(env, dataset)
     else:
         with open_environment(env, settings) as client:
             yield client

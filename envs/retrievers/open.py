@@ -3,8 +3,7 @@
 from functools import partial
 
 from ...configs.schema import EnvironmentConfig
-from ...data.corpus import Corpus
-from ...data.load import corpus_hash
+from ...data.corpus import Corpus, corpus_hash
 from ...data.types import Dataset
 from ...errors import ConfigError, IndexFolderError
 from ..index import Index, IndexMeta, open_index, verify_index

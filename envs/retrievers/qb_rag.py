@@ -25,17 +25,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from ...configs.environment import EnvironmentConfig
 from ...configs.section import Strict
-from ...data.jsonl import read_records
-from ...data.load import corpus_hash, document_record
+from ...data.beir import documents_of
+from ...data.corpus import corpus_hash, document_record
+from ...data.rows import Row, read_rows
 from ...data.types import Document
-from ...errors import DataError, IndexFolderError
+from ...errors import IndexFolderError
 from ...storage import data_sha256, text_sha256
 from ..index import Documents, mapped, offsets_of, read_description, verify_files
 from ..plan import Probe
@@ -72,6 +74,11 @@ class Content(Strict):
     """sha256 of id, title and text."""
     round: int = 0
     """The call that added it, from 0: that of a later one is newer."""
+
+
+class _Vetted(Row):
+    question: Annotated[str, Field(pattern=r"\S")]
+    contents: Annotated[list[str], Field(min_length=1)]
 
 
 class Description(Strict):
@@ -111,17 +118,15 @@ class QuestionIndex:
 
     def questions(self) -> list[Document]:
         """The questions in order, as documents without a title."""
-        rows = read_records(self.path / QUESTIONS, "questions")
-        return [Document(row["_id"], row["title"], row["text"]) for _, row in rows]
+        return list(documents_of(self.path))
 
     def answers(self) -> list[AnswerabilityEntry]:
         """The answerability matrix, in the order of the questions."""
-        return [AnswerabilityEntry.model_validate(row) for _, row in read_records(self.path / ANSWERS, "pairs")]
+        return [row for _, row in read_rows(self.path / ANSWERS, AnswerabilityEntry)]
 
     def contents(self) -> dict[str, Content]:
         """The contents by id, in corpus order."""
-        rows = read_records(self.path / CONTENTS, "contents")
-        return {row["id"]: Content.model_validate(row) for _, row in rows}
+        return {row.id: row for _, row in read_rows(self.path / CONTENTS, Content)}
 
 
 def open_question_index(path: str | Path) -> QuestionIndex:
@@ -173,17 +178,7 @@ def read_vetted(path: Path) -> list[tuple[str, list[str]]]:
 
     Raises DataError naming a line of another form.
     """
-    questions = []
-    for number, row in read_records(path, "vetted questions"):
-        text, contents = row.get("question"), row.get("contents")
-        content_ids = contents if isinstance(contents, list) and all(isinstance(item, str) for item in contents) else []
-        if not (isinstance(text, str) and text.strip() and content_ids):
-            raise DataError(
-                f'{path}, line {number}: expected {{"question": TEXT, "contents": [ID, …]}} with a question that is '
-                "not blank and at least one content. Correct or remove the line."
-            )
-        questions.append((text.strip(), list(dict.fromkeys(content_ids))))
-    return questions
+    return [(row.question.strip(), list(dict.fromkeys(row.contents))) for _, row in read_rows(path, _Vetted)]
 
 
 class QuestionsFactory(RetrieverFactory):

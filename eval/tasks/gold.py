@@ -12,13 +12,15 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
+from pydantic import AliasChoices, Field
+
 from ...configs.llm import ReaderConfig
 from ...configs.paper import TaskConfig
 from ...configs.schema import EnvironmentConfig
 from ...data.beir import load_beir
-from ...data.history import parse_history
-from ...data.jsonl import identifier_of, plain_or_gzipped, read_records, refuse_list_text
-from ...data.packaged import dataset_folder
+from ...data.corpus import dataset_folder
+from ...data.history import History
+from ...data.rows import Id, Row, Text, Texts, checked, plain_or_gzipped, read_records, refuse_list_text
 from ...data.sampling import draw, sampled
 from ...data.types import Document, Question, relevant
 from ...errors import DataError
@@ -50,6 +52,13 @@ class Gold:
         if self.right is not None:
             return {"accuracy": float(self.letter(answer) == ascii_uppercase[self.right])}
         return score_text(answer, self.answers, names)
+
+
+class _GoldRow(Row):
+    id: Id = Field(alias="_id")
+    text: Text = Field("", validation_alias=AliasChoices("text", "question"))
+    history: History = ()
+    excluded_ids: Texts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +96,8 @@ def read_gold(path: Path, options: Sequence[str] = ()) -> GoldSet:
     """
     by_id: dict[str, Gold] = {}
     skipped = 0
-    for number, row in read_records(path, "right answers, one question per line"):
-        gold = _gold(identifier_of(row, path, number), row, options, f"{path}, line {number}")
+    for where, row in read_records(path):
+        gold = _gold({**(row.get("metadata") or {}), **row}, options, where)
         if gold is None:
             skipped += 1
         else:
@@ -103,14 +112,9 @@ def read_gold(path: Path, options: Sequence[str] = ()) -> GoldSet:
     return GoldSet(str(path), by_id, skipped)
 
 
-def _gold(identifier: str, row: Mapping[str, Any], options: Sequence[str], line: str) -> Gold | None:
-    row = {**(row.get("metadata") or {}), **row}
-    question = Question(
-        identifier,
-        str(row.get("text") or row.get("question") or ""),
-        history=parse_history(row.get("history")),
-        excluded=tuple(row.get("excluded_ids") or ()),
-    )
+def _gold(row: Mapping[str, Any], options: Sequence[str], line: str) -> Gold | None:
+    fields = checked(_GoldRow.model_validate, row, line)
+    question = Question(fields.id, fields.text, history=fields.history, excluded=fields.excluded_ids)
     if row.get("options"):
         return _choice(question, row["options"], row.get("answer"), line)
     answers = row.get("answers", row.get("answer"))

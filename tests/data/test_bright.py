@@ -10,7 +10,7 @@ from pyarrow import parquet
 from querylect.configs.evaluation import SpecConfig
 from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir
-from querylect.data.bright import open_bright
+from querylect.data.benchmarks import open_bright
 from querylect.data.get import get
 from querylect.data.types import Question
 from querylect.envs.build import build_index

@@ -1,7 +1,7 @@
 """Questions in two splits: by id, by text, by nearly the same letters."""
 
 import pytest
-from querylect.data.leakage import exact_leaks, near_leaks, near_overlap, overlap, same_form, without_leaks, words
+from querylect.data.leakage import described, exact_leaks, near_leaks, same_form, without_leaks, words
 from querylect.data.types import Question, Split
 
 LONG = "how do i set the date and the time of the television when it is not connected to the internet"
@@ -89,13 +89,10 @@ def test_leaks_are_taken_out_of_the_earlier_split_and_described(caplog):
     left = {name: [question.id for question in clean_split.questions] for name, clean_split in clean.items()}
     assert left == {"train": ["2", "4"], "validation": ["v"], "test": ["t", "u", "w"]}
     assert set(clean["train"].qrels) == {"2", "4"}
-    assert [note.partition(" are")[0] for note in notes] == [
-        "set: 1 of 2 questions of validation",
-        "set: 3 of 5 questions of train",
-    ]
+    for note, facts in zip(notes, ("2 train validation", "2 train test", "1 validation test"), strict=True):
+        assert set(facts.split()) <= set(note.split())
     assert [record.args for record in caplog.records] == [(note,) for note in notes]
-    assert overlap("set", exact_leaks(splits))[1].startswith("set: 1 question ids and 1 question texts stand in both")
-    (sentence,) = near_overlap("set", splits, near_leaks(splits))
-    assert sentence.startswith("set: 1 of 5 questions of train are nearly the same as one of test")
+    (sentence,) = described("set", near_leaks(splits))
+    assert sentence.startswith("set: 1 questions of train are nearly the same as one of test")
     clean, _ = without_leaks("set", splits, near=True)
     assert [question.id for question in clean["train"].questions] == ["2"]

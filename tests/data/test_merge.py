@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from querylect.data.beir import load_beir, save_beir
-from querylect.data.merge import merge
+from querylect.data.knowledge_bases import merge
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import DataError
 

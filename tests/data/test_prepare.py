@@ -64,7 +64,7 @@ def test_without_an_encoder_only_questions_are_taken_out(tmp_path, folder):
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
-def test_blocks_decide_nothing(size):
+def test_blocks_decide_nothing(size, monkeypatch):
     """The greedy rule, document by document, over vectors with chains of neighbours."""
     angles = np.concatenate([np.linspace(0, 1.2, 25), [0.0, 0.5, 3.0, 3.0], np.linspace(1.3, 0, 20)])
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
@@ -75,8 +75,8 @@ def test_blocks_decide_nothing(size):
             retained.append(position)
         else:
             expected.append((position, twin))
-    blocks = [vectors[start : start + size] for start in range(0, len(vectors), size)]
-    duplicates = near_duplicates(blocks, threshold)
-    assert [(duplicate.position, duplicate.kept) for duplicate in duplicates] == expected
-    assert all(duplicate.cosine > threshold for duplicate in duplicates)
+    monkeypatch.setattr("querylect.data.prepare.BLOCK", size)
+    duplicates = near_duplicates(vectors, threshold)
+    assert [(position, kept) for position, (kept, _) in duplicates.items()] == expected
+    assert all(cosine > threshold for _, cosine in duplicates.values())
     assert 3 < len(retained) < len(vectors) / 2

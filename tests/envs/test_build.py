@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir
-from querylect.data.corpus import Corpus
-from querylect.data.load import corpus_hash
+from querylect.data.corpus import Corpus, corpus_hash
 from querylect.envs import build
 from querylect.envs.build import build_index, build_shard, merge_index
 from querylect.envs.environment import Environment

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import save_beir
-from querylect.data.corpus import Origin
-from querylect.data.load import load_dataset
+from querylect.data.corpus import Origin, load_dataset
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.build import build_index
 from querylect.envs.environment import Environment

@@ -9,7 +9,7 @@ import statistics
 
 import pytest
 from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
-from querylect.data.load import load_dataset
+from querylect.data.corpus import load_dataset
 from querylect.envs.build import build_index
 from querylect.envs.client.child_process import local_service
 from querylect.envs.client.client import EnvironmentClient, Step

@@ -2,9 +2,9 @@
 
 import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RunConfig
+from querylect.data.corpus import load_dataset
 from querylect.data.get import get
 from querylect.data.leakage import exact_leaks, words
-from querylect.data.load import load_dataset
 from querylect.data.wordnet import load_wordnet
 from querylect.envs.build import build_index
 from querylect.envs.environment import Environment

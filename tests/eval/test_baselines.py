@@ -2,8 +2,8 @@
 
 import pytest
 from querylect.configs.load import write_yaml
-from querylect.data import references
-from querylect.data.references import Reference
+from querylect.data import published as published_scores
+from querylect.data.published import Reference
 from querylect.eval.baselines import figures
 from querylect.eval.environments import retriever_name
 
@@ -17,7 +17,7 @@ def test_every_environment_of_a_spec_is_compared(
     lessons, lesson_url, tmp_path, monkeypatch, capsys, value, status, code
 ):
     published = [] if value is None else [Reference("lessons", "bm25", "test", value, "a paper")]
-    monkeypatch.setattr(references, "references", lambda: tuple(published))
+    monkeypatch.setattr(published_scores, "references", lambda: tuple(published))
     index = {"env": {"index": lessons.index}}
     spec = {
         "datasets": {"mine": lessons.dataset.model_dump()},

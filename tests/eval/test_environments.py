@@ -114,8 +114,8 @@ def test_the_key_of_an_answer_is_of_all_that_it_depends_on(opened, tmp_path):
 
 def test_the_questions_of_a_dataset_are_read_once_and_its_corpus_never(small_environment, opened, monkeypatch):
     calls = []
-    load = environments.load_questions
-    monkeypatch.setattr(environments, "load_questions", lambda *args: calls.append(args) or load(*args))
+    load = environments.load_dataset
+    monkeypatch.setattr(environments, "load_dataset", lambda *args: calls.append(args) or load(*args))
     monkeypatch.setattr("querylect.data.corpus.Corpus.read", None)
     places = {name: {"env": {"index": small_environment.index, "port": 1}} for name in ("x", "y")}
     spec = SpecConfig.model_validate({"datasets": {"one": {"path": str(opened.data)}}, "environments": places})

@@ -6,8 +6,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from querylect.configs.schema import EnvironmentConfig
 from querylect.data.beir import load_beir
-from querylect.data.get import get
-from querylect.data.known import known
+from querylect.data.get import get, known
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.errors import DataError

@@ -1,13 +1,12 @@
-"""The configured dataset: leaks, left-out questions, packaged sets, the corpus hash, and the real BEIR folders."""
+"""The configured dataset: leaks, packaged sets, the corpus hash, and the real BEIR folders."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from querylect.configs.schema import DatasetConfig
-from querylect.data import packaged
+from querylect.configs.environment import DatasetConfig
+from querylect.data import corpus as corpus_module
 from querylect.data.beir import load_beir, save_beir
-from querylect.data.corpus import Corpus
-from querylect.data.load import corpus_hash, load_dataset
+from querylect.data.corpus import corpus_hash, load_dataset
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import DataError
 
@@ -47,18 +46,13 @@ def test_leaks_are_listed_by_every_criterion_and_left_out_where_the_dataset_is_r
     stdout = capsys.readouterr().out
     assert "4 files, each with the sha256" in stdout
     assert "mine: 1 documents" in stdout
-    assert "train: 3 questions, 3 judgements above 0 (1.00 a question; grades 1)" in stdout
+    assert "train: 3 questions, 3 judgements, 3 above 0 (1.00 a question; grades 1)" in stdout
     found = {(line["_id"], line["criterion"], line["of"]["_id"]) for line in read_jsonl(listed)}
     assert found == {("a", "text", "t"), ("b", "near", "t")}
-    for loaded in (load_dataset(config), Corpus(config).questions({"d"})):
+    for loaded in (load_dataset(config), load_dataset(config, {"d"})):
         assert ids(loaded) == {"train": ["b", "d"], "test": ["t"]}
-        assert loaded.notes[-1].startswith("mine: 1 of 3 questions of train are taken out")
-    assert capsys.readouterr().err.count("1 of 3 questions of train") == 2, "what is removed is printed"
-    dataset = load_dataset(config.model_copy(update={"leave_out": str(listed)}))
-    assert ids(dataset)["train"] == ["d"]
-    listed.write_text('{"split": "test", "_id": "nobody"}\n')
-    with refused(DataError, listed, "'nobody'", "mine"):
-        load_dataset(config.model_copy(update={"leave_out": str(listed)}))
+        assert loaded.notes[-1].startswith("mine: 1 questions of train are by id or text one of test")
+    assert capsys.readouterr().err.count("1 questions of train are by id or text") == 2, "what is removed is printed"
     (tmp_path / "mine" / "queries.jsonl").write_text("")
     assert end("data", "check", tmp_path / "mine") == 2
     assert "1 of 4 files" in capsys.readouterr().err
@@ -70,14 +64,14 @@ def test_a_packaged_set_is_made_once_and_read_as_any_folder(tmp_path, monkeypatc
 
     def make():
         made.append("small")
-        return Dataset("small", [Document("d", "", "x")], {"test": split({"q": "?"})}), {"q": {"answers": ["x"]}}
+        return Dataset("small", [Document("d", "", "x")], {"test": split({"q": "?"})})
 
-    monkeypatch.setattr(packaged, "PACKAGED", {"small": make})
+    monkeypatch.setattr(corpus_module, "PACKAGED", {"small": make})
     for _ in range(2):
         assert ids(load_dataset(DatasetConfig(path="small"))) == {"test": ["q"]}
     assert made == ["small"]
     (folder,) = (path for path in (tmp_path / "querylect" / "datasets").iterdir() if path.is_dir())
-    assert read_jsonl(folder / "queries.jsonl") == [{"_id": "q", "text": "?", "answers": ["x"]}]
+    assert read_jsonl(folder / "queries.jsonl") == [{"_id": "q", "text": "?"}]
     with refused(DataError, "nowhere"):
         load_dataset(DatasetConfig(path="nowhere"))
 
