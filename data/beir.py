@@ -37,7 +37,7 @@ class _DocumentRow(Row):
 class QuestionRow(Row):
     """A line of queries.jsonl; `model_extra` are further fields of it, such as right answers."""
 
-    model_config = ConfigDict(extra="allow", populate_by_name=True)
+    model_config = ConfigDict(extra="allow")
     id: Id = Field(alias="_id")
     text: Annotated[str, StringConstraints(pattern=r"\S")]
     options: Texts = ()
@@ -126,7 +126,10 @@ def questions_of(folder: Path) -> Iterator[tuple[Question, dict[str, object]]]:
     if path.is_file() or not topics:
         rows = read_rows(path, QuestionRow)
     else:
-        rows = ((where, QuestionRow(id=identifier, text=text)) for where, identifier, text in read_topics(topics[0]))
+        rows = (
+            (where, QuestionRow.model_validate({"_id": name, "text": text}))
+            for where, name, text in read_topics(topics[0])
+        )
     ids: set[str] = set()
     for where, row in rows:
         if row.id in ids:

@@ -157,12 +157,12 @@ def near_questions(
     from rapidfuzz.process import cdist
 
     same = {leak.question.id for leak in same_questions(split, questions, other_split, others)}
-    others_forms = [_near_forms(question) for question in others]
+    right = [_near_forms(question) for question in others]
     for block in in_batches([question for question in questions if question.id not in same], _AT_ONCE):
         forms = [_near_forms(question) for question in block]
-        options = {"scorer": ratio, "score_cutoff": NEAR, "dtype": np.float32}
         plain, in_order = (
-            cdist([form[kind] for form in forms], [form[kind] for form in others_forms], **options) for kind in (0, 1)
+            cdist([a[kind] for a in forms], [b[kind] for b in right], scorer=ratio, score_cutoff=NEAR, dtype=np.float32)
+            for kind in (0, 1)
         )
         scores = np.maximum(plain, in_order)
         for row, column in zip(*np.nonzero(scores), strict=True):

@@ -113,7 +113,7 @@ class StoppableRewriter(DelegatingRewriter):
 
 @dataclass(frozen=True)
 class MixedRewriter(DelegatingRewriter):
-    """The rewriters of several environments by name. Questions have mixed ids (data/mixed_ids.py).
+    """The rewriters of several environments by name. Questions have mixed ids (data/types.py).
 
     Raises ConfigError if their openings differ: an opening cannot depend on the question.
     """
