@@ -49,12 +49,12 @@ def spec_of_run(
             )
         policy = SystemConfig(run=str(run), checkpoint=folder.name, turns=config.eval.turns)
     kinds = baselines_of(policy, config)
-    kinds = {kind: system for kind, system in kinds.items() if kind.replace("-", "_") in config.eval.run_baselines}
-    if HYDE in kinds:
+    chosen_kinds = [kind for kind in kinds if kind.replace("-", "_") in config.eval.run_baselines]
+    if HYDE in chosen_kinds:
         systems[HYDE] = kinds[HYDE]
-    systems[UNTRAINED] = kinds.get(UNTRAINED, policy)
+    systems[UNTRAINED] = kinds.get(UNTRAINED, policy)  # what a trained policy is compared with
     if run is not None:
-        systems |= {name: kinds[name] for name in (WARM_START,) if name in kinds}
+        systems |= {name: kinds[name] for name in (WARM_START,) if name in chosen_kinds}
         systems[TRAINED] = policy
     return SpecConfig(
         name=config.name,

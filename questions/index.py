@@ -8,11 +8,9 @@ Down-sampling is that of the QB-RAG paper (section 5.2): m̄ is the *average* nu
 lowered by sampling from the whole set.
 """
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ..configs.schema import EnvironmentConfig, QuestionsConfig
 from ..data.corpus import corpus_hash, load_dataset
@@ -35,15 +33,11 @@ from ..envs.retrievers.qb_rag import (
 )
 from ..errors import ConfigError, DataError, IncompleteError
 from ..logs import Progress
-from ..storage import atomic_folder, data_sha256, logged_objects, only_command, restore_folder, write_lines
+from ..storage import atomic_folder, data_sha256, only_command, restore_folder
 from .models import QuestionModels, Written, excerpt, open_models, prompt, versions
 
-REPLIES = "replies.jsonl"
-"""What writer and judge answered about each content, including what was dropped."""
-_MAX_FAILURE_CHARS = 2000
-
-Row = dict[str, Any]
-"""A line of replies.jsonl."""
+Pair = tuple[str, str, Source]
+"""A question, a content that answers it, and why."""
 
 
 def write_question_index(
@@ -72,38 +66,46 @@ def write_question_index(
         dataset = load_dataset(env.dataset)
         documents = draw(dataset.corpus, config.limit, 0)
         hashes = {document.id: content_hash(document) for document in documents}
-        vetted = _vetted(existing, hashes)
         settings = config.model_dump(mode="json", exclude={"writer", "judge"})
         identity = {"dataset": dataset.name, "questions": settings}
+        vetted = [pair for pair in _pairs(existing, "vetted") if pair[1] in hashes]
+        costs: dict[str, int | None] = {}
         if add is not None:
             _refuse_other(existing, identity, overwrite)
-            rows, vetted = _still_valid(existing, hashes), [*vetted, *_vetted_in(add, hashes)]
-            models_info, costs = (existing.description.asked, existing.description.costs) if existing else ({}, {})
+            _refuse_changed(existing, hashes)
+            vetted += _vetted_in(add, hashes)
+            pairs, asked, counts = _pairs(existing, "written"), dict[str, object](), {"contents": len(documents)}
+            if existing is not None:
+                asked, counts, costs = (
+                    existing.description.asked,
+                    existing.description.counts,
+                    existing.description.costs,
+                )
         else:
             with open_models(config, progress) as models:
-                models_info = {**models.identity, "prompts": versions(["writer", "judge"])}
-                _refuse_other(existing, identity | models_info, overwrite)
-                rows, costs = _ask(config, models, documents), models.costs()
-        questions, answers = _matrix(rows, config.mean, len(documents), vetted)
-        counts = _counts(rows, questions, answers, len(documents))
-        if not questions:
-            failed = [row["text"] for row in rows if row["failure"]]
-            raise DataError(
-                f"no question is left: of {len(documents)} contents, {len(failed)} got an answer without the required "
-                f"form{f' (such as {failed[0]!r})' if failed else ''} and {counts['contents_missing']} none. Ask "
-                "another model, or give questions with --add."
-            )
+                asked = {**models.identity, "prompts": versions(["writer", "judge"])}
+                _refuse_other(existing, identity | asked, overwrite)
+                pairs, counts = _ask(config, models, documents)
+                costs = models.costs()
+            pairs = _sampled(pairs, config.mean, len(documents))
+        questions, answers = _matrix([*pairs, *vetted])
+        sources = Counter(answer.source for answer in answers)
+        counts = counts | {
+            "contents_without_a_question": len(documents) - len({answer.content for answer in answers}),
+            "questions": len(questions),
+            "pairs_written": sources["written"],
+            "pairs_vetted": sources["vetted"],
+        }
         contents, rounds = _contents(existing, hashes)
         with atomic_folder(target) as folder:
             questions_hash = write_rows(folder, questions, answers, contents)
-            write_lines(folder / REPLIES, map(json.dumps, rows))
             description = Description(
                 dataset=dataset.name,
                 licence=dataset.licence,
                 corpus_hash=corpus_hash(documents),
                 questions_hash=questions_hash,
                 questions=len(questions),
-                asked=models_info,
+                asked=asked,
                 settings=settings,
                 counts=counts,
                 costs=costs,
@@ -111,7 +113,7 @@ def write_question_index(
                 files=hashes_of(folder),
             )
             write_json(folder / DESCRIPTION, description.model_dump(mode="json"))
-    if missing := 0 if add is not None else counts["contents_missing"]:
+    if add is None and (missing := counts["contents_missing"]):
         raise IncompleteError(
             f"{missing} contents got no reply, and {target} was written without them. Rerun the command; the replies "
             "that came are cached."
@@ -133,64 +135,68 @@ def _refuse_other(existing: QuestionIndex | None, identity: Mapping[str, object]
             )
 
 
-def _ask(config: QuestionsConfig, models: QuestionModels, documents: Sequence[Document]) -> list[Row]:
-    """What writer and judge answer about each content; nothing about one with a missing reply."""
+def _refuse_changed(existing: QuestionIndex | None, hashes: Mapping[str, str]) -> None:
+    for name, content in existing.contents().items() if existing is not None else ():
+        if hashes.get(name) != content.hash:
+            raise DataError(
+                f"content {name!r} has changed or is gone since its questions were written. Bring them up to date "
+                "first: querylect index questions without --add."
+            )
+
+
+def _ask(
+    config: QuestionsConfig, models: QuestionModels, documents: Sequence[Document]
+) -> tuple[list[Pair], dict[str, int]]:
+    """The questions of each content that the judge says it answers; nothing about one with a missing reply. Raises
+    DataError where there is none."""
     texts = [excerpt([document], config.words) for document in documents]
     prompts = [prompt("writer", Written, count=config.per_content, about=config.about, text=text) for text in texts]
     answers = models.generate(prompts, Written)
     proposed = [distinct(answer.value.questions) if answer.value else [] for answer in answers]
-    pairs = [(question, text) for text, questions in zip(texts, proposed, strict=True) for question in questions]
-    verdicts = iter(models.judge(pairs))
-    rows: list[Row] = []
+    asked = [(question, text) for text, questions in zip(texts, proposed, strict=True) for question in questions]
+    verdicts = iter(models.judge(asked))
+    pairs: list[Pair] = []
+    missing, judged = 0, Counter[bool | None]()
     for document, questions, answer in zip(documents, proposed, answers, strict=True):
-        judged = [(question, next(verdicts)) for question in questions]
-        if answer.missing or any(verdict.missing for _, verdict in judged):
+        of_content = [(question, next(verdicts)) for question in questions]
+        if answer.missing or any(verdict.missing for _, verdict in of_content):
+            missing += 1
             continue
-        rows.append(
-            {
-                "content": document.id,
-                "hash": content_hash(document),
-                "written": len(answer.value.questions) if answer.value else 0,
-                "failure": answer.failure,
-                "text": answer.text[:_MAX_FAILURE_CHARS] if answer.failure else "",
-                "judged": [
-                    {
-                        "question": question,
-                        "answerable": verdict.value.answerable if verdict.value else None,
-                        "why": verdict.value.explanation if verdict.value else verdict.failure,
-                    }
-                    for question, verdict in judged
-                ],
-            }
+        judged.update(verdict.value.answerable if verdict.value else None for _, verdict in of_content)
+        kept = (question for question, verdict in of_content if verdict.value and verdict.value.answerable)
+        pairs += [(question, document.id, "written") for question in kept]
+    failed = [answer for answer in answers if answer.failure]
+    if not pairs:
+        example = f" (such as {failed[0].text!r}: {failed[0].failure})" if failed else ""
+        raise DataError(
+            f"no question is left: of {len(documents)} contents, {len(failed)} got an answer without the required form"
+            f"{example} and {missing} none. Ask another model, or give questions with --add."
         )
-    return rows
+    return pairs, {
+        "contents": len(documents),
+        "contents_missing": missing,
+        "contents_failed": len(failed),
+        "questions_written": sum(len(answer.value.questions) for answer in answers if answer.value),
+        "questions_kept": judged[True],
+        "questions_dropped": judged[False],
+        "questions_unjudged": judged[None],
+    }
 
 
-def _still_valid(existing: QuestionIndex | None, hashes: Mapping[str, str]) -> list[Row]:
-    """The rows of an existing index. Raises DataError if a content has changed since."""
-    rows = logged_objects(existing.path / REPLIES) if existing is not None else []
-    for row in rows:
-        if hashes.get(row["content"]) != row["hash"]:
-            raise DataError(
-                f"content {row['content']!r} has changed or is gone since its questions were written. Bring them up to "
-                "date first: querylect index questions without --add."
-            )
-    return rows
-
-
-def _vetted(existing: QuestionIndex | None, hashes: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The vetted questions of an existing index, each with a content that the corpus still has."""
+def _pairs(existing: QuestionIndex | None, source: Source) -> list[Pair]:
+    """The pairs of an existing index."""
     if existing is None:
         return []
     texts = {question.id: question.text for question in existing.questions()}
-    vetted = [answer for answer in existing.answers() if answer.source == "vetted"]
-    return [(texts[answer.question], answer.content) for answer in vetted if answer.content in hashes]
+    return [
+        (texts[answer.question], answer.content, source) for answer in existing.answers() if answer.source == source
+    ]
 
 
-def _vetted_in(add: Path, hashes: Mapping[str, str]) -> list[tuple[str, str]]:
+def _vetted_in(add: Path, hashes: Mapping[str, str]) -> list[Pair]:
     """Questions of a file, each with its contents. Raises DataError for a content that the corpus does not hold."""
-    vetted = [(text, content) for text, contents in read_vetted(add) for content in contents]
-    for text, content in vetted:
+    vetted: list[Pair] = [(text, content, "vetted") for text, contents in read_vetted(add) for content in contents]
+    for text, content, _ in vetted:
         if content not in hashes:
             raise DataError(
                 f"{add}: the question {text!r} names content {content!r}, which the corpus does not hold. Correct the "
@@ -199,50 +205,27 @@ def _vetted_in(add: Path, hashes: Mapping[str, str]) -> list[tuple[str, str]]:
     return vetted
 
 
-def _matrix(
-    rows: Sequence[Row], mean: float | None, contents: int, vetted: Sequence[tuple[str, str]]
-) -> tuple[list[Document], list[AnswerabilityEntry]]:
-    """The questions, and which contents answer them: round(mean · `contents`) of the answerable written ones, of which
-    a smaller sample is a subset of a larger one, and all vetted ones. Equal questions (`same_question`) are one."""
+def _sampled(pairs: list[Pair], mean: float | None, contents: int) -> list[Pair]:
+    """The pairs of round(mean · `contents`) questions; a smaller sample is a subset of a larger one."""
+    if mean is None:
+        return pairs
+    names = sorted({question_id(text) for text, _, _ in pairs}, key=lambda name: data_sha256([0, name]))
+    sample = set(names[: round(mean * contents)])
+    return [pair for pair in pairs if question_id(pair[0]) in sample]
+
+
+def _matrix(pairs: Sequence[Pair]) -> tuple[list[Document], list[AnswerabilityEntry]]:
+    """The questions, and which contents answer them. Equal questions (`same_question`) are one; a pair that is both
+    written and vetted is vetted."""
     texts: dict[str, str] = {}
-    pairs: dict[tuple[str, str], Source] = {}
-    for row in rows:
-        for judged in row["judged"]:
-            if judged["answerable"]:
-                name = question_id(judged["question"])
-                texts.setdefault(name, judged["question"])
-                pairs[name, row["content"]] = "written"
-    if mean is not None:
-        sample = set(sorted(texts, key=lambda name: data_sha256([0, name]))[: round(mean * contents)])
-        texts = {name: text for name, text in texts.items() if name in sample}
-        pairs = {pair: source for pair, source in pairs.items() if pair[0] in sample}
-    for text, content in vetted:
+    sources: dict[tuple[str, str], Source] = {}
+    for text, content, source in pairs:
         texts.setdefault(question_id(text), " ".join(text.split()))
-        pairs[question_id(text), content] = "vetted"
+        sources[question_id(text), content] = source
     position = {name: number for number, name in enumerate(texts)}
-    ordered = sorted(pairs, key=lambda pair: position[pair[0]])
-    answers = [AnswerabilityEntry(question=pair[0], content=pair[1], source=pairs[pair]) for pair in ordered]
+    ordered = sorted(sources, key=lambda pair: position[pair[0]])
+    answers = [AnswerabilityEntry(question=pair[0], content=pair[1], source=sources[pair]) for pair in ordered]
     return [Document(name, "", text) for name, text in texts.items()], answers
-
-
-def _counts(
-    rows: Sequence[Row], questions: Sequence[Document], answers: Sequence[AnswerabilityEntry], contents: int
-) -> dict[str, int]:
-    verdicts = Counter(judged["answerable"] for row in rows for judged in row["judged"])
-    sources = Counter(answer.source for answer in answers)
-    return {
-        "contents": contents,
-        "contents_missing": contents - len(rows),
-        "contents_failed": sum(bool(row["failure"]) for row in rows),
-        "contents_without_a_question": contents - len({answer.content for answer in answers}),
-        "questions_written": sum(row["written"] for row in rows),
-        "questions_kept": verdicts[True],
-        "questions_dropped": verdicts[False],
-        "questions_unjudged": verdicts[None],
-        "questions": len(questions),
-        "pairs_written": sources["written"],
-        "pairs_vetted": sources["vetted"],
-    }
 
 
 def _contents(existing: QuestionIndex | None, hashes: Mapping[str, str]) -> tuple[list[Content], int]:

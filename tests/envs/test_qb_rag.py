@@ -19,7 +19,7 @@ from querylect.envs.retrievers.qb_rag import open_question_index
 from querylect.envs.server.app import create_app
 from querylect.errors import IndexFolderError
 from querylect.questions.index import write_question_index
-from querylect.rewriters.levels import QUESTION_INDEX, query_form
+from querylect.rewriters.levels import query_form
 from querylect.rewriters.retriever_info import RetrieverInfo
 
 from ..question_models import TEXTS, corpus, save_corpus  # noqa: F401 (a fixture)
@@ -65,7 +65,7 @@ def test_a_served_environment_ranks_by_questions_and_rewards(served, run_app):
         assert (retriever.name, retriever.kind) == ("qb-rag", "questions")
         assert "7 questions that were written for the documents beforehand" in retriever.trained
         assert retriever.trained.endswith("and it knows no synonyms."), "what ranks the questions is said too"
-        assert query_form(retriever) is QUESTION_INDEX
+        assert query_form(retriever)["kinds"] == ["questions"]
         plan = SearchPlan.of("my head hurts and I have a headache", k=5)
         (result,) = client.step([Step(question_id="q-head", plan=plan)], with_text=True)
         (gums,) = client.step([Step(question_id="q-gums", plan=SearchPlan.of("bleed from the gums"))])

@@ -211,13 +211,6 @@ def test_an_endpoint_that_is_not_there_ends_the_run():
         open_llm(LlmConfig(base_url="localhost:8000"))
 
 
-def test_at_most_so_many_requests_are_under_way(opened):
-    server = ChatServer()
-    server.gather = 3
-    opened(server, concurrency=3).ask([ask(str(i)) for i in range(12)], SamplingParams())
-    assert server.most_together == 3
-
-
 def test_an_endpoint_that_gives_one_text_at_a_time_is_asked_for_all_of_them(opened):
     server = ChatServer(lambda body: str(body["seed"]), choices=1)
     (reply,) = opened(server).ask([ask("a")], SamplingParams(n=3, seed=5))

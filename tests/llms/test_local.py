@@ -73,14 +73,6 @@ def test_greedy_texts_are_those_of_transformers(model, tiny_policy):
     assert reply.texts[0].first == pytest.approx(likeliest, abs=1e-4)
 
 
-def test_a_prompt_that_is_too_long_is_missing(model, monkeypatch):
-    monkeypatch.setattr("querylect.rollouts.llms.MAX_PROMPT_TOKENS", 60)
-    llm = model()
-    replies = llm.ask(PROMPTS, SamplingParams(max_tokens=4))
-    assert [reply is None for reply in replies] == [False, True, False, True]
-    assert llm.costs.missing == {"prompt too long": 2}
-
-
 def test_known_replies_load_no_model(model, tmp_path, monkeypatch):
     cache = str(tmp_path / "c")
     with model(cache=cache) as llm:

@@ -20,17 +20,3 @@ def test_equal_lengths_take_what_is_computed_by_hand(streamed):
     decoding = 10 * (0.01 + 2 * 0.001) * 2 + 20 * (0.01 + 6 * 0.001) * 6
     assert sampled.busy == pytest.approx(decoding + 0.2 * 64, rel=1e-6)
     assert shape.packed_tokens() == 100 + 2 * (10 + 50) + 6 * 20
-
-
-def uneven(questions):
-    """Questions whose answers differ in length, on an engine of four slots."""
-    return pipeline.Shape(questions=questions, spread=0.6, **SHAPE), pipeline.Rates(slots=4, **RATES)
-
-
-def test_streaming_is_never_slower():
-    shape, rates = uneven(20)
-    rollouts = [pipeline.Rollout(shape, rates, 1, 1, pipeline.Service(2.0), streamed) for streamed in (False, True)]
-    (in_turns,), (streamed,) = (rollout.run() for rollout in rollouts)
-    assert streamed.now < in_turns.now
-    assert rollouts[0].max_searches == 20 * 6, "the second turns are searched together"
-    assert rollouts[1].max_searches < 20 * 6

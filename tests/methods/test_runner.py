@@ -11,7 +11,7 @@ from querylect.errors import ConfigError, EnvironmentUnavailableError
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, SamplingParams, Text
 from querylect.llms.structured import FormPrompt
-from querylect.methods.method import GARBLED, MISSING, NO_RANKING, Result, Runner
+from querylect.methods.method import MISSING, NO_RANKING, Result, Runner
 
 from ..raising import refused
 
@@ -99,22 +99,16 @@ def test_batches_are_in_the_order_of_the_questions_whichever_came_first():
         assert model.batches == [(8, ["one", "two"])]
 
 
-def test_a_source_is_searched_by_name_and_an_unknown_one_refused():
+def test_a_source_is_searched_by_name_and_what_cannot_be_searched_is_refused():
     wiki, pairs = Shelf("wiki"), Shelf("pairs")
     (ran,) = Runner(Llm(Echo()), {"wiki": wiki, "pairs": pairs}).run(two_stages("pairs"), QUESTIONS[:1])
     assert (wiki.batches, ran.result.documents[0].id) == ([], "pairs-0")
     with refused(ConfigError, "'web'", "'wiki', 'pairs'"):
         Runner(Llm(Echo()), {"wiki": wiki, "pairs": pairs}).run(two_stages("web"), QUESTIONS[:1])
+    with refused(ConfigError, "'q7'", "'shelf-0'"):
+        Runner(Llm(Echo()), {"": Shelf()}).run(two_stages(), [Question("q7", "seven", excluded=("shelf-0",))])
     (ran,) = Runner(Llm(Echo()), {"": Shelf(down=True)}).run(two_stages(), QUESTIONS[:1])
     assert (ran.result.failure, ran.cost.searches) == (NO_RANKING, 1)
-
-
-def test_a_search_that_would_rank_an_excluded_document_is_refused():
-    """A knowledge base does not know the question of a plan."""
-    excluding, shelf = Question("q7", "seven", excluded=("shelf-0",)), Shelf()
-    with refused(ConfigError, "'q7'", "'shelf-0'"):
-        Runner(Llm(Echo()), {"": shelf}).run(two_stages(), [*QUESTIONS, excluding])
-    assert shelf.batches == []
 
 
 class Judgement(BaseModel):
@@ -137,34 +131,6 @@ def test_reader_and_writer_may_be_two_models():
     alone = Echo()
     Runner(Llm(alone), {}).run(draft, QUESTIONS[:1])
     assert len(alone.batches) == 4, "one model is both"
-
-
-class LastFirst:
-    """Scores a document by its last figure."""
-
-    def scores(self, question, texts):
-        return [float(text[-1]) for text in texts]
-
-
-def test_forms_and_scores_come_back_to_their_question():
-    async def judged(question, ask, search):
-        ranking = await search(SearchPlan.of(question.text, k=3))
-        scores = await search.scores(question.text, ranking.documents)
-        judged = await ask.json(FormPrompt("Judge.", question.text), Judgement, SHORT)
-        ordered = sorted(zip(scores, ranking.documents, strict=True), key=lambda pair: -pair[0])
-        return Result(tuple(document for _, document in ordered), {"fits": judged.fits})
-
-    answers = {"one": '{"fits": true}', "two": "yes!", "three": '{"fits": false}', "five": "never"}
-    repairs = iter(['{"fits": false}', "no"])
-    model = Echo(
-        lambda text: next((value for key, value in answers.items() if text.endswith(key)), None) or next(repairs)
-    )
-    ran = Runner(Llm(model), {"": Shelf()}, LastFirst()).run(judged, QUESTIONS)
-    assert [run.result.notes.get("fits") for run in ran] == [True, False, False, None, None]
-    assert [run.result.failure for run in ran] == ["", "", "", MISSING, GARBLED]
-    assert (ran[4].result.notes["text"], "Input should" in ran[4].result.notes["problem"]) == ("no", True)
-    assert [run.cost.calls for run in ran] == [1, 2, 1, 0, 2], "a repaired form is two calls"
-    assert [document.id for document in ran[0].result.documents] == ["shelf-2", "shelf-1", "shelf-0"]
 
 
 def test_an_error_ends_the_run_and_a_notebook_can_run_methods():

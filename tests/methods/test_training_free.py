@@ -12,11 +12,10 @@ from querylect.envs.build import build_index
 from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
-from querylect.envs.retrievers.tokenizer import WordTokenizer
 from querylect.envs.server.app import create_app
 from querylect.eval.training_free import Tuned, answer
 from querylect.methods.method import SearchResults
-from querylect.methods.training_free import analyse, relevance_model, rm3, training_free
+from querylect.methods.training_free import relevance_model, rm3, training_free
 from querylect.rewriters.retriever_info import RetrieverInfo
 
 pytestmark = pytest.mark.model
@@ -88,13 +87,6 @@ def test_on_a_dense_retriever_the_question_is_one_text_and_documents_count_alike
     plan = rm3(settings, dense, "what purrs", search_results(*documents, scores=(-0.2, 0.1)), 10)
     # cats 2/3, dogs 1/3 + 1/2 = 5/6, birds 1/2: dogs and cats stay, 5/9 and 4/9 of their sum; no word is stemmed
     assert terms(plan) == [("what purrs", 0.5), ("dogs", 0.5 * 5 / 9), ("cats", 0.5 * 4 / 9)]
-
-
-@pytest.mark.parametrize("text", ["The runners' Ärzte can't re-run 3 d42 vitamin_d's", "", "the of", "日本 naïve X"])
-def test_words_are_analysed_as_the_index_does(text):
-    assert [term for term, _ in analyse(text, lexical=True)] == WordTokenizer("english")([text])[0]
-    for term, word in analyse(text, lexical=True):
-        assert WordTokenizer("english")([word]) == [[term]], "the word alone is analysed to its term"
 
 
 def test_first_titles_and_weighted_words_by_hand():

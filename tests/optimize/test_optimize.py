@@ -4,16 +4,12 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 from querylect.cli import main
 from querylect.configs.load import dump_config
 from querylect.configs.schema import RunConfig
-from querylect.data.beir import load_beir, save_beir
-from querylect.data.types import Utterance
-from querylect.envs.environment import Environment
-from querylect.envs.server.app import create_app
+from querylect.data.beir import load_beir
 from querylect.errors import CheckpointError, ConfigError, EngineUnavailableError
 from querylect.optimize.run import optimize, relevant_titles
 from querylect.train.run import train
@@ -90,22 +86,6 @@ def test_the_reflection_model_reads_training_questions_alone(undisturbed):
     sent = json.dumps(reflection.server.bodies)
     assert "tell me" not in sent, "no validation question"
     assert "please" not in sent, "no test question"
-
-
-def test_the_reflection_model_reads_the_conversation_before_a_question(prompting, run_app, tmp_path):
-    dataset = load_beir(prompting.env.dataset.path)
-    history = (Utterance("user", "old words"), Utterance("user", "new ones"))
-    splits = {
-        name: replace(split, questions=tuple(replace(question, history=history) for question in split.questions))
-        for name, split in dataset.splits.items()
-    }
-    save_beir(replace(dataset, splits=splits), tmp_path / "data")
-    env = change(prompting, **{"env.dataset.path": str(tmp_path / "data")}).env
-    with run_app(create_app(Environment.open(env))) as url:
-        settings = {"client.urls": [url], "rollout.history_tokens": 3, "optimize.searches": 15}
-        with reflecting(run_app, change(prompting, **settings), BETTER) as (config, reflection):
-            optimize(config)
-    assert "User: old\nUser: new ones" in reflection.prompts[0]
 
 
 def test_relevant_titles_are_those_of_training_questions(prompting):

@@ -128,16 +128,6 @@ def test_a_call_that_breaks_off_goes_on_with_the_replies_that_came(tmp_path, cor
         assert (tmp_path / "set" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_without_a_judge_every_question_is_kept_for_its_own_passages(tmp_path, corpus):
-    author = Author(bad=list(THINGS)[:1])
-    quality = write(author, corpus, tmp_path / "set", judge=False, styles=["keyword"], count=20)
-    assert (author.judged, quality["answerable"]) == ([], None)
-    splits = load_beir(tmp_path / "set").splits
-    written_for = {row["_id"]: row["written_for"] for row in rows(tmp_path / "set")}
-    assert sum("moon" in row["text"] for row in rows(tmp_path / "set")) == 1
-    assert {name: sorted(judged) for split in splits.values() for name, judged in split.qrels.items()} == written_for
-
-
 def test_users_questions_are_the_test_and_are_not_trained_on(tmp_path, corpus):
     passages, bike = load_beir(corpus[0]).corpus, passage_about("velocipede", corpus)
     write(Author(), corpus, tmp_path / "plain")

@@ -70,9 +70,7 @@ def test_the_rewriter_is_asked_with_the_hypothesis_and_without_the_options():
         rewriter.first(CHOICE)
 
 
-@pytest.mark.parametrize(
-    ("role", "left"), [("support", ["d", "k"]), ("distinction", ["s", "k"]), ("key_features", ["s", "d"])]
-)
+@pytest.mark.parametrize(("role", "left"), [("support", ["d", "k"]), ("key_features", ["s", "d"])])
 def test_an_ablated_query_is_written_and_not_searched(role, left):
     question = staged(PLAIN, OPEN)
     rewrite = hcqr(without=[role]).parse(question, QUERIES, 1)

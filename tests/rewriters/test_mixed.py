@@ -43,7 +43,7 @@ def mixed_of(config):
     return rewriter_for(config.rewriter, config.mix, Clients({}), config.search_depth)
 
 
-@pytest.mark.parametrize("level", ["general", "explore", "direct"])
+@pytest.mark.parametrize("level", ["explore"])
 def test_each_question_is_asked_as_its_own_environment_alone_would_ask_it(level):
     mixed = mixed_of(run({"name": level}))
     documents = [Document("d", "Title", "text")]

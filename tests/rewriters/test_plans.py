@@ -90,14 +90,6 @@ def test_passages_and_questions_are_weighted(name, retriever, settings, expected
     assert (terms(plan), plan.k) == ([expected], 7)
 
 
-def test_query2doc_on_bm25_scores_as_the_text_with_the_question_five_times(small_environment):
-    environment = Environment.open(small_environment)
-    repeated_text = " ".join([ASKED.text] * 5 + [PASSAGE])
-    weighted, repeated = environment.rank([planned("query2doc", PASSAGE), SearchPlan.of(repeated_text, k=7)])
-    assert [hit.id for hit in weighted] == [hit.id for hit in repeated]
-    assert [hit.score for hit in weighted] == pytest.approx([hit.score for hit in repeated], rel=1e-5)
-
-
 def test_hyde_joins_the_passages_of_several_answers():
     def joined_of(*texts):
         return read_reply(make("hyde", k=7), ASKED, LlmResponse(tuple(Text(text, True) for text in texts), 1, 1))
