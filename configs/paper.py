@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from ..errors import ConfigError
 from .environment import RerankConfig, ServedConfig
-from .llm import LlmConfig
+from .llm import LlmConfig, ShownConfig
 from .load import config_file, read_yaml, validated, write_yaml
 from .section import Name, Section
 
@@ -126,7 +126,7 @@ class Sweep(Section):
     """Systems drawn as horizontal lines."""
 
 
-class PaperConfig(Section):
+class PaperConfig(ShownConfig):
     """A paper: its methods, tasks, environments, models and tables."""
 
     name: Name
@@ -135,8 +135,6 @@ class PaperConfig(Section):
     """Random seed of sampled answers, of the sample that `limit` draws, and of the tests."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Sample size per task, drawn with `seed`; None: all questions."""
-    document_words: Annotated[int, Field(ge=1)] = 200
-    """Words of each document shown to the reader and the judges."""
     max_tokens: Annotated[int, Field(ge=1)] = 2048
     """Maximum tokens of the reader's answer."""
     judge_max_tokens: Annotated[int, Field(ge=1)] = 1024

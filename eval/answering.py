@@ -70,7 +70,7 @@ def model_answers(
     """
     conversation: PolicyConversation | PromptedConversation
     if isinstance(model, Llm):
-        conversation = PromptedConversation(model, rewriter, rollout, passages=system.passages, seed=options.seed)
+        conversation = PromptedConversation(model, rewriter, rollout, seed=options.seed)
     else:
         conversation = PolicyConversation(model, rewriter, rollout)
     for part in parts:

@@ -131,7 +131,7 @@ class RewritingSystem(System):
 
     name: str
     settings: SystemConfig
-    """Turns, samples and passages; the frozen model, if it is one."""
+    """Turns and samples; the frozen model, if it is one."""
     config: RunConfig
     """Policy, rewriter and rollout settings; for a training run, all settings of that run."""
     checkpoint: Path | None
@@ -187,13 +187,7 @@ class RewritingSystem(System):
     def rewriter(self, environment: EvalEnvironment) -> RewritingStrategy:
         """The rewriter for an environment. Raises ConfigError if it does not fit the system's settings."""
         documents = max(self.depth, self.config.rollout.documents)
-        rewriter = make_rewriter(self.rewriter_settings(environment.name), environment.retriever, documents)
-        if self.settings.passages > 1 and not rewriter.joins:
-            raise ConfigError(
-                f"systems.{self.name}.passages is {self.settings.passages}, and {rewriter.name} searches with one "
-                "answer. Take rewriter.name=hyde without rewriter.stop, or leave passages out."
-            )
-        return rewriter
+        return make_rewriter(self.rewriter_settings(environment.name), environment.retriever, documents)
 
     def rewriter_settings(self, environment: str) -> RewriterConfig:
         """The rewriter settings for an environment: those of the run's member of that name, if it has one."""
@@ -246,7 +240,7 @@ _ANSWER_SETTINGS = {
 
 def answer_settings(settings: SystemConfig, config: RunConfig, rewriter: RewriterConfig) -> dict[str, object]:
     """All settings that a rewriting system's answers depend on, but the seed."""
-    model: dict[str, object] = {"passages": settings.passages}
+    model: dict[str, object] = {}
     if settings.llm is None:
         model = {"dtype": resolved_dtype(config.policy.dtype), "engine": config.rollout.engine}
     return {

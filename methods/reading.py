@@ -20,7 +20,7 @@ from ..data.types import Document, Question
 from ..envs.plan import Probe, SearchPlan, Term, is_unicode
 from ..llms.base import SamplingParams
 from ..llms.prose import marked_answers
-from .method import Ask, Result, Search, StageError, answer_text
+from .method import Ask, Result, Search, StageError, answer_text, sampling
 from .prompts import prompts_of
 
 NO_ANSWER = "no answer in the text"
@@ -57,7 +57,7 @@ async def direct_gen(question: Question, ask: Ask, search: Search, settings: Rea
 async def cot(question: Question, ask: Ask, search: Search, settings: CotConfig) -> Result:
     """The reader alone, which thinks first and then answers on a separate line."""
     prompt = prompts_of("cot", settings).think(question)
-    reply = await ask(prompt, SamplingParams(max_tokens=settings.max_tokens), role="reader")
+    reply = await ask(prompt, sampling(settings), role="reader")
     text = answer_text(reply)
     answers = marked_answers(text)
     if not answers:

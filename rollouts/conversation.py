@@ -165,14 +165,13 @@ class PromptedConversation(Conversation):
         rewriter: RewritingStrategy,
         rollout: RolloutConfig,
         *,
-        passages: int = 1,
         seed: int = 0,
         trained: bool = False,
     ) -> None:
-        """`passages`: texts of an answer, for a rewriter that joins them. `trained`: the model is the policy, whose
+        """`trained`: the model is the policy, whose
         answers begin with the opening and are parsed as strictly as in training."""
         self.llm, self.rewriter, self.rollout, self.trained = llm, rewriter, rollout, trained
-        self._passages, self._seed = passages, seed
+        self._seed = seed
         self.missing: dict[tuple[str, int, int], str] = {}
         """Why an answer was not given, by question id, turn and sample."""
 
@@ -205,11 +204,10 @@ class PromptedConversation(Conversation):
 
     def _sampling(self, sample: int, greedy: bool) -> SamplingParams:
         rollout = self.rollout
-        if greedy and self._passages == 1:
+        if greedy:
             return SamplingParams(max_tokens=rollout.max_new_tokens)
-        # an endpoint may increment the seed for several passages, so the seeds of samples are `passages` apart
-        seed = (self._seed * 1_000_003 + sample * self._passages) % 2**31
-        return SamplingParams(self._passages, rollout.temperature, rollout.top_p, rollout.max_new_tokens, seed)
+        seed = (self._seed * 1_000_003 + sample) % 2**31
+        return SamplingParams(1, rollout.temperature, rollout.top_p, rollout.max_new_tokens, seed)
 
     def _answers(self, branches: Sequence[Branch], turn: int, sampling: SamplingParams) -> Iterator[Node | str]:
         """The answer to each branch, or why there is none."""

@@ -153,20 +153,6 @@ def test_tokens_that_an_endpoint_does_not_say_are_not_called_zero(values, endpoi
     assert (cost["prompt_tokens"], cost["tokens"], cost["calls"]) == (None, None, 2)
 
 
-def test_hyde_searches_with_several_passages_together(values, endpoint):
-    endpoint.answer = lambda body: f"A passage about {RIGHT[last_user(body).rpartition('please: ')[2]]}."
-    system = {"rewriter": {"name": "hyde"}, "turns": 1, "passages": 4, "temperature": 0.7}
-    folder, results, _ = carry_out(with_system(values, **system))
-    assert {(body["n"], body["temperature"]) for body in endpoint.bodies} == {(4, 0.7)}
-    (probe,) = rows_of(folder)[0].plan["probes"]
-    assert [term["weight"] for term in probe["terms"]] == [1.0] * 5
-    cost = row(results, "asked", 1)
-    assert (cost["calls"], cost["tokens"], cost["searches"]) == (4, 12.0, 1.0)
-    _, results, _ = carry_out(with_system(values, **{**system, "rewriter": {"name": "query2doc"}}))
-    assert "query2doc" in results["failed"][0]["message"]
-    assert "systems.asked.passages is 4" in results["failed"][0]["message"]
-
-
 def test_a_local_model_is_asked_through_the_same_door(values, endpoint, tiny_policy, tmp_path):
     llm = {"model": str(tiny_policy), "dtype": "float32", "cache": str(tmp_path / "replies.sqlite")}
     folder, _, failed = carry_out(with_system(values, llm=llm, rewriter={"name": "hyde"}))
