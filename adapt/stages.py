@@ -21,7 +21,7 @@ from pathlib import Path
 from ..configs.load import FREE_TO_CHANGE, among, dump_config, flat, validated
 from ..configs.schema import DatasetConfig, RunConfig
 from ..configs.section import as_name
-from ..data.documents.corpus import source_digest
+from ..data.documents import source_digest
 from ..errors import ConfigError
 from ..eval.results import RESULTS
 from ..storage import folder_sha256, json_object, only_command, write_text

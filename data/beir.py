@@ -127,13 +127,13 @@ def questions_of(folder: Path) -> Iterator[tuple[Question, dict[str, object]]]:
         rows = read_rows(path, QuestionRow)
     else:
         rows = (
-            (where, QuestionRow.model_validate({"_id": name, "text": text}))
-            for where, name, text in read_topics(topics[0])
+            (location, QuestionRow.model_validate({"_id": name, "text": text}))
+            for location, name, text in read_topics(topics[0])
         )
     ids: set[str] = set()
-    for where, row in rows:
+    for location, row in rows:
         if row.id in ids:
-            raise DataError(f"{where}: a second question has the id {row.id!r}. Rename one.")
+            raise DataError(f"{location}: a second question has the id {row.id!r}. Rename one.")
         ids.add(row.id)
         rewrite = row.reference_rewrite.strip()
         yield Question(row.id, row.text, row.options, row.history, rewrite, row.excluded_ids), row.model_extra or {}

@@ -59,10 +59,10 @@ def open_bright(folder: Path, domain: str, queries: str = "examples") -> Benchma
     questions: dict[str, Question] = {}
     qrels: dict[str, dict[str, int]] = {}
     for file in _bright_files(folder, queries, domain):
-        for where, row in read_rows(file, _LongBrightQuestion if long else _BrightQuestion):
+        for location, row in read_rows(file, _LongBrightQuestion if long else _BrightQuestion):
             excluded = tuple(name for name in row.excluded_ids if name != "N/A")
             if row.id in questions or set(excluded).intersection(row.gold):
-                raise DataError(f"{where}: question {row.id!r} is repeated or excludes what is relevant.")
+                raise DataError(f"{location}: question {row.id!r} is repeated or excludes what is relevant.")
             questions[row.id] = Question(row.id, row.query, excluded=excluded)
             qrels[row.id] = dict.fromkeys(row.gold, 1)
     files = _bright_files(folder, "long_documents" if long else "documents", domain)
@@ -173,11 +173,11 @@ def open_finagentbench(folder: Path, task: str = "chunks") -> Benchmark:
 
     def rows() -> Iterator[tuple[str, list[str], dict[int, int] | None]]:
         for file in files:
-            for where, row in read_rows(file, _FinAgentBenchRow):
+            for location, row in read_rows(file, _FinAgentBenchRow):
                 prompt = next((message.content for message in row.messages if message.role == "user"), "")
-                question, candidates = _parse_prompt(prompt, markers, where)
+                question, candidates = _parse_prompt(prompt, markers, location)
                 if unknown := [number for number in row.qrel or () if not 0 <= number < len(candidates)]:
-                    raise DataError(f"{where}: candidate {unknown[0]} of {len(candidates)} is graded.")
+                    raise DataError(f"{location}: candidate {unknown[0]} of {len(candidates)} is graded.")
                 yield question, candidates, row.qrel
 
     questions: dict[str, Question] = {}
@@ -206,23 +206,23 @@ def open_finagentbench(folder: Path, task: str = "chunks") -> Benchmark:
     return Benchmark(name, documents, questions, {"test": qrels}, notes)
 
 
-def _parse_prompt(prompt: str, markers: Sequence[str], where: str) -> tuple[str, list[str]]:
+def _parse_prompt(prompt: str, markers: Sequence[str], location: str) -> tuple[str, list[str]]:
     """The question and the candidates. Only the next number in order begins a candidate; others are part of a text."""
     heading, candidate, ending = markers
     form = rf"Question:(.*?)\s*{re.escape(heading)}(.*)\n{re.escape(ending)}"
     match = re.search(form, prompt, re.DOTALL)
     if match is None or not (question := match[1].strip()):
         raise DataError(
-            f"{where}: expected a prompt with 'Question: …', '{heading} …', '{ending} …'. It may be a file of the "
+            f"{location}: expected a prompt with 'Question: …', '{heading} …', '{ending} …'. It may be a file of the "
             "other task."
         )
     body, begins = match[2], list[tuple[int, int]]()
     for begin in re.finditer(rf"(?:^|\n)[ \t]*\[{candidate} (\d+)\]", body):
         if int(begin[1]) == len(begins):
             begins.append(begin.span())
-    candidates = [body[one[1] : other[0]].strip() for one, other in pairwise([*begins, (len(body), len(body))])]
+    candidates = [body[begin[1] : end[0]].strip() for begin, end in pairwise([*begins, (len(body), len(body))])]
     if not any(candidates):
-        raise DataError(f"{where}: the prompt has no [{candidate} 0].")
+        raise DataError(f"{location}: the prompt has no [{candidate} 0].")
     return question, candidates
 
 

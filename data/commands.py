@@ -88,11 +88,11 @@ def documents(
 ) -> None:
     """Write a folder of Markdown, text, HTML, PDF or JSONL files as a corpus of passages, for `data questions`."""
     set_up_logging(verbose)
-    from .documents.corpus import write_corpus
+    from .documents import write_corpus
 
     with progress_bar("reading documents") as progress:
-        summary = write_corpus(source, to, words, overlap, progress)
-    _echo(summary.lines(str(to)))
+        lines = write_corpus(source, to, words, overlap, progress)
+    _echo(lines)
 
 
 @app.command("chunks")

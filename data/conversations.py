@@ -40,7 +40,7 @@ class _Turn(Row):
     passages: list[str] | None = Field(None, alias="Truth_passages")
     gold: _Passage | None = Field(None, alias="Gold_passage")
 
-    def asked(self, split: str, context: list[str], rewrite: str = "") -> Question:
+    def as_question(self, split: str, context: list[str], rewrite: str = "") -> Question:
         """The question of this turn, after those texts."""
         name = f"{split}-{self.conversation}_{self.turn}"
         return Question(name, self.question, history=alternating(context), reference_rewrite=rewrite.strip())
@@ -52,7 +52,7 @@ def open_topiocqa(folder: Path) -> Benchmark:
     qrels: dict[str, dict[str, dict[str, int]]] = {}
     gold: dict[str, Document] = {}
     for split, turn in _turns(folder, "topiocqa"):
-        question = turn.asked(split, turn.context or [])
+        question = turn.as_question(split, turn.context or [])
         questions[question.id] = question
         if passage := turn.gold:
             gold.setdefault(passage.id, Document(passage.id, passage.title, passage.text))
@@ -74,7 +74,7 @@ def open_qrecc(folder: Path) -> Benchmark:
     conversations: dict[tuple[str, str], list[str]] = {}
     for split, turn in _turns(folder, "qrecc"):
         earlier = conversations.setdefault((split, turn.conversation), [])
-        question = turn.asked(split, earlier if turn.context is None else turn.context, turn.rewrite)
+        question = turn.as_question(split, earlier if turn.context is None else turn.context, turn.rewrite)
         questions[question.id] = question
         earlier += [question.text, turn.answer.strip()]
         if turn.passages:

@@ -61,9 +61,9 @@ def load_hpo(
                 by_text[_normalised(text)].append((text, term.id))
     phrases = [phrases[0] for phrases in by_text.values() if len({term for _, term in phrases}) == 1]
     phrases.sort(key=lambda phrase: text_sha256(phrase[0]))
-    asked = sorted({term for _, term in phrases}, key=text_sha256)
-    others = sorted({term.id for term in terms}.difference(asked), key=text_sha256)
-    in_corpus = {*asked, *others[: max(0, corpus_size - len(asked))]}
+    questioned = sorted({term for _, term in phrases}, key=text_sha256)
+    distractors = sorted({term.id for term in terms}.difference(questioned), key=text_sha256)
+    in_corpus = {*questioned, *distractors[: max(0, corpus_size - len(questioned))]}
     held_out = test_terms + validation_terms
     return Dataset(
         name="hpo",
@@ -73,9 +73,9 @@ def load_hpo(
             if term.id in in_corpus
         ),
         splits={
-            "train": _split(phrases, asked[held_out:]),
-            "validation": _split(phrases, asked[test_terms:held_out]),
-            "test": _split(phrases, asked[:test_terms]),
+            "train": _split(phrases, questioned[held_out:]),
+            "validation": _split(phrases, questioned[test_terms:held_out]),
+            "test": _split(phrases, questioned[:test_terms]),
         },
         licence=(
             f"Human Phenotype Ontology, {release[1].strip() if release else 'release not stated'}, under the HPO "

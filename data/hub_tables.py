@@ -39,12 +39,12 @@ class _Card(BaseModel):
     license: Annotated[list[Any], _Listed] = []
 
 
-class _QuestionRow(Row):
+class _TableQuestion(Row):
     id: Id = Field(validation_alias=AliasChoices("_id", "id"))
     text: Annotated[str, StringConstraints(pattern=r"\S")]
 
 
-class _DocumentRow(Row):
+class _TableDocument(Row):
     id: Id = Field(validation_alias=AliasChoices("_id", "id"))
     title: Text = ""
     text: str
@@ -77,13 +77,13 @@ def open_tables(folder: Path, name: str, subset: str | None, qrels: Path) -> Ben
         )
     questions: dict[str, Question] = {}
     for path in queries:
-        for where, row in read_rows(path, _QuestionRow):
+        for location, row in read_rows(path, _TableQuestion):
             if questions.setdefault(row.id, Question(row.id, row.text)).text != row.text:
-                raise DataError(f"{where}: a second question has the id {row.id!r}.")
+                raise DataError(f"{location}: a second question has the id {row.id!r}.")
 
     def documents() -> Iterator[Document]:
         for path in corpus:
-            yield from (Document(row.id, row.title, row.text) for _, row in read_rows(path, _DocumentRow))
+            yield from (Document(row.id, row.title, row.text) for _, row in read_rows(path, _TableDocument))
 
     judgements = {_SPLITS[split]: read_judgements(*files) for split, files in judged.items() if split in _SPLITS}
     licence = ", ".join(map(str, filter(None, card.license)))

@@ -18,7 +18,7 @@ _GRADE = {"score", "rel", "relevance", "label", "grade"}
 """What a header line of TREC's form may call its second and fourth column."""
 
 
-class _Judgement(Row):
+class _JudgementRow(Row):
     question: Id = Field(alias="query-id")
     document: Id = Field(alias="corpus-id")
     score: int
@@ -32,29 +32,31 @@ def read_judgements(*paths: Path) -> dict[str, dict[str, int]]:
     """
     qrels: dict[str, dict[str, int]] = {}
     for path in paths:
-        for where, question, document, grade in _judgements(path):
+        for location, question, document, grade in _judgements(path):
             previous = qrels.setdefault(question, {}).setdefault(document, grade)
             if previous != grade:
                 raise DataError(
-                    f"{where}: question {question!r} and document {document!r} are judged {grade} here and {previous} "
-                    "before. Keep one of the two lines."
+                    f"{location}: question {question!r} and document {document!r} are judged {grade} here and "
+                    f"{previous} before. Keep one of the two lines."
                 )
     return qrels
 
 
 def _judgements(path: Path) -> Iterator[tuple[str, str, str, int]]:
     if path.suffix == ".parquet" or ".jsonl" in path.suffixes:
-        yield from ((where, row.question, row.document, row.score) for where, row in read_rows(path, _Judgement))
+        yield from (
+            (location, row.question, row.document, row.score) for location, row in read_rows(path, _JudgementRow)
+        )
         return
     for index, (number, line) in enumerate(read_lines(path)):
         fields, trec = line.split("\t"), line.split()
         names = [field.lower() for field in trec] if index == 0 else []
         if tuple(names) == COLUMNS or (len(names) == 4 and names[1] in _ITERATION and names[3] in _GRADE):
             continue
-        where = f"{path}, line {number}"
+        location = f"{path}, line {number}"
         if len(fields) != 3 and len(trec) != 4:
             raise DataError(
-                f"{where}: {line!r}; expected 'query-id<TAB>corpus-id<TAB>score' (a header may only be the first "
+                f"{location}: {line!r}; expected 'query-id<TAB>corpus-id<TAB>score' (a header may only be the first "
                 "line), or TREC's 'query-id 0 corpus-id score'. Correct the line."
             )
         question, document, score = fields if len(fields) == 3 else (trec[0], trec[2], trec[3])
@@ -63,8 +65,8 @@ def _judgements(path: Path) -> Iterator[tuple[str, str, str, int]]:
         except ValueError:
             grade = 0.5
         if grade % 1 != 0:
-            raise DataError(f"{where}: the grade is {score!r}; expected a whole number such as 0, 1 or 2.")
-        yield where, question, document, int(grade)
+            raise DataError(f"{location}: the grade is {score!r}; expected a whole number such as 0, 1 or 2.")
+        yield location, question, document, int(grade)
 
 
 def judged_splits(
@@ -89,9 +91,9 @@ def judged_splits(
         }
         usable = [identifier for identifier in questions if relevant(judged.get(identifier, {}))]
         splits[split] = Split(tuple(questions[name] for name in usable), {name: judged[name] for name in usable})
-        before, total = Split([], qrels[split]).relevant, sum(map(len, qrels[split].values()))
-        lost, dropped = before - splits[split].relevant, total - sum(map(len, judged.values()))
-        if not before:
+        relevant_before, total = Split([], qrels[split]).relevant, sum(map(len, qrels[split].values()))
+        lost, dropped = relevant_before - splits[split].relevant, total - sum(map(len, judged.values()))
+        if not relevant_before:
             raise DataError(f"{name}: the {split} split judges no document as relevant (grade above 0).")
         if dropped:
             missing = next(
@@ -101,10 +103,10 @@ def judged_splits(
                 if question not in questions or document not in documents
             )
             note = (
-                f"{name}, {split}: {dropped} of {total} judgements ({lost} of {before} above 0) are of questions or "
-                f"documents that do not exist, such as {missing}"
+                f"{name}, {split}: {dropped} of {total} judgements ({lost} of {relevant_before} above 0) are of questions "
+                f"or documents that do not exist, such as {missing}"
             )
-            if 2 * lost > before:
+            if 2 * lost > relevant_before:
                 raise DataError(f"{note}: questions, judgements and corpus do not belong together. Fetch them again.")
             notes.append(f"{note}: they are dropped.")
     if questions and not splits:

@@ -99,7 +99,7 @@ def write_chunks(source: Path, target: Path, words: int = CHUNK_WORDS) -> list[s
     ]
 
 
-class _Pair(Row):
+class _PairLine(Row):
     id: Id = Field(alias="_id")
     question: str = Field(validation_alias=AliasChoices("question", "text"))
     answers: Any = Field(None, validation_alias=AliasChoices("answers", "answer"))
@@ -114,9 +114,9 @@ def write_pairs(source: Path, target: Path) -> list[str]:
     """
     documents: dict[bytes, Document] = {}
     repeated = skipped = 0
-    for where, row in read_rows(source, _Pair):
+    for location, row in read_rows(source, _PairLine):
         answers = row.answers if isinstance(row.answers, list) else [row.answers]
-        refuse_list_text(answers, where)
+        refuse_list_text(answers, location)
         texts = [str(answer).strip() for answer in answers if answer]
         if not any(texts) or not row.question.strip():
             skipped += 1
@@ -182,19 +182,19 @@ def merge(sources: Mapping[str, Path], target: Path, question_sources: Sequence[
         )
     judged_documents = {document for grades in judged.values() for document in grades}
     new_ids: dict[str, str] = {}
-    written, repeated = Counter[str](), Counter[str]()
+    new, repeated = Counter[str](), Counter[str]()
 
     def documents() -> Iterator[Document]:
         first: dict[bytes, str] = {}
         for source, folder in folders.items():
             for document in documents_of(folder):
                 digest, merged_id = fingerprint(document), f"{source}/{document.id}"
-                new = digest not in first
-                (written if new else repeated)[source] += 1
+                first_time = digest not in first
+                (new if first_time else repeated)[source] += 1
                 first.setdefault(digest, merged_id)
                 if merged_id in judged_documents:
                     new_ids[merged_id] = first[digest]
-                if new:
+                if first_time:
                     yield replace(document, id=merged_id)
 
     with new_beir_folder(target) as folder:
@@ -215,6 +215,6 @@ def merge(sources: Mapping[str, Path], target: Path, question_sources: Sequence[
         write_meta(folder, {**meta, "relevance_level": next(iter(levels), 1)})
     counts = ", ".join(f"{len(split.questions)} {name}" for name, split in splits.items()) or "none"
     return [
-        *(f"{name}: {written[name]} documents, {repeated[name]} that stood before left out" for name in folders),
-        f"{target.name}: {written.total()} documents; questions: {counts}",
+        *(f"{name}: {new[name]} documents, {repeated[name]} that stood before left out" for name in folders),
+        f"{target.name}: {new.total()} documents; questions: {counts}",
     ]

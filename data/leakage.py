@@ -135,11 +135,11 @@ def fingerprint(document: Document) -> bytes:
 
 
 def same_questions(
-    split: str, questions: Sequence[Question], other_split: str, others: Sequence[Question]
+    split: str, questions: Sequence[Question], other_split: str, later: Sequence[Question]
 ) -> Iterator[Leak]:
-    """The `questions` whose id or text one of `others` has."""
-    ids = {question.id: question for question in others}
-    texts = {same_form(question.in_context): question for question in others}
+    """The `questions` whose id or text one of `later` has."""
+    ids = {question.id: question for question in later}
+    texts = {same_form(question.in_context): question for question in later}
     texts.pop("", None)
     for question in questions:
         if question.id in ids:
@@ -149,15 +149,15 @@ def same_questions(
 
 
 def near_questions(
-    split: str, questions: Sequence[Question], other_split: str, others: Sequence[Question]
+    split: str, questions: Sequence[Question], other_split: str, later: Sequence[Question]
 ) -> Iterator[Leak]:
-    """The pairs of `questions` and `others` that are nearly the same, without those of `same_questions`."""
+    """The pairs of `questions` and `later` that are nearly the same, without those of `same_questions`."""
     import numpy as np
     from rapidfuzz.fuzz import ratio
     from rapidfuzz.process import cdist
 
-    same = {leak.question.id for leak in same_questions(split, questions, other_split, others)}
-    right = [_near_forms(question) for question in others]
+    same = {leak.question.id for leak in same_questions(split, questions, other_split, later)}
+    right = [_near_forms(question) for question in later]
     for block in in_batches([question for question in questions if question.id not in same], _AT_ONCE):
         forms = [_near_forms(question) for question in block]
         plain, in_order = (
@@ -166,7 +166,7 @@ def near_questions(
         )
         scores = np.maximum(plain, in_order)
         for row, column in zip(*np.nonzero(scores), strict=True):
-            yield Leak("near", float(scores[row, column]) / 100, split, block[row], other_split, others[column])
+            yield Leak("near", float(scores[row, column]) / 100, split, block[row], other_split, later[column])
 
 
 def _near_forms(question: Question) -> tuple[str, str]:

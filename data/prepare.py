@@ -84,12 +84,12 @@ def prepare(
                 if progress:
                     progress(len(ids), 0)
         with stage("comparing") as progress:
-            found = near_duplicates(np.concatenate(parts), threshold, progress)
-        survivors = {ids[row]: (ids[kept], cosine) for row, (kept, cosine) in found.items()}
+            duplicates = near_duplicates(np.concatenate(parts), threshold, progress)
+        survivors = {ids[row]: (ids[survivor], cosine) for row, (survivor, cosine) in duplicates.items()}
         details = {"encoder": opened.preset.name, "model": opened.fingerprint, "cosine_over": threshold}
         details |= {"max_length": opened.preset.max_length, "removed": len(survivors)}
     with new_beir_folder(target) as new:
-        written = write_documents(new, (entry for entry in documents_of(folder) if entry.id not in survivors))
+        ids_left = write_documents(new, (entry for entry in documents_of(folder) if entry.id not in survivors))
         moved = {
             name: Split(
                 split.questions, moved_judgements(split.qrels, lambda entry: [survivors.get(entry, (entry, 0))[0]])
@@ -99,13 +99,13 @@ def prepare(
         fields = {question.id: more for question, more in questions_of(folder)} if splits else {}
         write_questions(new, moved, fields)
         if encoder is not None:
-            rows = (f"{document}\t{kept}\t{cosine:.6f}" for document, (kept, cosine) in survivors.items())
+            rows = (f"{document}\t{survivor}\t{cosine:.6f}" for document, (survivor, cosine) in survivors.items())
             write_lines(new / DUPLICATES, ["removed\tkept\tcosine", *rows])
         notes += described(dataset.name, near_leaks(moved))
         meta = {"name": dataset.name, "licence": dataset.licence, **judging(dataset), "made_from": str(source)}
-        write_meta(new, {**meta, "documents": len(written), "near_duplicates": details, "notes": notes})
+        write_meta(new, {**meta, "documents": len(ids_left), "near_duplicates": details, "notes": notes})
     questions = ", ".join(f"{len(split.questions):,} {name}" for name, split in moved.items())
-    lines = [f"{dataset.name}: {len(written):,} documents; questions: {questions or 'none'}"]
+    lines = [f"{dataset.name}: {len(ids_left):,} documents; questions: {questions or 'none'}"]
     if encoder is not None:
         lines.append(f"{len(survivors):,} near-duplicates removed (cosine over {threshold}, {details['encoder']})")
     return [*lines, *notes]
@@ -127,9 +127,9 @@ def near_duplicates(
         for earlier in range(0, start + 1, BLOCK):
             cosines = unit[start : start + BLOCK] @ unit[earlier : earlier + BLOCK].T
             for row, column in (cosines > threshold).nonzero().tolist():  # by rows, then by columns
-                document, other = start + row, earlier + column
-                if other < document and document not in removed and other not in removed:
-                    removed[document] = (other, cosines[row, column].item())
+                document, survivor = start + row, earlier + column
+                if survivor < document and document not in removed and survivor not in removed:
+                    removed[document] = (survivor, cosines[row, column].item())
         if progress:
             progress(start + BLOCK, len(unit))
     return dict(sorted(removed.items()))

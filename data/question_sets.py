@@ -122,17 +122,17 @@ def _with_dev(records: Mapping[str, list[Record]], validation: int) -> dict[str,
     return {split: of_split for split, of_split in splits.items() if of_split}
 
 
-def _record(identifier: str, where: str, row: Mapping[str, object], layout: Layout) -> Record | None:
+def _record(identifier: str, location: str, row: Mapping[str, object], layout: Layout) -> Record | None:
     """The record of a row; None for one without question or answer."""
     text, answers = _question(row, layout), list(_texts(row.get(layout.answer)))
     if not text or not answers:
         return None
     if options := row.get(layout.options):
-        return {"_id": identifier, "text": text, **_choice(options, row.get(layout.answer), where)}
+        return {"_id": identifier, "text": text, **_choice(options, row.get(layout.answer), location)}
     return {"_id": identifier, "text": text, "answers": answers}
 
 
-def _choice(options: Any, answer: object, where: str) -> Record:
+def _choice(options: Any, answer: object, location: str) -> Record:
     """The options, by letter or in a list, and the letter of the right one, which is stated by letter, text or number
     from 0."""
     texts = list(options.values()) if isinstance(options, Mapping) else list(options)
@@ -141,7 +141,7 @@ def _choice(options: Any, answer: object, where: str) -> Record:
     right = [list(values).index(answer) for values in names if list(values).count(answer) == 1]
     if not right:
         raise DataError(
-            f"{where}: the answer is {answer!r}; expected the letter, text or number of one of {options!r}."
+            f"{location}: the answer is {answer!r}; expected the letter, text or number of one of {options!r}."
         )
     return {"options": texts, "answer": string.ascii_uppercase[right[0]]}
 
@@ -156,12 +156,12 @@ def _rows(name: str, folder: Path, layout: Layout, split: str) -> Iterator[tuple
     counts: Counter[str] = Counter()
     for path in files:
         prefix = path.parent.name if pattern.startswith("*/") else f"{name}-{split}"
-        for where, row in _nested(path, split) if path.suffix == ".json" else raw_rows(path, columns):
+        for location, row in _nested(path, split) if path.suffix == ".json" else raw_rows(path, columns):
             if not any(column in row for column in columns):
-                raise DataError(f"{where}: none of the columns {', '.join(filter(None, columns))} of {name}.")
+                raise DataError(f"{location}: none of the columns {', '.join(filter(None, columns))} of {name}.")
             record_id = row.get(layout.id)
             identifier = f"{prefix}-{counts[prefix]:04d}" if record_id in (None, "") else str(record_id)
-            yield identifier, where, row
+            yield identifier, location, row
             counts[prefix] += 1
 
 

@@ -94,14 +94,14 @@ def read_lines(path: Path, span: Span = ALL_LINES) -> Iterator[tuple[int, str]]:
 def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield ("FILE, line N", object) for each line of a JSON-lines file. Raises DataError for a broken one."""
     for number, line in read_lines(path):
-        where = f"{path}, line {number}"
+        location = f"{path}, line {number}"
         try:
             record = from_json(line)
         except ValueError as error:
-            raise DataError(f"{where}: not valid JSON ({error}). Correct it.") from error
+            raise DataError(f"{location}: not valid JSON ({error}). Correct it.") from error
         if not isinstance(record, dict):
-            raise DataError(f"{where}: a {type(record).__name__}; expected a JSON object.")
-        yield where, record
+            raise DataError(f"{location}: a {type(record).__name__}; expected a JSON object.")
+        yield location, record
 
 
 def read_rows(path: Path, model: type[R], span: Span = ALL_LINES) -> Iterator[tuple[str, R]]:
@@ -111,13 +111,13 @@ def read_rows(path: Path, model: type[R], span: Span = ALL_LINES) -> Iterator[tu
     """
     if ".jsonl" in path.suffixes:
         for number, line in read_lines(path, span):
-            where = f"{path}, line {number}"
-            yield where, checked(model.model_validate_json, line, where)
+            location = f"{path}, line {number}"
+            yield location, checked(model.model_validate_json, line, location)
     else:
         names = [field.validation_alias or name for name, field in model.model_fields.items()]
         choices = [name.choices if isinstance(name, AliasChoices) else [name] for name in names]
-        for where, record in raw_rows(path, [str(name) for names in choices for name in names]):
-            yield where, checked(model.model_validate, record, where)
+        for location, record in raw_rows(path, [str(name) for names in choices for name in names]):
+            yield location, checked(model.model_validate, record, location)
 
 
 def raw_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -129,12 +129,12 @@ def raw_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, dict[str, An
     yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, start=1))
 
 
-def checked(parse: Callable[[Any], V], value: object, where: str) -> V:
-    """The value that pydantic makes of another one. Raises DataError that begins with `where`."""
+def checked(parse: Callable[[Any], V], value: object, location: str) -> V:
+    """The value that pydantic makes of another one. Raises DataError that begins with `location`."""
     try:
         return parse(value)
     except ValidationError as error:
-        raise DataError(f"{where}: {explained(error)}. Correct it.") from error
+        raise DataError(f"{location}: {explained(error)}. Correct it.") from error
 
 
 def explained(error: ValidationError) -> str:
@@ -145,11 +145,11 @@ def explained(error: ValidationError) -> str:
     return f"{field!r} is {reprlib.repr(value)} ({first['msg']})" if field else first["msg"]
 
 
-def refuse_list_text(answers: Iterable[object], where: str) -> None:
+def refuse_list_text(answers: Iterable[object], location: str) -> None:
     """Raise DataError if an answer is the text of a list, whole or cut."""
     if lists := [answer for answer in answers if isinstance(answer, str) and _LIST.search(answer)]:
         raise DataError(
-            f"{where}: an answer is {lists[0]!r}, the text of a list; expected the answers as texts of their own: "
+            f"{location}: an answer is {lists[0]!r}, the text of a list; expected the answers as texts of their own: "
             '"answers": ["…", "…"]. Correct the line.'
         )
 

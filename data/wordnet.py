@@ -132,8 +132,8 @@ def load_wordnet_conversations(folder: Path | None = None, sizes: Sizes = FOLLOW
         for pointer, text, rewrite in RELATIONS:
             targets = dict.fromkeys(target for symbol, target in topic.pointers if symbol == pointer)
             answers = [tagged[target] for target in targets if target in tagged]
-            named = any(answer in f"{word} {topic.definition}".lower() for answer in _lower_words(answers))
-            if 0 < len(answers) <= MOST_ANSWERS and not named:
+            revealed = any(answer in f"{word} {topic.definition}".lower() for answer in _lower_words(answers))
+            if 0 < len(answers) <= MOST_ANSWERS and not revealed:
                 digest = text_sha256(f"{word}\n{topic.definition}\n{text}")
                 question = Question(f"turn-{digest[:12]}", text, (), history, rewrite.format(word=word))
                 candidates.append(_Candidate(digest, question, answers, _lower_words([topic, *answers])))

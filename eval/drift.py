@@ -111,10 +111,10 @@ def _plain(file: Path) -> list[Query]:
     if file.suffix != ".jsonl":
         return [("", "", line.strip()) for _, line in read_lines(file)]
     queries = []
-    for where, row in read_objects(file):
+    for location, row in read_objects(file):
         for text in row.get("rewrites") or [row.get("query")]:
             if not isinstance(text, str) or not text.strip():
-                raise DataError(f"{where}: no query; expected a text 'query', or a list 'rewrites'.")
+                raise DataError(f"{location}: no query; expected a text 'query', or a list 'rewrites'.")
             queries.append((str(row.get("question_id") or ""), str(row.get("question") or ""), text))
     return queries
 

@@ -24,8 +24,7 @@ from ..data.beir import (
     write_questions,
 )
 from ..data.corpus import load_dataset
-from ..data.documents.corpus import documents_of_passages
-from ..data.documents.passages import word_count
+from ..data.documents import documents_of_passages, word_count
 from ..data.leakage import exact_leaks, near_leaks, without, words, write_leaks
 from ..data.sampling import draw
 from ..data.types import SPLITS, Document, Question, Split, relevant

@@ -96,8 +96,8 @@ def read_gold(path: Path, options: Sequence[str] = ()) -> GoldSet:
     """
     by_id: dict[str, Gold] = {}
     skipped = 0
-    for where, row in read_records(path):
-        gold = _gold({**(row.get("metadata") or {}), **row}, options, where)
+    for location, row in read_records(path):
+        gold = _gold({**(row.get("metadata") or {}), **row}, options, location)
         if gold is None:
             skipped += 1
         else:

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from querylect.data.beir import load_beir, save_beir
-from querylect.data.documents.corpus import documents_of_passages, write_corpus
-from querylect.data.documents.passages import passages_of, word_count
-from querylect.data.documents.readers import SourceDocument, TextSection, clean, read_documents, split_markdown
+from querylect.data.document_readers import SourceDocument, TextSection, clean, read_documents, split_markdown
+from querylect.data.documents import documents_of_passages, passages_of, word_count, write_corpus
 from querylect.data.types import Dataset, Document
 
 from ..command import end
@@ -24,7 +23,7 @@ def passages(folder):
 def test_every_format_is_read_and_what_cannot_be_read_is_named(tmp_path, caplog):
     docs = save_documents(tmp_path / "docs")
     (docs / "twice.jsonl").write_text('{"id": 1, "text": "a"}\n{"id": 1, "text": "b"}\n')
-    summary = write_corpus(docs, tmp_path / "corpus")
+    report = write_corpus(docs, tmp_path / "corpus")
     texts = {name: (document.title, document.text) for name, document in passages(tmp_path / "corpus").items()}
     assert texts["notes.jsonl:7#1"] == ("Keys", "Keys are kept at the desk.")
     assert texts["notes.jsonl:line2#1"] == ("notes", "Doors close at ten.")
@@ -38,12 +37,13 @@ def test_every_format_is_read_and_what_cannot_be_read_is_named(tmp_path, caplog)
     assert len(texts) == 6
     reasons = {"broken.jsonl": "line 1", "empty.md": "no text", "latin.txt": "utf-8", "scan.pdf": "OCR"}
     reasons |= {"secret.pdf": "encrypted", "torn.pdf": "cannot be read", "twice.jsonl": "'1'"}
-    assert set(summary.skipped) == set(reasons)
+    skipped = json.loads((tmp_path / "corpus" / "meta.json").read_text())["skipped"]
+    assert set(skipped) == set(reasons)
     for name, reason in reasons.items():
-        assert reason in summary.skipped[name]
+        assert reason in skipped[name]
         assert any(name in record.message and reason in record.message for record in caplog.records)
-    assert (summary.documents, summary.passages, summary.repeated, summary.other_files) == (6, 6, 0, 1)
-    assert json.loads((tmp_path / "corpus" / "meta.json").read_text())["summary"]["skipped"] == summary.skipped
+    assert "6 documents in 6 passages" in report[0]
+    assert report[2].startswith("1 files of other formats")
     assert documents_of_passages(tmp_path / "corpus")["rules/leave.md#1"] == "rules/leave.md"
 
 
@@ -71,7 +71,7 @@ def test_a_text_that_pypdf_reads_badly_ends_nothing(tmp_path, monkeypatch, caplo
     assert document.sections[0].text == "a lone � half\n\nis lost in state-of-the-art information"
     assert caplog.records[-1].args[1] == 2, "characters lost"
     monkeypatch.setattr("pypdf.PageObject.extract_text", lambda _: [].pop())
-    assert "safety.pdf" in write_corpus(docs, tmp_path / "corpus").skipped
+    assert "safety.pdf" in write_corpus(docs, tmp_path / "corpus")[1]
 
 
 def test_headings_title_and_links_of_markdown():
@@ -192,9 +192,9 @@ def test_a_corpus_in_beir_form_is_taken_as_it_is(tmp_path):
     documents = (Document("d1", "T", "word " * 500), Document("d2", "T", "word " * 500))
     save_beir(Dataset("mine", documents, {}, licence="CC0"), tmp_path / "mine")
     for source in (tmp_path / "mine", tmp_path / "mine" / "corpus.jsonl"):
-        summary = write_corpus(source, tmp_path / f"to-{source.name}")
+        (line,) = write_corpus(source, tmp_path / f"to-{source.name}")
         assert load_beir(tmp_path / f"to-{source.name}").corpus == documents
-        assert (summary.documents, summary.passages, summary.repeated) == (2, 2, 0)
+        assert "2 documents in 2 passages" in line
     assert documents_of_passages(tmp_path / "to-mine") == {"d1": "d1", "d2": "d2"}
     assert json.loads((tmp_path / "to-mine" / "meta.json").read_text())["licence"] == "CC0"
 

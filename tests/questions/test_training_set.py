@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from querylect.configs.llm import STYLES, SyntheticConfig
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig, QuestionsConfig
 from querylect.data.beir import load_beir, save_beir
-from querylect.data.documents.corpus import documents_of_passages, write_corpus
+from querylect.data.documents import documents_of_passages, write_corpus
 from querylect.data.leakage import exact_leaks
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.build import build_index

@@ -18,31 +18,34 @@ from markdown_it.token import Token
 from pydantic import AliasChoices, Field
 from ruamel.yaml.error import YAMLError
 
-from ...configs.load import parse_yaml
-from ...errors import DataError, MissingPackageError, in_one_line
-from ...sources import optional_packages
-from ..leakage import words
-from ..rows import Row, Text, read_rows
-from ..topics import without_tags
+from ..configs.load import parse_yaml
+from ..errors import DataError, MissingPackageError, in_one_line
+from ..sources import optional_packages
+from .leakage import words
+from .rows import Row, Text, read_rows
+from .topics import without_tags
 
 log = logging.getLogger(__name__)
 for library in ("pypdf", "trafilatura"):
     logging.getLogger(library).setLevel(logging.CRITICAL)  # the reason for skipping a file is said once, here
 
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\n(.*?)\n(?:\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
+_TITLE_LINE = re.compile(r"""^title[ \t]*[:=][ \t]*(["']?)(?![ \t]*[\[{])(.*?)\1[ \t]*(?:#.*)?$""", re.MULTILINE)
+_BRACKETED = r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]"
+_LINK = re.compile(rf"!?{_BRACKETED}(?:\((?:[^()]|\([^()]*\))*\)|\[[^\[\]]*\])")
+"""A link or image with its address or the label of one."""
 _LOST = re.compile("\0|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]")
 """NULs, and surrogates without the other half."""
 _INVISIBLE = re.compile("[\0\u00ad\u200b\ufeff]")
 _PRESENTATION = re.compile("[\ufb00-\ufdff\ufe70-\ufefc]+")
 """Ligatures and other presentation forms, which a PDF may hold in place of letters."""
-
 _DOUBLED_F = re.compile("f(?=[\ufb03\ufb04])")
 """The f before ffi or ffl, where a font has its ligature fi or fl in their place."""
 _HEADINGS = "//*[self::h1 or self::h2 or self::h3 or self::h4 or self::h5 or self::h6]"
 
 
 class UnreadableDocumentError(DataError):
-    """A file from which no document can be read; the message is the reason alone."""
+    """No document can be read from a file; the message is the reason alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +116,8 @@ def split_markdown(markdown: str) -> tuple[str, list[TextSection]]:
     for token, inline in pairwise(tokens):
         if token.type == "heading_open" and token.level == 0 and token.map is not None:
             headings.append((token.map[0], token.map[1], int(token.tag[1]), _heading(inline)))
-        elif inline.type == "inline" and inline.map is not None:
-            _replace_links(lines, inline)
+        elif inline.map is not None and any(child.type in ("image", "link_open") for child in inline.children or ()):
+            lines[slice(*inline.map)] = map(_without_links, lines[slice(*inline.map)])
     if not title and headings and headings[0][2] == 1:
         title = headings[0][3]
     sections = [TextSection((), "\n".join(lines[: headings[0][0] if headings else None]).strip())]
@@ -141,26 +144,14 @@ def _front_matter(markdown: str) -> tuple[str, str]:
         return "", markdown
     try:
         values = parse_yaml(front[2]) if front[1] == "---" else tomllib.loads(front[2])
-    except (YAMLError, ValueError):
-        values = {"title": _title_line(front[2])}
+    except (YAMLError, ValueError):  # such as `title: Part 1: the pump`
+        line = _TITLE_LINE.search(front[2])
+        values = {"title": line[2] if line else ""}
     if not isinstance(values, dict):  # text between two rules
         return "", markdown
     title = values.get("title")
     stated = "" if title is None or isinstance(title, list | dict) else str(title)
     return " ".join(stated.split()), markdown[front.end() :]
-
-
-def _title_line(head: str) -> str:
-    """The title of a head that is not valid as a whole, such as `title: Part 1: the pump`."""
-    line = re.search(r"^title[ \t]*[:=][ \t]*(.*)", head, re.MULTILINE)
-    value = line[1].strip() if line is not None else ""
-    try:
-        title = parse_yaml(value)
-    except (YAMLError, ValueError):
-        title = value
-    if value.startswith(("[", "{")):
-        return ""
-    return value if isinstance(title, dict) else str(title or "")
 
 
 def _heading(inline: Token) -> str:
@@ -176,30 +167,9 @@ def _heading(inline: Token) -> str:
     return " ".join(without_tags("".join(parts)).split())
 
 
-def _plain(inline: Token) -> str:
-    """The source of a text without the marks of links and images."""
-    parts = []
-    for child in inline.children or ():
-        if child.type == "image":
-            parts.append(child.content)
-        elif child.type in ("softbreak", "hardbreak"):
-            parts.append("\n")
-        elif child.type == "code_inline":
-            parts.append(f"{child.markup}{child.content}{child.markup}")
-        elif not child.type.startswith("link_"):
-            parts.append(child.content or child.markup)
-    return "".join(parts)
-
-
-def _replace_links(lines: list[str], inline: Token) -> None:
-    """Put the plain text of a block with links in the place of its lines."""
-    if not any(child.type in ("image", "link_open") for child in inline.children or ()) or inline.map is None:
-        return
-    sources, plain = inline.content.split("\n"), _plain(inline).split("\n")
-    if len(sources) == len(plain):
-        for offset, (source, text) in enumerate(zip(sources, plain, strict=True)):
-            line = inline.map[0] + offset
-            lines[line] = lines[line].replace(source, text)
+def _without_links(line: str) -> str:
+    """The line with the texts of links and images in their place; an image may be that of a link."""
+    return _LINK.sub(r"\1", _LINK.sub(r"\1", line))
 
 
 def _clean_section(section: TextSection) -> TextSection:
@@ -291,7 +261,7 @@ def _unwrapped(page: str) -> str:
     return "\n".join(lines)
 
 
-class _JsonDocument(Row):
+class _DocumentLine(Row):
     id: str | int | None = Field(None, validation_alias=AliasChoices("_id", "id"))
     title: Text = ""
     text: str = Field(validation_alias=AliasChoices("text", "contents", "content", "body"))
@@ -299,8 +269,8 @@ class _JsonDocument(Row):
 
 def _read_jsonl(path: Path, name: str) -> list[SourceDocument]:
     documents: dict[str, SourceDocument] = {}
-    for where, row in read_rows(path, _JsonDocument):
-        line = where.rpartition(", ")[2].replace(" ", "")
+    for location, row in read_rows(path, _DocumentLine):
+        line = location.rpartition(", ")[2].replace(" ", "")
         identifier = f"{name}:{line if row.id in (None, '') else row.id}"
         if identifier in documents:
             raise UnreadableDocumentError(f"two of its documents have the id {str(row.id)!r}")
