@@ -13,8 +13,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import replace
+from statistics import fmean
 
 from pydantic import JsonValue
 
@@ -27,7 +27,7 @@ from ..errors import ConfigError, DataError
 from ..eval.tasks.gold import GoldSet, gold_answers
 from ..eval.tasks.reader import PROMPT_VERSION, read_answer, reader_prompt
 from ..llms.access import Llm
-from ..llms.base import LlmResponse, Prompt, SamplingParams
+from ..llms.base import SamplingParams
 from ..rewards.reward import answer_reward
 from ..rollouts.llms import LocalModel, open_llm
 from .processes import Processes
@@ -51,8 +51,8 @@ class AnswerClient:
         self._failure = ""
         self._lock = threading.Lock()
         """Held while a step is searched and read."""
-        self._costs, self._seconds = deepcopy(reader.costs), 0.0
-        """Of the reader, at and since the last `take_figures`."""
+        self._seconds, self._taken = 0.0, dict[str, float]()
+        """In which the reader was asked, and its figures at the last `take_figures`."""
         self._read_raw: list[float] = []
         """Scores of the raw questions of each call of `step` since then."""
 
@@ -127,73 +127,62 @@ class AnswerClient:
             outcomes = [self._rewarded(result, score) for result, score in zip(results, scores, strict=True)]
             return [*outcomes[: len(steps)], *outcomes[len(searches) :]]
 
-    def take_figures(self) -> tuple[dict[str, int], float, list[float]]:
-        """(counts as in `Costs`, seconds, scores of raw questions) of the reader in this process since the last call;
-        it does not wait for a step that another thread samples ahead."""
-        earlier, self._costs = self._costs, deepcopy(self._reader.costs)
-        seconds, self._seconds = self._seconds, 0.0
-        raw_scores, self._read_raw = self._read_raw, []
-        now = self._costs
-        counts = {
-            "calls": now.calls - earlier.calls,
-            "cached": now.cached - earlier.cached,
-            "missing": now.missing.total() - earlier.missing.total(),
-            "tokens": now.prompt_tokens + now.tokens - earlier.prompt_tokens - earlier.tokens,
+    def take_figures(self) -> tuple[dict[str, float], list[float]]:
+        """(counts as in `Costs`, scores of raw questions) of the reader in this process since the last call; it does
+        not wait for a step that another thread samples ahead."""
+        now, self._read_raw, raw_scores = self._reader.costs, [], self._read_raw
+        total = {
+            "reader/calls": now.calls,
+            "reader/cached": now.cached,
+            "reader/missing": now.missing.total(),
+            "reader/tokens": now.prompt_tokens + now.tokens,
+            "seconds/read": self._seconds,
         }
-        return counts, seconds, raw_scores
+        figures = {name: value - self._taken.get(name, 0) for name, value in total.items()}
+        self._taken = total
+        return figures, raw_scores
 
     def _question(self, name: str) -> Question:
         """The question of an id. Another process may have drawn it: the splits are read until it is known."""
         for split in self.info().splits if name not in self._questions else ():
             self.questions(split)
-            if name in self._questions:
-                break
         return self._questions[name]
 
     def _raw_steps(self, names: Sequence[str]) -> list[Step]:
         """A search with the raw text of each of these questions whose raw score is needed and not known."""
-        if not self._reward.answer.gain:
-            return []
-        unknown = [name for name in names if name not in self._raw_scores]
-        depth = self._reward.answer.top
-        return [Step(question_id=name, plan=SearchPlan.of(self._question(name).text, k=depth)) for name in unknown]
+        settings = self._reward.answer
+        unknown = [name for name in names if settings.gain and name not in self._raw_scores]
+        return [
+            Step(question_id=name, plan=SearchPlan.of(self._question(name).text, k=settings.top)) for name in unknown
+        ]
 
     def _scores(self, results: Sequence[StepResult | None]) -> list[float | None]:
         """The score of the reader's answer for each result, in one batch; None without a result or a reply."""
-        settings = self._reward.answer
+        settings, started, reasons = self._reward.answer, time.perf_counter(), list[str]()
         present = [(index, result) for index, result in enumerate(results) if result is not None]
+        shown = [[hit.document for hit in result.ranking[: settings.top]] for _, result in present]
         prompts = [
-            reader_prompt(
-                self._question(result.question_id),
-                [hit.document for hit in result.ranking[: settings.top]],
-                settings.document_words,
-            )
-            for _, result in present
+            reader_prompt(self._question(result.question_id), documents, settings.document_words)
+            for (_, result), documents in zip(present, shown, strict=True)
         ]
+        replies = self._reader.ask(prompts, self._sampling, missing=lambda _, reason: reasons.append(reason))
+        self._seconds += time.perf_counter() - started
+        if reasons:
+            self._failure = f"the reader {settings.reader.model}: {reasons[-1]}"
+            log.warning("%d of %d answers are missing; last: %s", len(reasons), len(prompts), self._failure)
         scores: list[float | None] = [None] * len(results)
-        for (index, result), reply in zip(present, self._ask(prompts), strict=True):
+        for (index, result), reply in zip(present, replies, strict=True):
             if reply is not None:
                 gold = self._gold.by_id[result.question_id]
                 answer = read_answer(reply.texts[0].text, gold.question)
                 scores[index] = gold.score(answer, [self._metric])[self._metric]
         return scores
 
-    def _ask(self, prompts: Sequence[Prompt]) -> list[LlmResponse | None]:
-        started, reasons = time.perf_counter(), list[str]()
-        replies = self._reader.ask(prompts, self._sampling, missing=lambda _, reason: reasons.append(reason))
-        self._seconds += time.perf_counter() - started
-        if reasons:
-            self._failure = f"the reader {self._reward.answer.reader.model}: {reasons[-1]}"
-            log.warning("%d of %d answers are missing; last: %s", len(reasons), len(prompts), self._failure)
-        return replies
-
     def _rewarded(self, result: StepResult | None, score: float | None) -> StepResult | None:
         """The result with the reader's metrics; None if it cannot be scored."""
         settings = self._reward.answer
-        if result is None or score is None:
-            return None
-        raw_score = self._raw_scores.get(result.question_id)
-        if settings.gain and raw_score is None:
+        raw_score = self._raw_scores.get(result.question_id) if result is not None else None
+        if result is None or score is None or (settings.gain and raw_score is None):
             return None
         metric = result.metrics[self._reward.metric] if settings.weight < 1 else 0.0
         reward = answer_reward(score, raw_score, metric, settings.weight)
@@ -239,9 +228,9 @@ def reader_metrics(client: object, processes: Processes) -> Mapping[str, float]:
     """The figures of the reader in all processes since the last call, for a log; none without a reader. Collective."""
     if not isinstance(client, AnswerClient):
         return {}
-    counts, seconds, raw_scores = zip(*processes.all_gather(client.take_figures()), strict=True)
-    record: dict[str, float] = {f"reader/{name}": sum(part[name] for part in counts) for name in counts[0]}
-    record["seconds/read"] = max(seconds)
+    figures, raw_scores = zip(*processes.all_gather(client.take_figures()), strict=True)
+    record: dict[str, float] = {name: sum(part[name] for part in figures) for name in figures[0]}
+    record["seconds/read"] = max(part["seconds/read"] for part in figures)
     if raw := [score for part in raw_scores for score in part]:
-        record["answer/raw"] = sum(raw) / len(raw)
+        record["answer/raw"] = fmean(raw)
     return record

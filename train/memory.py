@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HEAD_CHUNK = 1 << 24
-"""Maximum number of logits held at a time: a tile of 64 MiB in float32, and up to eight copies of it on a CPU."""
+"""Maximum number of logits held at a time: 64 MiB in float32, and up to eight copies of it on a CPU."""
 HEAD_TOKENS = 4096
 """Number of tokens of such a tile: TOKEN_CHUNK_SIZE of TRL's kernel."""
 BLOCK = 256

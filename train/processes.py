@@ -17,7 +17,7 @@ from ..configs.schema import ClientConfig, EnvironmentConfig, RunConfig, deadlin
 from ..envs.client.child_process import local_service
 from ..envs.client.client import EnvironmentClient
 from ..envs.client.connect import AnyClient, known_services, open_environment, open_environments
-from ..errors import ConfigError, QuerylectError, in_one_line
+from ..errors import QuerylectError, in_one_line
 from ..storage import atomic_folder
 from .sharding import launch_fsdp, prepare_deepspeed, uses_deepspeed, uses_fsdp
 
@@ -103,9 +103,8 @@ def step_timeout(config: RunConfig) -> timedelta:
 def launched() -> Iterator[Processes]:
     """The processes that a launcher started; a single one without a launcher.
 
-    Raises ConfigError if the environment variables give a process count but no rank or address, or ask for what
-    FSDP does not do here; QuerylectError in the block where another process has ended, or does not come before the
-    time-out.
+    Raises ConfigError if FSDP is asked for as it is not done here; QuerylectError in the block where another process
+    has ended, or does not come before the time-out.
     """
     count = next((int(os.environ[name]) for name in _COUNTS if os.environ.get(name, "").isdecimal()), 1)
     if uses_fsdp():
@@ -113,12 +112,6 @@ def launched() -> Iterator[Processes]:
     if count == 1 and not uses_deepspeed():
         yield Processes()
         return
-    needed = ("MASTER_ADDR", "MASTER_PORT", *(("RANK", "LOCAL_RANK") if "WORLD_SIZE" in os.environ else ()))
-    if missing := [name for name in needed if not os.environ.get(name)]:
-        raise ConfigError(
-            f"WORLD_SIZE is {count}, and {', '.join(missing)} not set: which of the processes this is cannot be known. "
-            "Start them with torchrun or accelerate launch, or unset WORLD_SIZE for one process."
-        )
     import torch
     from accelerate import PartialState
 

@@ -78,7 +78,15 @@ class StepTrees:
         clock.add("generate", started)
         trees = self._grow(self.tree_sampler, step)
         if self.run.train.resample_rounds:
-            trees, self.dropped, self.metrics = self._resample(trees, step)
+            _, earlier = self.questions_of(step)
+            earlier.update(tree.question.id for tree in trees)
+
+            def grow(batch: Sequence[Question]) -> list[Tree]:
+                streams = question_streams(self.run.seed, step, batch, earlier)
+                return self.tree_sampler.grow(batch, self.run.rollout.branching, streams=streams)
+
+            resampled = resample(self.run, trees, self.questions, grow, step, self.processes)
+            trees, self.dropped, self.metrics = resampled
         started = time.perf_counter()
         self.weight_sync.sleep()
         clock.add("generate", started)
@@ -96,16 +104,6 @@ class StepTrees:
         questions, earlier = self.questions_of(step)
         streams = question_streams(self.run.seed, step, questions, earlier)
         return tree_sampler.grow(questions, self.run.rollout.branching, streams=streams)
-
-    def _resample(self, trees: Sequence[Tree], step: int) -> tuple[list[Tree], list[Tree], dict[str, float]]:
-        _, earlier = self.questions_of(step)
-        question_streams(self.run.seed, step, [tree.question for tree in trees], earlier)
-
-        def grow(batch: Sequence[Question]) -> list[Tree]:
-            streams = question_streams(self.run.seed, step, batch, earlier)
-            return self.tree_sampler.grow(batch, self.run.rollout.branching, streams=streams)
-
-        return resample(self.run, trees, self.questions, grow, step, self.processes)
 
 
 class Sampled(NamedTuple):
@@ -256,15 +254,13 @@ def replacements(
     def environment(question_id: str) -> str:
         return split_id(question_id)[0] if mixed else ""
 
-    by_environment: dict[str, list[int]] = {}
-    for slot, question_id in enumerate(to_replace):
-        by_environment.setdefault(environment(question_id), []).append(slot)
-    replacements: list[str | None] = [None] * len(to_replace)
-    for name, slots in by_environment.items():
+    drawn: list[str | None] = [None] * len(to_replace)
+    for name in dict.fromkeys(map(environment, to_replace)):
+        slots = [slot for slot, question_id in enumerate(to_replace) if environment(question_id) == name]
         remaining = [candidate for candidate in candidates if environment(candidate) == name]
         for slot, candidate in zip(slots, draw.sample(remaining, min(len(remaining), len(slots))), strict=False):
-            replacements[slot] = candidate
-    return replacements
+            drawn[slot] = candidate
+    return drawn
 
 
 def _is_silent(tree: Tree, config: RunConfig) -> bool:

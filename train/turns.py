@@ -92,21 +92,13 @@ def turns_of(trees: Sequence[Tree], weights: Sequence[float], count: Callable[[s
             seen = history | {words(rewrite) for rewrite in node.rewrite.rewrites}
             stack += [(child, len(columns), seen) for child in reversed(node.children)]
             columns.append(row)
-    number_of, parent_of, turn, state, leaf_count, tokens = np.array(columns, np.int64).reshape(-1, 6).T
+    names = {*chain.from_iterable(figures)}
     return Turns(
-        questions=[tree.question.id for tree in trees],
-        depth=max((tree.turns for tree in trees), default=1),
-        tree=number_of,
-        parent=parent_of,
-        turn=turn,
-        state=state,
-        leaves=leaf_count,
-        tokens=tokens,
+        [tree.question.id for tree in trees],
+        max((tree.turns for tree in trees), default=1),
+        *np.array(columns, np.int64).reshape(-1, 6).T,
         value=np.array(values, np.float64),
-        figures={
-            name: np.array([row.get(name, nan) for row in figures], np.float64)
-            for name in {*chain.from_iterable(figures)}
-        },
+        figures={name: np.array([row.get(name, nan) for row in figures], np.float64) for name in names},
     )
 
 
@@ -152,18 +144,14 @@ def gather(turns: Turns, processes: Processes) -> tuple[Turns, slice]:
     rows = [0, *accumulate(len(part.turn) for part in parts)]
     trees = [0, *accumulate(len(part.questions) for part in parts)]
     parents = [np.where(part.parent < 0, -1, part.parent + start) for part, start in zip(parts, rows, strict=False)]
-    figures = sorted({name for part in parts for name in part.figures})
+    names, figures = ("turn", "state", "leaves", "tokens", "value"), {name for part in parts for name in part.figures}
     every = Turns(
         questions=[name for part in parts for name in part.questions],
         depth=max(part.depth for part in parts),
         tree=np.concatenate([part.tree + start for part, start in zip(parts, trees, strict=False)]),
         parent=np.concatenate(parents),
-        turn=np.concatenate([part.turn for part in parts]),
-        state=np.concatenate([part.state for part in parts]),
-        leaves=np.concatenate([part.leaves for part in parts]),
-        tokens=np.concatenate([part.tokens for part in parts]),
-        value=np.concatenate([part.value for part in parts]),
-        figures={name: np.concatenate([part.figure(name) for part in parts]) for name in figures},
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names},
+        figures={name: np.concatenate([part.figure(name) for part in parts]) for name in sorted(figures)},
     )
     return every, slice(rows[processes.rank], rows[processes.rank + 1])
 
