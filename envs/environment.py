@@ -150,7 +150,7 @@ class Environment:
         A probe that stands in several plans is ranked once. Each probe contributes its best `probe.k` documents
         (`plan.k` where None) to the fusion. A plan that matches nothing has an empty ranking.
 
-        Raises RequestError for a native plan, and for a probe with a `source`.
+        Raises RequestError for a native plan.
         """
         depths: dict[tuple[Term, ...], int] = {}
         left_out = [
@@ -160,10 +160,6 @@ class Environment:
             if plan.mode == "native":
                 raise RequestError(f"mode is native, and {self._info.name} has no query language. Set mode to text.")
             for probe in plan.probes:
-                if probe.source is not None:
-                    raise RequestError(
-                        f"unknown source {probe.source!r}: the environment holds one knowledge base. Leave it out."
-                    )
                 depth = min(self._depth(probe.k or plan.k, len(excluded)), self._info.corpus_size)
                 depths[probe.terms] = max(depths.get(probe.terms, 0), depth)
         probes = [Probe(terms=terms) for terms in depths]

@@ -44,8 +44,6 @@ class Probe(Strict):
     terms: tuple[Term, ...] = Field(min_length=1, fail_fast=True)
     k: int | None = Field(default=None, ge=1)
     """How many documents this probe contributes; the plan's `k` where None."""
-    source: str | None = None
-    """Which knowledge base to ask, for environments that hold several."""
 
 
 class SearchPlan(Strict):

@@ -14,7 +14,7 @@ from ...errors import QuerylectError
 from ..client.client import EnvironmentClient
 from ..plan import SearchPlan, is_unicode
 from ..schemas import Step
-from .text import show
+from . import show
 
 if TYPE_CHECKING:
     from datasets import Dataset

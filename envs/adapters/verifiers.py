@@ -21,7 +21,7 @@ from ...errors import EnvironmentUnavailableError
 from ..client.client import EnvironmentClient
 from ..plan import SearchPlan
 from ..schemas import PRIMARY_METRIC, Step, StepResult
-from .text import plan_of_reply, show
+from . import plan_of_reply, show
 
 __all__ = ["RetrievalEnv", "RetrievalTaskset"]
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
-from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError, IndexFolderError
 from transformers import AutoModelForMaskedLM
 
@@ -14,50 +13,55 @@ from ..conftest import TEXTS
 from ..encoders import loaded, save_mlm
 from ..pages import blocks
 from ..raising import refused
+from ..wings import plan
 
-pytestmark = pytest.mark.server
-
-GUIDE = blocks("add-a-retriever.md")
 CONTENTS = {name: f"About {name} {text}" for name, text in TEXTS.items()}
 
 
 def example(word):
     """The guide's retriever file with this word in its first line."""
-    codes = [block.text for block in GUIDE if block.language == "python"]
+    codes = [block.text for block in blocks("add-a-retriever.md") if block.language == "python"]
     (code,) = (code for code in codes if word in code.partition("\n")[0])
     return code
 
 
 @pytest.fixture
 def config(small_environment, tmp_path):
-    file = tmp_path / "trigrams.py"
+    file = tmp_path / "mine.py"
     file.write_text(example("trigram"), encoding="utf-8")
     return small_environment.model_copy(update={"retriever": f"python:{file}", "index": str(tmp_path / "index")})
 
 
-def trigrams(text):
-    text = f" {text.lower()} "
-    return {text[i : i + 3] for i in range(len(text) - 2)}
-
-
-def test_the_file_of_the_guide_ranks_signed_probes_as_computed_by_hand(config, small_environment):
+def check(config, terms, score):
+    """Build and rank a probe; `score` is that of one text and one document by hand."""
     build_index(config)
     environment = Environment.open(config)
-    terms = (Term(text="headache", weight=1.0), Term(text="migraine", weight=-0.5))
-    (ranking,) = environment.rank([SearchPlan(probes=(Probe(terms=terms),), k=10)])
-    expected = {}
-    for name, text in CONTENTS.items():
-        contents = trigrams(text)
-        score = sum(term.weight * len(trigrams(term.text) & contents) / len(trigrams(term.text)) for term in terms)
-        if score > 0:
-            expected[name] = score
-    assert {hit.id: hit.score for hit in ranking} == pytest.approx(expected)
-    assert [hit.score for hit in ranking] == sorted(expected.values(), reverse=True)
-    assert ranking[0].id == "aspirin"
-    assert (environment.info().retriever["kind"], environment.info().retriever["name"]) == ("custom", "trigrams")
-    assert environment.info().retriever["trained"].startswith("Trigram overlap")
+    (ranking,) = environment.rank([plan(terms, 10)])
+    scores = {name: sum(weight * score(text, content) for text, weight in terms) for name, content in CONTENTS.items()}
+    expected = {name: value for name, value in scores.items() if value > 0}
+    assert {hit.id: hit.score for hit in ranking} == pytest.approx(expected, rel=1e-4)
+    assert [hit.score for hit in ranking] == sorted((hit.score for hit in ranking), reverse=True)
+    return environment.info().retriever
 
 
+def test_the_file_of_the_guide_ranks_signed_probes_as_computed_by_hand(config):
+    def trigrams(text):
+        text = f" {text.lower()} "
+        return {text[i : i + 3] for i in range(len(text) - 2)}
+
+    def score(text, content):
+        return len(trigrams(text) & trigrams(content)) / len(trigrams(text))
+
+    retriever = check(config, [("headache", 1.0), ("migraine", -0.5)], score)
+    assert (retriever["kind"], retriever["name"]) == ("custom", "mine")
+    assert retriever["trained"].startswith("Trigram overlap")
+    file = Path(config.retriever.removeprefix("python:"))
+    file.write_text(file.read_text() + "\n# another version\n")
+    with refused(IndexFolderError, config.index):
+        Environment.open(config)
+
+
+@pytest.mark.model
 def test_the_splade_of_the_guide_ranks_signed_probes_as_computed_by_hand(config, tmp_path):
     @torch.no_grad()
     def weights(text):
@@ -65,45 +69,24 @@ def test_the_splade_of_the_guide_ranks_signed_probes_as_computed_by_hand(config,
         return torch.log1p(torch.relu(logits)).max(dim=0).values.double().numpy()
 
     model = save_mlm(tmp_path / "mlm")
-    file = tmp_path / "splade.py"
-    file.write_text(example("sparse vectors").replace("naver/splade-cocondenser-ensembledistil", model))
-    config = config.model_copy(update={"retriever": f"python:{file}", "index": str(tmp_path / "splade")})
-    build_index(config)
-    environment = Environment.open(config)
-    terms = (Term(text="headache", weight=1.0), Term(text="blood sugar", weight=-0.5))
-    (ranking,) = environment.rank([SearchPlan(probes=(Probe(terms=terms),), k=10)])
-    query = weights("headache") - 0.5 * weights("blood sugar")
-    scores = {name: weights(text) @ query for name, text in CONTENTS.items()}
-    expected = {name: score for name, score in scores.items() if score > 0}
-    assert {hit.id: hit.score for hit in ranking} == pytest.approx(expected, rel=1e-4)
-    assert [hit.score for hit in ranking] == sorted((hit.score for hit in ranking), reverse=True)
-
-
-def test_an_index_of_other_code_is_refused(config):
-    manifest = build_index(config)
-    file = Path(config.retriever.removeprefix("python:"))
-    file.write_text(file.read_text() + "\n# another version\n")
-    with refused(IndexFolderError, config.index):
-        Environment.open(config)
-    assert build_index(config, overwrite=True).index_hash != manifest.index_hash
-
-
-def test_a_file_that_is_no_retriever_is_refused(config, tmp_path):
-    (tmp_path / "empty.py").write_text("")
-    with refused(ConfigError, tmp_path / "empty.py", "Retriever"):
-        build_index(config.model_copy(update={"retriever": f"python:{tmp_path / 'empty.py'}"}))
-    with refused(ConfigError, "nowhere.py"):
-        build_index(config.model_copy(update={"retriever": "python:nowhere.py"}))
-    (tmp_path / "words.txt").write_text("")
-    with refused(ConfigError, tmp_path / "words.txt", ".py"):
-        build_index(config.model_copy(update={"retriever": f"python:{tmp_path / 'words.txt'}"}))
+    (tmp_path / "mine.py").write_text(
+        example("sparse vectors").replace("naver/splade-cocondenser-ensembledistil", model)
+    )
+    check(config, [("headache", 1.0), ("blood sugar", -0.5)], lambda text, content: weights(text) @ weights(content))
 
 
 @pytest.mark.parametrize(
-    ("code", "says"),
-    [("x = (", "SyntaxError"), ("\nimport nosuchmodule", "nosuchmodule'; line 2"), ("x = 1/0", "line 1")],
+    ("name", "code", "says"),
+    [
+        ("mine.py", "x = (", "SyntaxError"),
+        ("mine.py", "\nimport nosuchmodule", "nosuchmodule'; line 2"),
+        ("mine.py", "", "no class Retriever"),
+        ("words.txt", "", ".py"),
+        ("nowhere.py", None, "no file"),
+    ],
 )
-def test_a_file_that_does_not_run_is_the_users_mistake(config, code, says):
-    Path(config.retriever.removeprefix("python:")).write_text(code)
-    with refused(ConfigError, "trigrams.py cannot be run", says):
-        build_index(config)
+def test_a_file_that_is_no_retriever_is_the_users_mistake(config, tmp_path, name, code, says):
+    if code is not None:
+        (tmp_path / name).write_text(code)
+    with refused(ConfigError, name, says):
+        build_index(config.model_copy(update={"retriever": f"python:{tmp_path / name}"}))

@@ -35,12 +35,9 @@ def test_fusion_by_hand(how, expected):
     assert fused(how, A, B) == [(document, pytest.approx(score, abs=1e-15)) for document, score in expected]
 
 
-@pytest.mark.parametrize("how", ["max", "sum"])
-def test_a_tie_goes_to_the_better_rank_then_to_the_earlier_ranking(how):
-    assert [d for d, _ in fused(how, [(4, 2.0), (8, 1.0)], [(3, 1.0)], [(1, 1.0)])] == [4, 3, 1, 8]
-
-
-def test_best_breaks_ties_at_the_cut_in_corpus_order():
+def test_a_tie_goes_to_the_better_rank_then_to_the_earlier_ranking():
+    for how in ("max", "sum"):
+        assert [d for d, _ in fused(how, [(4, 2.0), (8, 1.0)], [(3, 1.0)], [(1, 1.0)])] == [4, 3, 1, 8]
     documents = np.array([9, 4, 6, 1], dtype=np.int64)
     assert pairs(best(documents, np.array([1.0, 2.0, 1.0, 1.0]), 3)) == [(4, 2.0), (1, 1.0), (6, 1.0)]
 
@@ -64,11 +61,3 @@ def test_a_fused_ranking_falls_and_names_each_found_document_once(rankings, how,
     assert set(documents) <= ranked
     scores = [score for _, score in result]
     assert scores == sorted(scores, reverse=True)
-
-
-@given(RANKINGS)
-def test_max_and_sum_equal_their_definition(rankings):
-    tables = [dict(ranking) for ranking in rankings]
-    for how, reduce in (("max", max), ("sum", sum)):
-        for document, score in fused(how, *rankings, k=99):
-            assert score == reduce([table[document] for table in tables if document in table])

@@ -12,17 +12,12 @@ def configured(retriever, model=None, **changes):
     return preset_of(EnvironmentConfig(retriever=retriever, model=model, recipe=RecipeConfig(**changes)))
 
 
-def test_built_in_presets_say_what_their_model_cards_say():
-    assert PRESETS["qwen3-embedding-0.6b"].query_prompt == (
-        "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
-    )
-    assert PRESETS["bge-base-en-v1.5"].query_prompt == "Represent this sentence for searching relevant passages: "
-    assert all(preset.document_prompt == "" for preset in PRESETS.values())
-
-
-def test_a_model_replaces_the_encoder_and_nothing_else():
+def test_a_model_or_a_recipe_replaces_what_it_names_and_nothing_else():
     preset = find_preset("Contriever", "package:some/model")
     assert preset == PRESETS["contriever"].model_copy(update={"model": "package:some/model"})
+    assert configured("bm25", name="words") == PRESETS["bm25"].model_copy(update={"name": "words"})
+    preset = configured("medcpt", "my/articles", query_model="my/queries")
+    assert (preset.model, preset.query_model) == ("my/articles", "my/queries")
 
 
 def test_a_name_or_an_override_that_fits_no_retriever_is_refused():
@@ -32,11 +27,8 @@ def test_a_name_or_an_override_that_fits_no_retriever_is_refused():
         find_preset("bm25", "facebook/contriever")
     with refused(ConfigError, "env.recipe.pooling", "bm25"):
         configured("bm25", name="words", pooling="cls")
-    assert configured("bm25", name="words").name == "words"
     with refused(ConfigError, "'medcpt'", "env.recipe.query_model"):
         preset_of(EnvironmentConfig(retriever="medcpt", model="my/articles"))
-    preset = configured("medcpt", "my/articles", query_model="my/queries")
-    assert (preset.model, preset.query_model) == ("my/articles", "my/queries")
 
 
 @pytest.mark.parametrize("name", ["intfloat/e5-base-v2", "package:encoder/model"])

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from querylect.data.types import Question, Split
 from querylect.envs.environment import RankedHit
-from querylect.envs.trec import falling, write_trec
 from querylect.errors import DataError
+from querylect.eval.export import falling, write_trec
 
 from ..raising import refused
 

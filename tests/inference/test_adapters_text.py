@@ -1,7 +1,7 @@
 """Rankings as plain text for a policy, and search plans parsed from its plain replies."""
 
 import pytest
-from querylect.envs.adapters.text import MAX_QUERIES, SNIPPET, plan_of_reply, show
+from querylect.envs.adapters import MAX_QUERIES, SNIPPET, plan_of_reply, show
 from querylect.envs.schemas import HitBody
 
 
