@@ -1,12 +1,12 @@
 """Settings of a paper reproduction: its methods, tasks, environments, reader, judges and tables."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ..errors import ConfigError
 from .environment import RerankConfig, ServedConfig
 from .llm import LlmConfig, ShownConfig
 from .load import config_file, read_yaml, validated, write_yaml
@@ -30,6 +30,14 @@ MetricName = Literal[
 JudgeName = Literal[
     "utility", "mimic", "relevancy", "declined", "faithfulness", "answer_relevancy", "guideline", "context_recall"
 ]
+
+JUDGED_KIND: dict[JudgeName, str] = {
+    "utility": "choice",
+    "mimic": "choice",
+    "context_recall": "open",
+    "guideline": "content",
+}
+"""The kind of task that a judge takes; the others take any."""
 
 
 class TaskConfig(Section):
@@ -74,18 +82,9 @@ class TaskConfig(Section):
 
     @model_validator(mode="after")
     def _check_judges(self) -> "TaskConfig":
-        if wrong := [name for name in self.judges if name not in JUDGES_OF[self.kind]]:
-            defined = ", ".join(JUDGES_OF[self.kind])
-            raise ValueError(f"the judge {wrong[0]!r} does not fit kind {self.kind!r}, which takes {defined}")
+        if wrong := [name for name in self.judges if JUDGED_KIND.get(name, self.kind) != self.kind]:
+            raise ValueError(f"the judge {wrong[0]!r} takes tasks of kind {JUDGED_KIND[wrong[0]]!r}")
         return self
-
-
-JUDGES_OF: dict[str, tuple[JudgeName, ...]] = {
-    "choice": ("utility", "mimic", "relevancy"),
-    "open": ("context_recall", "relevancy", "declined", "faithfulness", "answer_relevancy"),
-    "content": ("relevancy", "declined", "faithfulness", "answer_relevancy", "guideline"),
-}
-"""Judges available for each kind of task."""
 
 
 class PaperEnvironment(ServedConfig):
@@ -132,7 +131,7 @@ class PaperConfig(ShownConfig):
     name: Name
     """Name of the paper; results are written to `papers/name-READER`."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Random seed of sampled answers, of the sample that `limit` draws, and of the tests."""
+    """Random seed of sampled answers, and of the sample that `limit` draws."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Sample size per task, drawn with `seed`; None: all questions."""
     max_tokens: Annotated[int, Field(ge=1)] = 2048
@@ -160,24 +159,19 @@ class PaperConfig(ShownConfig):
 
     @model_validator(mode="after")
     def _check_references(self) -> "PaperConfig":
-        of_systems = [("baseline", self.baseline), ("alone", self.alone)]
-        of_systems += [("shifts", name) for pair in self.shifts for name in pair]
-        of_systems += [("sweeps", name) for sweep in self.sweeps for name in (*sweep.systems, *sweep.beside)]
-        of_systems += [(f"systems.{name}.baseline", system.baseline) for name, system in self.systems.items()]
-        of_tasks = [("sweeps", sweep.task) for sweep in self.sweeps]
-        of_tasks += [
-            (f"systems.{name}.tasks", task) for name, system in self.systems.items() for task in system.tasks or ()
-        ]
-        sources = [(f"systems.{name}.sources", system.sources) for name, system in self.systems.items()]
-        sources += [(f"tasks.{name}.sources", task.sources) for name, task in self.tasks.items()]
-        sources += [
-            (f"tasks.{name}.environments", list(task.environments.values())) for name, task in self.tasks.items()
-        ]
-        of_environments = [(path, name) for path, names in sources for name in names or ()]
-        for used, defined in ((of_systems, self.systems), (of_tasks, self.tasks), (of_environments, self.environments)):
-            for path, name in used:
-                if name and name not in defined:
-                    raise ValueError(f"{path} names {name!r}; the paper has {', '.join(defined) or 'none'}")
+        systems, tasks = list(self.systems.values()), list(self.tasks.values())
+        compared = [self.baseline, self.alone, *(system.baseline for system in systems), *chain(*self.shifts)]
+        compared += [name for sweep in self.sweeps for name in (*sweep.systems, *sweep.beside)]
+        run = [sweep.task for sweep in self.sweeps] + [name for system in systems for name in system.tasks or ()]
+        searched = [name for task in tasks for name in (*task.sources, *task.environments.values())]
+        searched += [name for system in systems for name in system.sources or ()]
+        for kind, used, defined in (
+            ("system", compared, self.systems),
+            ("task", run, self.tasks),
+            ("environment", searched, self.environments),
+        ):
+            if unknown := [name for name in used if name and name not in defined]:
+                raise ValueError(f"there is no {kind} {unknown[0]!r}; the paper has {', '.join(defined) or 'none'}")
         return self
 
 
@@ -185,44 +179,6 @@ def load_paper(name: str, overrides: Sequence[str] = ()) -> PaperConfig:
     """Read and validate a paper by its packaged name or as a YAML file. Raises ConfigError."""
     path = config_file(name, PAPERS)
     return validated(PaperConfig, read_yaml(path), str(path), overrides)
-
-
-def chosen_parts(paper: PaperConfig, tasks: Sequence[str], systems: Sequence[str]) -> PaperConfig:
-    """The paper with these tasks and systems alone; all of them where none is named. Raises ConfigError."""
-    for flag, names, valid in (("--task", tasks, paper.tasks), ("--system", systems, paper.systems)):
-        for name in names:
-            if name not in valid:
-                raise ConfigError(f"{flag} is {name!r}; {paper.name} has {', '.join(valid)}.")
-    chosen_tasks = {name: task for name, task in paper.tasks.items() if name in (tasks or paper.tasks)}
-    chosen_systems = {name: system for name, system in paper.systems.items() if name in (systems or paper.systems)}
-    chosen_systems = {
-        name: system.model_copy(
-            update={
-                "tasks": [task for task in system.tasks if task in chosen_tasks] if system.tasks else None,
-                "baseline": system.baseline if system.baseline in chosen_systems else "",
-            }
-        )
-        for name, system in chosen_systems.items()
-    }
-    sweeps = [
-        sweep.model_copy(
-            update={
-                "systems": {name: settings for name, settings in sweep.systems.items() if name in chosen_systems},
-                "beside": [name for name in sweep.beside if name in chosen_systems],
-            }
-        )
-        for sweep in paper.sweeps
-        if sweep.task in chosen_tasks and not chosen_systems.keys().isdisjoint(sweep.systems)
-    ]
-    changes = {
-        "tasks": chosen_tasks,
-        "systems": chosen_systems,
-        "baseline": paper.baseline if paper.baseline in chosen_systems else "",
-        "alone": paper.alone if paper.alone in chosen_systems else "",
-        "shifts": [pair for pair in paper.shifts if chosen_systems.keys() >= set(pair)],
-        "sweeps": sweeps,
-    }
-    return paper.model_copy(update=changes)
 
 
 def dump_paper(paper: PaperConfig) -> str:

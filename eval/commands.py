@@ -9,7 +9,7 @@ import typer
 
 from ..command_options import DryRun, MixMember, Trust, Verbose
 from ..configs.load import dump_config, load_config, load_run_config
-from ..configs.paper import ENVIRONMENT_AWARE, chosen_parts, dump_paper, load_paper
+from ..configs.paper import ENVIRONMENT_AWARE, dump_paper, load_paper
 from ..configs.schema import only
 from ..errors import ConfigError
 from ..logs import set_up_logging
@@ -177,13 +177,13 @@ def paper(
         raise ConfigError(message)
     options = {"limit": limit, "reader.model": reader, "reader.base_url": endpoint}
     changes = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
-    settings = chosen_parts(load_paper(name, [*(overrides or ()), *changes]), task or [], system or [])
+    settings = load_paper(name, [*(overrides or ()), *changes])
     if dry_run:
         typer.echo(dump_paper(settings), nl=False)
         return
     from .paper import run_paper
 
-    typer.echo(run_paper(settings, output, overwrite=overwrite))
+    typer.echo(run_paper(settings, output, overwrite, task or (), system or ()))
 
 
 @data_app.command("baselines")

@@ -49,20 +49,32 @@ PASSING = (MISSING, NO_RANKING)
 """Failures that another run may not meet."""
 
 
-def run_paper(paper: PaperConfig, output: Path | None = None, overwrite: bool = False) -> Path:
-    """Run a paper and return the path of results.md; results.json, eval.jsonl and curves lie beside it.
+def run_paper(
+    paper: PaperConfig,
+    output: Path | None = None,
+    overwrite: bool = False,
+    only_tasks: Sequence[str] = (),
+    only_systems: Sequence[str] = (),
+) -> Path:
+    """Run a paper, or some of its tasks and systems, and return the path of results.md; results.json, eval.jsonl and
+    curves lie beside it.
 
     Raises ConfigError where the folder holds tables of other questions, unless `overwrite` says to replace them
     (answers are kept), and for an unknown method or unusable settings, DataError where data is missing, both before
     anything is asked, and what environments and models raise; then the same command goes on.
     """
     systems = {**paper.systems, **sweep_systems(paper)}
+    for name in {*only_tasks, *only_systems} - paper.tasks.keys() - paper.systems.keys():
+        raise ConfigError(f"{paper.name} has no {name!r}; it has {', '.join((*paper.tasks, *paper.systems))}.")
     rows = [
-        (t, name) for t in paper.tasks for name, system in systems.items() if system.tasks is None or t in system.tasks
+        (task, name)
+        for task in only_tasks or paper.tasks
+        for name, system in systems.items()
+        if task in (system.tasks or paper.tasks) and (not only_systems or name.partition("[")[0] in only_systems)
     ]
     for task, name in rows:
         _check(paper, task, name, systems[name])
-    tasks = {name: read_items(name, task, paper.limit, paper.seed) for name, task in paper.tasks.items()}
+    tasks = {task: read_items(task, paper.tasks[task], paper.limit, paper.seed) for task in dict(rows)}
     folder = output or Path("papers") / f"{paper.name}-{reader_name(paper.reader.model)}"
     identity = {"questions": {name: question_set([i.question for i in items]) for name, (items, _) in tasks.items()}}
     refuse_other(folder / "results.json", identity, overwrite)

@@ -51,7 +51,7 @@ def write_results(folder: Path, paper: PaperConfig, records: Sequence[EvalRecord
         if len(table := beside(paper, figures, printed)):
             settings = "; ".join(dict.fromkeys(figure.setting for figure in printed if figure.setting))
             parts += [f"## {name.capitalize()}", _markdown(table), f"Paper: {settings}." if settings else ""]
-    for task in paper.tasks:
+    for task in dict.fromkeys(record.dataset for record in records):
         parts += [f"## Every figure of {task}", _markdown(_every(figures, task))]
     for number, sweep in enumerate(paper.sweeps, start=1):
         curves = curves_of(sweep, figures)

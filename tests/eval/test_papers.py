@@ -168,6 +168,15 @@ def test_texts_that_were_cut_are_a_share_of_every_system_that_writes(values, ser
     assert [figures["mcq", name, "cut"] for name in ("alone", "rag", "hyde")] == [(0, 4), (0, 4), (0.25, 4)]
 
 
+def test_some_tasks_and_systems_alone_are_run(values, tmp_path):
+    paper = PaperConfig.model_validate(values)
+    page = run_paper(paper, tmp_path / "out", only_tasks=["mcq"], only_systems=["rag"])
+    arms = {(task, system) for task, system, _ in answers_of(page)}
+    assert arms == {("mcq", "rag"), ("mcq", "rag[k=1]"), ("mcq", "rag[k=2]")}
+    with refused(ConfigError, "'hydra'", "hyde"):
+        run_paper(paper, tmp_path / "out", only_systems=["hydra"])
+
+
 def test_limit_draws_questions_of_every_task(values, tmp_path):
     page, results, _ = run(values, tmp_path / "out", limit=1)
     assert {name for *_, name in answers_of(page)} == {"odd", "o1"}, "the first of the draw, not of the file"

@@ -75,7 +75,7 @@ def test_a_task_has_the_knowledge_bases_of_its_language():
     assert paper.tasks["huatuo"].environments == {"wiki": "wiki_zh", "pairs": "pairs_zh", "merged": "merged_zh"}
     for environment in paper.environments.values():
         assert preset_of(environment.env).similarity == "cos"
-    with refused(ConfigError, "tasks.huatuo.environments", "'wiki_fr'"):
+    with refused(ConfigError, "environment 'wiki_fr'"):
         load_paper("misknow", ["tasks.huatuo.environments.wiki=wiki_fr"])
 
 
