@@ -28,7 +28,6 @@ from ..rollouts.llms import open_llm
 from ..storage import only_command
 from .environments import SAMPLE_SEED
 from .frame import frame_of
-from .leakage import held_out_questions
 from .records import METRICS, NO_RAG, RAW, EvalRecord, read_records, record_of_search, write_records
 from .results import EvalResults
 from .store import RECORDS, question_set, refuse_other
@@ -51,16 +50,15 @@ FAMILY = (
 
 def answer_questions(
     config: RunConfig,
-    records: Path | None,
+    records: Path,
     output: Path | None = None,
     overwrite: bool = False,
     environment: str | None = None,
 ) -> Path:
-    """Let the reader of `answers.reader` answer, and return the path of tables.md.
+    """Let the reader of `answers.reader` answer from what the systems of an eval.jsonl found, in the `environment` if
+    it has several, and return the path of tables.md.
 
-    `records` is an eval.jsonl; None searches the raw questions of `eval.split`.
-    Writes the files of an evaluation into `output`. The default is answers/READER next to the records, or in the run's
-    output folder where there are none.
+    Writes the files of an evaluation into `output`, which is answers/READER next to the records by default.
 
     Raises ConfigError where the folder holds answers to other questions or of other systems (unless `overwrite`, which
     replaces their tables), for a mix and unusable settings; DataError where no question has a right
@@ -68,8 +66,7 @@ def answer_questions(
     after which the same command resumes.
     """
     config, settings = only(config, None), config.answers
-    base = records.parent if records is not None else config.run_folder.with_name(f"{config.name}-untrained")
-    folder = output or base / "answers" / reader_name(settings.reader.model)
+    folder = output or records.parent / "answers" / reader_name(settings.reader.model)
     gold = gold_answers(config.env, settings)
     with (
         only_command(folder),
@@ -77,13 +74,7 @@ def answer_questions(
         open_llm(settings.reader) as reader,
     ):
         info = client.info()
-        if records is not None:
-            searches = last_turns([r for r in read_records(records) if environment in (None, r.environment)])
-        else:
-            searches = [
-                record_of_search(RAW, question, [question.text], SearchPlan.of(question.text), None, METRICS)
-                for question in held_out_questions(client, info, config.eval).questions
-            ]
+        searches = last_turns([r for r in read_records(records) if environment in (None, r.environment)])
         names = list(dict.fromkeys(search.question_id for search in searches))
         answerable = [name for name in names if name in gold.by_id]
         question_ids = draw(answerable, settings.limit, SAMPLE_SEED, id_of=str)
@@ -237,19 +228,13 @@ def _pairs(arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
 
 def _notes(searches: Sequence[EvalRecord], answered: Sequence[EvalRecord], gold: GoldSet) -> list[Note]:
     """What was counted; those of the searches and of the answers are over all systems and numbers of documents."""
-    cached = [record for record in answered if record.answer is not None]
+    replied = [record for record in answered if record.answer is not None]
     counts = {
         "lines of right answers are unusable.": gold.skipped,
-        "answers are missing: no reply came. The same command asks for them again.": len(answered) - len(cached),
-        "answers are empty.": sum(not record.answer for record in cached),
-        "answers name no option, which counts as wrong.": sum(not record.chosen for record in cached)
-        if gold.choice
-        else 0,
-        "searches were never made (wrong format); their questions were read without documents.": sum(
-            not search.format_ok for search in searches
-        ),
-        "times a policy stopped before any search; its question was read without documents.": sum(
-            search.unsearched for search in searches
+        "answers are missing: no reply came. The same command asks for them again.": len(answered) - len(replied),
+        "answers name no option, which counts as wrong.": sum(gold.choice and not record.chosen for record in replied),
+        "questions were read without documents, as nothing was searched (wrong format, or stopped).": sum(
+            not search.plan for search in searches
         ),
     }
     return [Note("answers", count, f"{count} {text}") for text, count in counts.items() if count]

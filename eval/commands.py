@@ -56,9 +56,7 @@ def drift(
 
 @app.command()
 def answers(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="An evaluated run, an eval.jsonl, or a config for raw questions alone.")
-    ],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="An evaluated run, or an eval.jsonl.")],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as answers.limit=100.")
     ] = None,
@@ -90,27 +88,16 @@ def answers(
     set_up_logging(verbose)
     options = {"reader.model": reader, "reader.base_url": endpoint, "gold": str(gold) if gold else None, "top": top}
     changes = [f"answers.{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
-    run_path = Path(run).expanduser()
-    records: Path | None = None
-    run_folder: Path | None = None
-    if run_path.is_file() and run_path.suffix == ".jsonl":
-        records = run_path
-    elif (run_path / "config.yaml").is_file():
-        records = run_path / "eval.jsonl"
-        if not records.is_file():
-            raise ConfigError(f"{records} does not exist. Run `querylect eval {shlex.quote(str(run))}` first.")
-    if records is not None:
-        parents = list(records.absolute().parents)[:4]
-        run_folder = next((folder for folder in parents if (folder / "config.yaml").is_file()), None)
-        if config is None and run_folder is None:
-            raise ConfigError(
-                f"there is no config.yaml beside {records}. Say with --config which environment it is of."
-            )
     changes = [*(overrides or ()), *changes]
-    if config is None and run_folder is not None:
-        settings = only(load_run_config(run_folder, changes, trust=trust or dry_run), env)
-    else:
-        settings = only(load_config(config or run, changes), env)
+    path = Path(run).expanduser()
+    records = path if path.suffix == ".jsonl" else path / "eval.jsonl"
+    if not records.is_file():
+        raise ConfigError(f"{records} does not exist. Run `querylect eval {shlex.quote(run)}` first.")
+    folders = [folder for folder in list(records.absolute().parents)[:4] if (folder / "config.yaml").is_file()]
+    if config is None and not folders:
+        raise ConfigError(f"there is no config.yaml beside {records}. Say with --config which environment it is of.")
+    loaded = load_config(config, changes) if config else load_run_config(folders[0], changes, trust=trust or dry_run)
+    settings = only(loaded, env)
     if dry_run:
         typer.echo(dump_config(settings), nl=False)
         return

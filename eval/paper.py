@@ -97,7 +97,7 @@ def run_paper(
                 name: {**model.identity, "cost": model.costs.to_dict()}
                 for name, model in {"reader": reader, "writer": writer, "judge": judge}.items()
             },
-            "environments": {name: facts_of(client) for name, client in clients.items()},
+            "environments": {name: _facts(client) for name, client in clients.items()},
             "prompt": PROMPT_VERSION,
             "versions": versions(),
             "created": now(),
@@ -156,16 +156,9 @@ def _environment(name: str, environment: PaperEnvironment) -> AbstractContextMan
     return open_environment(environment.env, environment.client)
 
 
-def facts_of(client: EnvironmentClient) -> dict[str, object]:
+def _facts(client: EnvironmentClient) -> dict[str, object]:
     """What a result says of an environment, and a record depends on."""
-    info = client.info()
-    return {
-        "name": info.name,
-        "retriever": str(info.retriever.get("name", "")),
-        "documents": info.corpus_size,
-        "index": info.index_hash,
-        "settings": info.settings_hash,
-    }
+    return client.info().model_dump(include={"name", "retriever", "corpus_size", "index_hash", "settings_hash"})
 
 
 @dataclass(frozen=True)
@@ -194,7 +187,7 @@ class PaperRun:
         with progress_bar(f"{task}: {name}") as advance:
             for number, batch in enumerate(in_batches(pending, BATCH)):
                 runs = runner.run(method, [item.question for item in batch])
-                records = self._answered(task, batch, runs, several=len(clients) > 1)
+                records = self._answered(task, batch, runs)
                 self.store.add(replace(record, key=keys[record.question_id], system=name) for record in records)
                 advance(number * BATCH + len(batch), len(pending))
         stored = [self.store.get(keys[item.question.id])[-1] for item in items]
@@ -203,7 +196,7 @@ class PaperRun:
             for record, item in zip(stored, items, strict=True)
         ]
 
-    def _answered(self, task: str, items: Sequence[Gold], runs: Sequence[MethodRun], several: bool) -> list[EvalRecord]:
+    def _answered(self, task: str, items: Sequence[Gold], runs: Sequence[MethodRun]) -> list[EvalRecord]:
         """The records of some questions: the reader, where the method has not answered, then the judges."""
         paper, config = self.paper, self.paper.tasks[task]
         unanswered = [run for run in runs if not run.result.failure and run.result.answer is None]
@@ -216,14 +209,7 @@ class PaperRun:
         replies = {run.question.id: reply for run, reply in zip(unanswered, responses, strict=True)}
         records = [_record(run, replies.get(run.question.id), config.answer_style) for run in runs]
         cases = [
-            Case(
-                item,
-                run.result.documents,
-                searched=bool(record.searches) and not run.result.failure,
-                answer=record.answer,
-                sources=run.result.sources if several else (),
-                notes=run.result.notes,
-            )
+            Case(item, run.result, bool(run.cost.searches) and not run.result.failure, record.answer)
             for item, run, record in zip(items, runs, records, strict=True)
         ]
         draw = SamplingParams(max_tokens=paper.judge_max_tokens, seed=paper.seed)
@@ -242,7 +228,7 @@ class PaperRun:
             "method": [system.method, settings.model_dump(mode="json"), prompt_text(system.method, settings)],
             "models": [self.reader.identity, self.writer.identity],
             "cross-encoder": paper.reranker.model_dump(mode="json") if paper.reranker else None,
-            "environments": [[source, facts_of(client)] for source, client in clients.items()],
+            "environments": [[source, _facts(client)] for source, client in clients.items()],
             "asked": [config.kind, config.answer_style, config.field, PROMPT_VERSION, paper.document_words],
             "decoding": [paper.max_tokens, paper.seed],
             "judges": [config.judges, PROMPTS, self.judge.identity, paper.judge_max_tokens] if config.judges else None,

@@ -4,7 +4,6 @@ One DataFrame has a row for each answer and a column for each value: metrics, ve
 is in no mean and no pair, and is never 0.
 """
 
-import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,9 +53,7 @@ def write_results(folder: Path, paper: PaperConfig, records: Sequence[EvalRecord
     for task in dict.fromkeys(record.dataset for record in records):
         parts += [f"## Every figure of {task}", _markdown(_every(figures, task))]
     for number, sweep in enumerate(paper.sweeps, start=1):
-        curves = curves_of(sweep, figures)
-        if curves.notna().any(axis=None):
-            write_text(folder / f"sweep-{number}.svg", drawn(sweep, curves, figures))
+        if draw_sweep(folder / f"sweep-{number}.svg", sweep, figures):
             parts += [f"## {sweep.metric} of {sweep.task}", f"![curves](sweep-{number}.svg)"]
     if tests:
         parts += ["## Tests", pd.DataFrame(tests).to_markdown(index=False, floatfmt=".3g"), TESTS]
@@ -217,40 +214,35 @@ def _cell(figures: pd.DataFrame, tasks: Sequence[str], system: str, metric: str,
     return f"{text} ({rows['n'].sum():.0f})"
 
 
-def curves_of(sweep: Sweep, figures: pd.DataFrame) -> pd.DataFrame:
-    """The metric of each system by the value of its setting."""
-    curves = {
-        system: [
-            figures["value"].get((sweep.task, swept(system, settings, value), sweep.metric)) for value in sweep.values
-        ]
-        for system, settings in sweep.systems.items()
-    }
-    return pd.DataFrame(curves, index=sweep.values, dtype=float)
-
-
 def swept(system: str, settings: Sequence[str], value: float) -> str:
     """The name of a system with another value of some settings."""
     return f"{system}[{'+'.join(settings)}={value:g}]"
 
 
-def drawn(sweep: Sweep, curves: pd.DataFrame, figures: pd.DataFrame) -> str:
-    """The curves as an SVG document, with a level line for each system beside them."""
+def draw_sweep(path: Path, sweep: Sweep, figures: pd.DataFrame) -> bool:
+    """Draw the metric of each system by the value of its setting, and a level line for each system beside them; False
+    without a curve."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "querylect"}):
-        figure = Figure(figsize=(5.2, 2.9), layout="constrained")
-        axes = figure.add_subplot()
-        axes.plot(curves.index, curves, "o-", label=list(curves))
-        for name, dash in zip(sweep.beside, ("--", ":", "-.") * len(sweep.beside), strict=False):
-            if (level := figures["value"].get((sweep.task, name, sweep.metric))) is not None:
-                axes.axhline(level, linestyle=dash, color="#777777", label=name)
-        axes.set_xlabel(" or ".join(dict.fromkeys("+".join(settings) for settings in sweep.systems.values())))
-        axes.set_ylabel(f"{sweep.metric}, {sweep.task}")
-        axes.legend(frameon=False, fontsize=8)
-        image = io.StringIO()
-        figure.savefig(image, format="svg", metadata={"Date": None, "Creator": None})
-    return image.getvalue()
+    def value(system: str) -> float | None:
+        return figures["value"].get((sweep.task, system, sweep.metric))
+
+    curves = {name: [value(swept(name, s, v)) for v in sweep.values] for name, s in sweep.systems.items()}
+    table = pd.DataFrame(curves, index=sweep.values, dtype=float).dropna(how="all")
+    figure = Figure(figsize=(5.2, 2.9), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(table.index, table, "o-", label=list(table))
+    for name, dash in zip(sweep.beside, ("--", ":", "-.") * len(sweep.beside), strict=False):
+        if (level := value(name)) is not None:
+            axes.axhline(level, linestyle=dash, color="#777777", label=name)
+    axes.set_xlabel(" or ".join(dict.fromkeys("+".join(settings) for settings in sweep.systems.values())))
+    axes.set_ylabel(f"{sweep.metric}, {sweep.task}")
+    axes.legend(frameon=False, fontsize=8)
+    if len(table):
+        with matplotlib.rc_context({"svg.fonttype": "none"}):
+            figure.savefig(path, metadata={"Date": None})
+    return bool(len(table))
 
 
 def _markdown(table: pd.DataFrame) -> str:

@@ -7,7 +7,7 @@ counts as 0.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -74,18 +74,13 @@ FORMS: Mapping[str, type[BaseModel]] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case to judge: a question, its context and an answer."""
+    """One case to judge: a question, what a method found for it, and an answer."""
 
     item: Gold
-    documents: Sequence[Document]
-    """The reader's context."""
+    result: Result
     searched: bool
     """Whether there was a search; without one there is no context to judge."""
     answer: str | None
-    sources: Sequence[str] = ()
-    """The knowledge base of each document, where several were searched."""
-    notes: Mapping[str, Any] = field(default_factory=dict)
-    """What the method wrote on the way."""
 
 
 def example(name: str) -> WorkedExample:
@@ -111,11 +106,11 @@ class _Judging:
 
     def filled(self, name: str, **values: str) -> str:
         """The case of the prompt of that name."""
-        item, notes = self.case.item, self.case.notes
+        item, notes = self.case.item, self.case.result.notes
         known = {
             "question": case_text(item.question, options=False),
             "reply": self.case.answer or "",
-            "documents": numbered(self.case.documents, self.words),
+            "documents": numbered(self.case.result.documents, self.words),
             "plus": str(notes.get("H_plus")),
             "minus": str(notes.get("H_minus")),
         }
@@ -146,7 +141,7 @@ async def _relevancy(judging: _Judging) -> Result:
     """Does any document answer the question? The first one that does decides, even if judgements on others failed."""
     judgements: dict[str, object] = {}
     failure: StageError | None = None
-    for document in judging.case.documents:
+    for document in judging.case.result.documents:
         try:
             answer = await judging.form("relevancy", document=shortened(one_line(document), judging.words))
         except StageError as error:
@@ -175,8 +170,8 @@ async def _guideline(judging: _Judging) -> Result:
 async def _context_recall(judging: _Judging) -> Result:
     """The share of the statements needed for the right answer that the context holds; where it has several sources,
     also of each source's passages (the Misknow-RAG paper, table 3)."""
-    case = judging.case
-    right = " (or: ".join(case.item.answers) + ")" * (len(case.item.answers) - 1)
+    result, answers = judging.case.result, judging.case.item.answers
+    right = " (or: ".join(answers) + ")" * (len(answers) - 1)
     needed = (await judging.form("statements", right=right))["statements"]
     statements = [statement for statement in needed if statement.strip()]
     if not statements:
@@ -192,15 +187,15 @@ async def _context_recall(judging: _Judging) -> Result:
 
     async def share_of(source: str) -> float | None:
         try:
-            return await share([d for d, name in zip(case.documents, case.sources, strict=True) if name == source])
+            return await share([d for d, name in zip(result.documents, result.sources, strict=True) if name == source])
         except StageError as error:
             if error.failure == MISSING:
                 raise
             return None
 
-    sources = list(dict.fromkeys(case.sources))
+    sources = [source for source in dict.fromkeys(result.sources) if source]
     several = sources if len(sources) > 1 else []
-    value, shares = await asyncio.gather(share(case.documents), asyncio.gather(*map(share_of, several)))
+    value, shares = await asyncio.gather(share(result.documents), asyncio.gather(*map(share_of, several)))
     by_source = {BY_SOURCE: dict(zip(sources, shares or [value], strict=True))} if sources else {}
     return _verdict(value, {"statements": statements, **by_source})
 
@@ -240,5 +235,5 @@ def judged(
 def _applies(name: str, case: Case) -> bool:
     """Whether the case has what is judged."""
     if JUDGES[name][0] == "hypotheses":
-        return bool(case.notes.get("H_plus") and case.notes.get("H_minus"))
+        return bool(case.result.notes.get("H_plus") and case.result.notes.get("H_minus"))
     return case.searched if JUDGES[name][0] == "context" else case.answer is not None

@@ -121,7 +121,7 @@ def test_every_system_reads_what_it_found(config, records, server):
     results = read_results(page.parent)
     assert '"model": "org/m"' in results.facts["reader"]
     assert [note.text for note in results.notes if note.kind == "answers"] == [
-        "1 searches were never made (wrong format); their questions were read without documents."
+        "1 questions were read without documents, as nothing was searched (wrong format, or stopped)."
     ]
     assert {(row.system, row.environment, row.against) for row in results.comparisons} == {
         (system, f"top {top}", baseline) for system, baseline in (("raw", NO_RAG), ("trained", "raw")) for top in (1, 2)
@@ -193,12 +193,6 @@ def test_missing_answers_are_left_out_and_asked_again(config, records, server, t
     assert read_answers(page)[NO_RAG, 0, 1, "q-head"].metrics["em"] == 1.0
 
 
-def test_raw_questions_alone_need_no_records(config, tmp_path):
-    answers = read_answers(answer_questions(config(top=[2]), None, tmp_path / "out"))
-    assert {key[:3] for key in answers} == {(NO_RAG, 0, 2), ("raw", 0, 2)}
-    assert {key[3] for key in answers} == set(QUESTIONS)
-
-
 def test_without_a_search_there_are_no_documents_and_the_conversation_is_read(config, tmp_path, server):
     history = [{"role": "user", "text": "What is triptan?"}, {"role": "assistant", "text": "A medicine."}]
     rows = [
@@ -211,7 +205,7 @@ def test_without_a_search_there_are_no_documents_and_the_conversation_is_read(co
     assert answers["trained"].metrics["ndcg@10"] == 0.0
     assert answers["raw"].documents == ("triptan",)
     texts = [note.text for note in read_results(page.parent).notes]
-    assert "1 times a policy stopped before any search; its question was read without documents." in texts
+    assert "1 questions were read without documents, as nothing was searched (wrong format, or stopped)." in texts
     assert len(server.bodies) == 2, "the reader alone has the same prompt"
     expected = f"User: What is triptan?\nAssistant: A medicine.\n\nQuestion: {QUESTIONS['q-head']}"
     assert all(expected in last_user(body) for body in server.bodies)

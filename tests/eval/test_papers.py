@@ -127,7 +127,7 @@ def test_a_whole_paper(values, server, tmp_path):
     assert figures["mcq", "rag[k=2]", "accuracy"][1] == 4
     assert "<svg" in (page.parent / "sweep-1.svg").read_text()
     assert results["models"]["judge"]["model"] == "org/m"
-    assert results["environments"]["small"]["retriever"] == "bm25"
+    assert results["environments"]["small"]["retriever"]["name"] == "bm25"
     text = page.read_text()
     assert "checks that the machinery works" in text
     assert re.search(r"\| alone +\| 25.0 \(4\)", text)

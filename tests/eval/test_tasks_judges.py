@@ -8,7 +8,7 @@ from querylect.eval.tasks.gold import Gold
 from querylect.eval.tasks.judges import JUDGES, NO_STATEMENTS, Case, judged
 from querylect.llms.access import Llm
 from querylect.llms.base import SamplingParams
-from querylect.methods.method import GARBLED, MISSING, Runner
+from querylect.methods.method import GARBLED, MISSING, Result, Runner
 
 from ..methods.test_runner import Echo
 
@@ -42,7 +42,7 @@ NOTES = {"H_plus": "iron melts late", "H_minus": "mercury melts early"}
 
 
 def case(item, answer="an answer", documents=DOCUMENTS, searched=True):
-    return Case(item, documents, searched, answer, notes=NOTES)
+    return Case(item, Result(tuple(documents), NOTES), searched, answer)
 
 
 def judgement(key, value):
@@ -97,7 +97,7 @@ def test_value_and_label_of_a_grade(name):
     ("name", "nothing"),
     [
         ("utility", case(CHOICE, searched=False)),
-        ("mimic", Case(CHOICE, (), True, "B")),
+        ("mimic", Case(CHOICE, Result(), True, "B")),
         ("declined", case(CONTENT, answer=None)),
     ],
 )
@@ -171,8 +171,8 @@ def test_context_recall_of_several_sources_is_judged_for_each_as_well():
         "[1] Iron": marks(True, False),
         "List": needed,
     }
-    both = Case(OPEN, DOCUMENTS, True, "x", ("wiki", "pairs"))
-    wiki_only = Case(OPEN, DOCUMENTS, True, "x", ("wiki", "wiki"))
+    both = Case(OPEN, Result(DOCUMENTS, sources=("wiki", "pairs")), True, "x")
+    wiki_only = Case(OPEN, Result(DOCUMENTS, sources=("wiki", "wiki")), True, "x")
     (verdict, alike), script = verdicts("context_recall", answers, both, wiki_only)
     assert (verdict["value"], verdict["said"]["by_source"]) == (1.0, {"wiki": 0.5, "pairs": 0.5})
     assert (alike["value"], alike["said"]["by_source"]) == (1.0, {"wiki": 1.0}), "what is known is not asked again"
