@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .section import Section
+from .section import Limited, Section
 
 
 class ModelConfig(Section):
@@ -52,13 +52,11 @@ class ReaderConfig(ShownConfig):
     """Maximum tokens of an answer; raise it for a reader that thinks first."""
 
 
-class AnswersConfig(ReaderConfig):
+class AnswersConfig(ReaderConfig, Limited):
     """The reader that answers from the retrieved documents, and how its answers are scored (docs/answers.md)."""
 
     top: Annotated[list[Annotated[int, Field(ge=1, le=1000)]], Field(min_length=1)] = [5, 20]
     """Numbers of top documents shown to the reader; each number gets its own table."""
-    limit: Annotated[int, Field(ge=1)] | None = None
-    """Sample size of the questions with a correct answer, a subset of any larger sample; None: all of them."""
 
 
 class AnswerRewardConfig(ReaderConfig):

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from .environment import RerankConfig, ServedConfig
 from .llm import LlmConfig, ShownConfig
 from .load import config_file, read_yaml, validated, write_yaml
-from .section import Name, Section
+from .section import Drawn, Limited, Name, Section
 
 PAPERS = Path(__file__).parent / "papers"
 
@@ -125,15 +125,11 @@ class Sweep(Section):
     """Systems drawn as horizontal lines."""
 
 
-class PaperConfig(ShownConfig):
+class PaperConfig(ShownConfig, Drawn, Limited):
     """A paper: its methods, tasks, environments, models and tables."""
 
     name: Name
     """Name of the paper; results are written to `papers/name-READER`."""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Random seed of sampled answers, and of the sample that `limit` draws."""
-    limit: Annotated[int, Field(ge=1)] | None = None
-    """Sample size per task, drawn with `seed`; None: all questions."""
     max_tokens: Annotated[int, Field(ge=1)] = 2048
     """Maximum tokens of the reader's answer."""
     judge_max_tokens: Annotated[int, Field(ge=1)] = 1024

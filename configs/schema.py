@@ -16,7 +16,7 @@ from .environment import ServedConfig
 from .llm import AnswerRewardConfig, AnswersConfig, LlmConfig, ModelConfig, OptimizeConfig, SyntheticConfig
 from .llm import QuestionsConfig as QuestionsConfig
 from .methods import TRAINING_FREE, ChrConfig, HcqrConfig, TrainingFreeName
-from .section import Name, PositiveWeight, RewardMetric, Section, Weight, cutoff
+from .section import Drawn, Limited, Name, PositiveWeight, RewardMetric, Section, Weight, cutoff
 from .training import TrainConfig as TrainConfig
 
 
@@ -122,11 +122,9 @@ class RolloutConfig(Section):
         return (turn - 1) * (self.max_new_tokens + observation)
 
 
-class WrittenConfig(Section):
+class WrittenConfig(Drawn):
     """What writes queries: a policy, its rewriter, and how answers are sampled; the default of a spec's systems."""
 
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Random seed of sampling, of the order of questions, of new weights, and of statistical tests."""
     policy: PolicyConfig = PolicyConfig()
     rewriter: RewriterConfig = RewriterConfig()
     rollout: RolloutConfig = RolloutConfig()
@@ -184,13 +182,11 @@ class TrackingConfig(Section):
     """Further trackers for the same metrics; each needs the extra of its name."""
 
 
-class EvaluatedConfig(Section):
+class EvaluatedConfig(Limited):
     """What is evaluated, tested and compared with."""
 
     split: Literal["validation", "test"] = "test"
     """Split whose questions are evaluated."""
-    limit: Annotated[int, Field(ge=1)] | None = None
-    """Size of a random sample per dataset, or per part of one, which a smaller sample is a subset of; None: all."""
     permutations: Annotated[int, Field(ge=1)] = 10_000
     """Permutations of the paired permutation test."""
     bootstrap: Annotated[int, Field(ge=1)] = 10_000

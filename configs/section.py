@@ -29,6 +29,21 @@ class Section(Strict):
     model_config = ConfigDict(use_attribute_docstrings=True, allow_inf_nan=False)
 
 
+class Drawn(Section):
+    """What is drawn at random."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Random seed of samples, of the order of questions, of new weights, and of statistical tests."""
+
+
+class Limited(Section):
+    """How many questions are taken."""
+
+    limit: Annotated[int, Field(ge=1)] | None = None
+    """Size of a random sample (of each dataset, of each part of one, of each task), which a smaller sample is a subset
+    of; None: all."""
+
+
 def as_name(text: str) -> str:
     """A Name like `text`: characters that a name cannot have become hyphens."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", text).lstrip(".-") or "run"
