@@ -89,18 +89,6 @@ def test_known_replies_load_no_model(model, tmp_path, monkeypatch):
             llm.ask(PROMPTS, SamplingParams(max_tokens=5))
 
 
-def test_an_answer_that_was_begun_goes_on_and_is_known_again(model, tmp_path):
-    plain = ask("judge")
-    prefilled = Prompt(plain.messages, opening="Thought:")
-    with model(cache=str(tmp_path / "c")) as llm:
-        first, second = llm.ask([plain, prefilled], SamplingParams(max_tokens=8))
-        assert second.texts[0].text.startswith("Thought:")
-        assert second.prompt_tokens > first.prompt_tokens
-        assert second.tokens <= 8, "what was begun for it is read, not written"
-        assert llm.ask([prefilled], SamplingParams(max_tokens=8)) == [second]
-        assert llm.costs.calls == 2
-
-
 def test_other_weights_in_the_same_folder_are_another_model(tmp_path):
     from ..tiny import save_tiny
 

