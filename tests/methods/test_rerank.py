@@ -40,8 +40,7 @@ def test_qa_rag_searches_with_the_answer_alone():
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("length", [None, 8])
-def test_the_cross_encoder_of_environments_serves_methods(tmp_path, length):
+def test_the_cross_encoder_of_environments_serves_methods(tmp_path):
     from querylect.configs.environment import RerankConfig
     from querylect.envs.retrievers.combined import PairScorer
     from sentence_transformers import CrossEncoder
@@ -50,9 +49,9 @@ def test_the_cross_encoder_of_environments_serves_methods(tmp_path, length):
     from ..encoders import save_cross_encoder
 
     folder = save_cross_encoder(tmp_path / "cross")
-    scorer = PairScorer(RerankConfig(model=str(folder), max_length=length))
+    scorer = PairScorer(RerankConfig(model=str(folder), max_length=8))
     texts = ["aspirin relieves headache", "insulin lowers blood glucose in the blood", "安"]
-    peer = CrossEncoder(str(folder), activation_fn=nn.Identity(), max_length=length)
+    peer = CrossEncoder(str(folder), activation_fn=nn.Identity(), max_length=8)
     expected = [float(peer.predict([(QUERY, text)], show_progress_bar=False)[0]) for text in texts]
     assert scorer.scores(QUERY, texts) == pytest.approx(expected, abs=1e-5)
     assert len(set(expected)) > 1

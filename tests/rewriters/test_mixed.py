@@ -1,6 +1,5 @@
 """One rewriter for several retrievers: every question gets the prompt of its own retriever."""
 
-import pytest
 from querylect.configs.schema import RewriterConfig, RunConfig
 from querylect.data.types import Document, Question
 from querylect.envs.client.connect import MixedClient
@@ -29,10 +28,10 @@ class Clients(MixedClient):
         }
 
 
-def run(rewriter=None, **of_semantic):
+def run(**of_semantic):
     """A run over both, whose second member has the rewriter settings `of_semantic`."""
     plain = {
-        "rewriter": rewriter or {"name": "explore"},
+        "rewriter": {"name": "explore"},
         "mix": {"environments": {"lexical": {}, "semantic": {"env": {"index": "x"}, "rewriter": of_semantic}}},
     }
     return RunConfig.model_validate(plain)
@@ -43,13 +42,12 @@ def mixed_of(config):
     return rewriter_for(config.rewriter, config.mix, Clients({}), config.search_depth)
 
 
-@pytest.mark.parametrize("level", ["explore"])
-def test_each_question_is_asked_as_its_own_environment_alone_would_ask_it(level):
-    mixed = mixed_of(run({"name": level}))
+def test_each_question_is_asked_as_its_own_environment_alone_would_ask_it():
+    mixed = mixed_of(run())
     documents = [Document("d", "Title", "text")]
     for name, recipe in NAMES.items():
         retriever = RetrieverInfo.from_service(PRESETS[recipe].model_dump())
-        alone = make_rewriter(RewriterConfig(name=level), retriever)
+        alone = make_rewriter(RewriterConfig(name="explore"), retriever)
         mixed_question, question = Question(f"{name}/q/1", "Who?"), Question("q/1", "Who?")
         assert mixed.first(mixed_question) == alone.first(question)
         assert mixed.follow_up(mixed_question, documents, 2) == alone.follow_up(question, documents, 2)
