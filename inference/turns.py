@@ -143,20 +143,20 @@ def run_turns(
         ]
         plans: list[SearchPlan | None] = []
         for result, (_, path) in zip(results, pending, strict=True):
-            plan, kept = result.plan, _last_searched(path) if result.stopped else None
+            plan, reused = result.plan, _last_searched(path) if result.stopped else None
             if turn == turns or result.stopped:
                 plan = plan if k is None else plan.model_copy(update={"k": k})
                 # a ranking that a stop keeps is searched again only for more documents
-                wanted = search_last and (kept is None or kept.rewrite.plan.k < plan.k)
+                is_searched = search_last and (reused is None or reused.rewrite.plan.k < plan.k)
             else:
-                wanted = result.failure is None
-            plans.append(plan if wanted and not result.unsearched else None)
+                is_searched = result.failure is None
+            plans.append(plan if is_searched and not result.unsearched else None)
         searched = [plan for plan in plans if plan is not None]
-        found = iter(search(searched) if search is not None and searched else ())
+        rankings = iter(search(searched) if search is not None and searched else ())
         for result, (_, path), searching in zip(results, pending, plans, strict=True):
-            ranking = tuple(next(found).ranking) if searching is not None else None
-            if searching is None and result.stopped and (kept := _last_searched(path)) is not None:
-                ranking = (kept.ranking or ())[:k]
+            ranking = tuple(next(rankings).ranking) if searching is not None else None
+            if searching is None and result.stopped and (reused := _last_searched(path)) is not None:
+                ranking = (reused.ranking or ())[:k]
             path.append(TurnOutcome(result, ranking))
     return [SearchResult(question, tuple(path)) for question, path in dialogues]
 

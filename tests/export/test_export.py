@@ -34,7 +34,7 @@ def folder(evaluated_run, tmp_path_factory) -> Path:
     return target
 
 
-def test_an_export_is_a_plain_model_folder_that_says_what_was_trained_searched_and_measured(folder, evaluated_run):
+def test_an_export_is_a_plain_model_folder_that_says_what_was_measured(folder, evaluated_run):
     names = {path.name for path in folder.iterdir()}
     assert names == {
         "README.md", "chat_template.jinja", "config.json", "generation_config.json",

@@ -83,7 +83,7 @@ def test_a_policy_learns_to_write_plans(run, name, caplog):
         return
     assert "1 of 5" in caplog.text
     assert [tree.question.id for tree in trees] == [question.id for question in questions if question.id != "pills"]
-    assert [line.fallback for line in lines] == [False, True]
+    assert [line.failure is not None for line in lines] == [False, True]
     assert "pills" not in (folder / "rollouts.jsonl").read_text()
     repairs = sum("does not fit" in str(body["messages"][-1]) for body in server.bodies)
     again = len(server.bodies) - len({str(body["messages"]) for body in server.bodies})
