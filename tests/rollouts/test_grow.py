@@ -1,5 +1,7 @@
 """Growing trees in a real environment with scripted completions: structure, ids, rewards, hostile texts."""
 
+from types import SimpleNamespace
+
 import pytest
 from querylect.configs.schema import (
     ClientConfig,
@@ -84,34 +86,23 @@ def test_a_tree_has_its_branching_in_the_order_of_sampling(client):
     trees = tree_sampler(client, engine).grow([HEAD, SUGAR], [2, 3])
     assert [tree.question for tree in trees] == [HEAD, SUGAR]
     assert [[root.text for root in tree.roots] for tree in trees] == [firsts[:2], firsts[2:]]
-    children = [child.text for tree in trees for root in tree.roots for child in root.children]
-    assert children == seconds
-    assert {len(root.children) for tree in trees for root in tree.roots} == {3}
-    assert [len(prompts) for prompts, _, _ in engine.calls] == [2, 4]
-    assert [n for _, n, _ in engine.calls] == [2, 3]
-    assert {node.turn for tree in trees for node in tree.roots} == {1}
-    paths = list(trees[0].paths())
-    assert [[node.turn for node in path] for path in paths] == [[1, 2]] * 6
-    assert [path[1].text for path in paths] == seconds[:6]
+    assert [(len(prompts), n) for prompts, n, _ in engine.calls] == [(2, 2), (4, 3)]
+    paths = [path for tree in trees for path in tree.paths()]
+    assert [[node.turn for node in path] for path in paths] == [[1, 2]] * 12
+    assert [path[1].text for path in paths] == seconds
 
 
 def test_the_prompt_of_a_turn_starts_with_all_that_was_seen_and_said(client):
     engine = Script(*[say("headache", think="it hurts")] * 2, *[say("migraine")] * 4, *[say("triptan")] * 4)
     (tree,) = tree_sampler(client, engine).grow([HEAD], [2, 2, 1])
-    for root in tree.roots:
-        for node in root.walk():
-            for child in node.children:
-                prefix = [*node.prompt_ids, *node.completion_ids]
-                assert child.prompt_ids[: len(prefix)] == prefix
-                assert len(child.prompt_ids) > len(prefix)
-    leaf = list(tree.paths())[-1][-1]
-    assert leaf.turn == 3
-    prompt_text = text_of(engine, leaf.prompt_ids)
+    for node in tree.walk():
+        for child in node.children:
+            prefix = [*node.prompt_ids, *node.completion_ids]
+            assert child.prompt_ids[: len(prefix)] == prefix
+            assert len(child.prompt_ids) > len(prefix)
+    prompt_text = text_of(engine, list(tree.paths())[-1][-1].prompt_ids)
     assert prompt_text.count("<think>it hurts</think><rewrite>headache</rewrite><|im_end|>\n<|im_start|>user\n") == 1
     assert prompt_text.count("<rewrite>migraine</rewrite><|im_end|>\n<|im_start|>user\n") == 1
-    assert engine.calls[2][0] == [
-        node.prompt_ids for root in tree.roots for child in root.children for node in child.children
-    ]
 
 
 def test_rewards_are_those_of_the_environment(client):
@@ -126,23 +117,19 @@ def test_rewards_are_those_of_the_environment(client):
     assert good.metrics["ndcg@10"] == pytest.approx(dcg / IDEAL_HEAD)
     assert good.reward == pytest.approx(0.9 * dcg / IDEAL_HEAD + 0.1)
     assert good.metrics.keys() == {"ndcg@10", "recall@10", "mrr@10"}
-    assert good.metrics["recall@10"] == 1.0
     assert bad.reward == pytest.approx(0.9 * bad.metrics["ndcg@10"] + 0.1)
     assert bad.reward < good.reward
 
 
 def test_a_format_failure_is_not_searched_earns_nothing_and_grows_without_documents(client):
     searched = []
-
-    class Watched:
-        def step(self, steps, **options):
-            searched.append([step.plan.probes[0].terms[0].text for step in steps])
-            return client.step(steps, **options)
-
+    watched = SimpleNamespace(
+        step=lambda steps, **how: searched.append([step.plan.texts for step in steps]) or client.step(steps, **how)
+    )
     engine = Script("headache without tags", say("headache"), say("migraine"), say("migraine"))
-    (tree,) = tree_sampler(Watched(), engine, document_tokens=60).grow([HEAD], [2, 1])
+    (tree,) = tree_sampler(watched, engine, document_tokens=60).grow([HEAD], [2, 1])
     failed, good = tree.roots
-    assert searched == [["headache"], ["migraine", "migraine"]]
+    assert searched == [[["headache"]], [["migraine"], ["migraine"]]]
     assert (failed.reward, failed.metrics, failed.ranking) == (0.0, {"ndcg@10": 0.0}, [])
     assert failed.rewrite.failure == "missing think"
     observed = [text_of(engine, observation(root)) for root in (failed, good)]
@@ -152,23 +139,18 @@ def test_a_format_failure_is_not_searched_earns_nothing_and_grows_without_docume
 
 
 def test_a_failed_search_is_not_scored_and_ends_its_path(client):
-    searched = []
+    dead = iter([True, False])
 
-    class DeadForATurn:
-        def step(self, steps, **options):
-            searched.append(steps)
-            answers = client.step(steps, **options)
-            return [None, *answers[1:]] if len(searched) == 1 else answers
+    def step(steps, **options):
+        answers = client.step(steps, **options)
+        return [None, *answers[1:]] if next(dead) else answers
 
     engine = Script(say("headache"), say("headache"), say("migraine"))
-    (tree,) = tree_sampler(DeadForATurn(), engine).grow([HEAD], [2, 1])
+    (tree,) = tree_sampler(SimpleNamespace(step=step), engine).grow([HEAD], [2, 1])
     lost, scored = tree.roots
-    assert (lost.reward, lost.metrics, lost.ranking) == (None, {}, [])
-    assert scored.reward is not None
-    assert lost.rewrite.format_ok
+    assert (lost.reward, lost.metrics, lost.ranking, lost.rewrite.format_ok) == (None, {}, [], True)
     assert lost.children == [], "it would see no documents because of an outage"
     assert scored.children[0].reward is not None
-    assert list(map(len, searched)) == [2, 1]
 
 
 @pytest.mark.parametrize("branching", [[1], [1, 1]])
@@ -238,36 +220,24 @@ def test_tags_and_turns_in_documents_and_questions_are_only_text(hostile, rewrit
     assert prompt.count("<|im_end|>") == messages + 2
 
 
-class Watched:
-    """A rewriter that notes the documents of every later turn in `noted`."""
-
-    def __init__(self, inner, noted):
-        self.inner, self.noted = inner, noted
-        self.first, self.parse, self.opening = inner.first, inner.parse, inner.opening
-
-    def follow_up(self, question, documents, turn):
-        self.noted.append(documents)
-        return self.inner.follow_up(question, documents, turn)
-
-
-@pytest.mark.parametrize("together", [None, 30, 7])
-def test_all_documents_of_a_turn_keep_to_one_budget(hostile, together):
+@pytest.mark.parametrize(("together", "shown"), [(None, 3), (30, 2), (7, 1)])
+def test_all_documents_of_a_turn_keep_to_one_budget(hostile, monkeypatch, together, shown):
     """In every turn, the best ranked first; what is left over for the last cuts it."""
     client, question = hostile
-    noted = []
-
     grown = tree_sampler(
         client, Script(*[say("fever")] * 3), document_tokens=24, documents=3, observation_tokens=together
     )
-    grown.conversation.rewriter = Watched(grown.conversation.rewriter, noted)
+    noted, follow_up = [], type(grown.conversation.rewriter).follow_up
+    monkeypatch.setattr(
+        type(grown.conversation.rewriter),
+        "follow_up",
+        lambda self, question, documents, turn: noted.append(documents) or follow_up(self, question, documents, turn),
+    )
     (tree,) = grown.grow([question], [1, 1, 1])
     assert len(noted) == 2
-    best = [hit.document.id for hit in tree.roots[0].ranking]
+    count = grown.policy.chat.count
     for documents in noted:
-        tokens = [
-            grown.policy.chat.count(document.title) + grown.policy.chat.count(document.text) for document in documents
-        ]
+        tokens = [count(document.title) + count(document.text) for document in documents]
         assert max(tokens) <= 24
         assert sum(tokens) <= (together or 72)
-        assert [document.id for document in documents] == best[: len(documents)]
-        assert len(documents) == {None: 3, 30: 2, 7: 1}[together]
+        assert [document.id for document in documents] == [hit.document.id for hit in tree.roots[0].ranking][:shown]
