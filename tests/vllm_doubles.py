@@ -262,12 +262,11 @@ def serving(run_app, patch, folder, **info):
     from trl.generation import vllm_client
 
     config = {
-        "model_config": {"logprobs_mode": "processed_logprobs", "max_model_len": 8192},
+        "model_config": {"logprobs_mode": "processed_logprobs"},
         "cache_config": {"enable_prefix_caching": True},
         "weight_transfer_config": {"backend": "nccl"},
         "device_config": {"device": "cuda"},
         "parallel_config": {"worker_extension_cls": ""},
-        "scheduler_config": {"enable_chunked_prefill": True},
     }
     server = Server(Model(folder), {**config, **info})
 

@@ -59,7 +59,7 @@ class VllmServerEngine:
             info = self.client.get_server_info()
             log.info("%s generates with %s", settings.base_url, self.client.model)
             self._on_cpu = info["device_config"]["device"] == "cpu"
-            if wrong := list(self._unsuitable(info, rollout.longest_sequence)):
+            if wrong := list(self._unsuitable(info)):
                 raise ConfigError(
                     f"the vLLM server at {settings.base_url} was started in another way than this run needs: "
                     f"{'; '.join(wrong)}. Start it with `trl vllm-serve`, on a CPU as docs/rollouts.md shows."
@@ -71,18 +71,13 @@ class VllmServerEngine:
                 ]
                 self.client.init_communicator(device=transfer_device())
 
-    def _unsuitable(self, info: dict[str, Any], needed: int) -> Iterator[str]:
-        """What a server with these settings does otherwise than a run whose sequences have `needed` tokens needs."""
-        model = info["model_config"]
-        if model["logprobs_mode"] != "processed_logprobs":
-            yield f"--logprobs-mode is {model['logprobs_mode']}, expected processed_logprobs"
-        if model["max_model_len"] < needed:
-            yield f"--max-model-len is {model['max_model_len']}, expected at least {needed}"
-        extension = info["parallel_config"]["worker_extension_cls"]
+    def _unsuitable(self, info: dict[str, Any]) -> Iterator[str]:
+        """What a server with these settings would silently do otherwise than a run needs."""
+        mode, extension = info["model_config"]["logprobs_mode"], info["parallel_config"]["worker_extension_cls"]
+        if mode != "processed_logprobs":
+            yield f"--logprobs-mode is {mode}, expected processed_logprobs"
         if self._on_cpu and self._folder is not None and extension != EXTENSION:
             yield f"--worker-extension-cls is {extension or 'not set'}, expected {EXTENSION} on a CPU"
-        if self._on_cpu and info["scheduler_config"]["enable_chunked_prefill"]:
-            yield "--enable-chunked-prefill is on, expected --no-enable-chunked-prefill on a CPU"
 
     def generate(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Completion]]:
         """Return `n` samples per prompt in the order of the prompts. Raises EngineUnavailableError."""

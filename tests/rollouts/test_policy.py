@@ -137,14 +137,18 @@ class Trap:
         return (open, (self.path, "w"))
 
 
-def test_an_adapter_in_a_pickle_is_not_opened(tiny_policy, adapter, tmp_path):
-    path, _ = adapter
-    tensors = load_file(path / "adapter_model.safetensors")
-    (path / "adapter_model.safetensors").unlink()
-    torch.save({**tensors, "trap": Trap(tmp_path / "sprung")}, path / "adapter_model.bin")
-    with pytest.raises(CheckpointError):
-        load_policy(policy_config(tiny_policy), path)
-    assert not (tmp_path / "sprung").exists()
+def test_weights_in_a_pickle_are_not_opened(tiny_policy, adapter, folder, tmp_path):
+    of_adapter, of_model = (policy_config(tiny_policy), adapter[0]), (policy_config(folder),)
+    for file, pickle, error, arguments in (
+        (adapter[0] / "adapter_model.safetensors", "adapter_model.bin", CheckpointError, of_adapter),
+        (folder / "model.safetensors", "pytorch_model.bin", ModelError, of_model),
+    ):
+        tensors = load_file(file)
+        file.unlink()
+        torch.save({**tensors, "trap": Trap(tmp_path / "sprung")}, file.with_name(pickle))
+        with refused(error, file.parent):
+            load_policy(*arguments)
+        assert not (tmp_path / "sprung").exists()
 
 
 @pytest.mark.parametrize(
@@ -176,15 +180,6 @@ def test_weights_that_lack_a_tensor_are_not_made_up(tiny_policy, folder):
         load_policy(policy_config(folder))
     with refused(CheckpointError, folder, " 1 tensors"):
         load_policy(policy_config(tiny_policy), folder)
-
-
-def test_weights_in_a_pickle_are_not_opened(folder, tmp_path):
-    tensors = load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").unlink()
-    torch.save({**tensors, "trap": Trap(tmp_path / "sprung")}, folder / "pytorch_model.bin")
-    with refused(ModelError, folder):
-        load_policy(policy_config(folder))
-    assert not (tmp_path / "sprung").exists()
 
 
 @pytest.fixture

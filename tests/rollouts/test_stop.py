@@ -88,12 +88,10 @@ def test_a_stop_before_any_search_has_the_readers_reward_and_no_price(lessons, t
     assert (later_stop.reused, later_stop.metrics, later_stop.rewrite.unsearched) == (True, search.metrics, False)
     assert stop.metrics["ndcg@10"] == 0
     assert tree.searches == 1
-    assert sum("from what you know" in prompt for prompt in parrot.prompts) == 1
+    assert sum("Answer the question below.\n" in prompt for prompt in parrot.prompts) == 1
     turns = turns_of([tree], [0.5, 1.0])
     figures = step_metrics(turns, assign_credit(turns, "turn", "none"))
-    assert figures["searches_per_path"] == 0.5
-    assert figures["stopped/turn1"] == 0.5
-    assert figures["format/turn1"] == 1.0
+    assert [figures[name] for name in ("searches_per_path", "stopped/turn1", "format/turn1")] == [0.5, 0.5, 1.0]
     net = net_values(turns, "answer_reward")
     assert net["net/turn1"] == pytest.approx((rewards[0] + rewards[1] - 0.25) / 2)
 
@@ -116,7 +114,7 @@ def test_an_outage_of_either_side_is_no_reward_of_a_stop(lessons, tmp_path):
     assert [node.reward for node in tree.roots] == [1.0, None]
     with refused(EnvironmentUnavailableError):
         refuse([tree], answering)
-    silent = scored(lessons, tmp_path, Parrot(unanswered="from what you know"), gain=False)
+    silent = scored(lessons, tmp_path, Parrot(unanswered="Answer the question below.\n"), gain=False)
     (tree,) = trees_of(silent, STOP, STOP)
     assert [node.reward for node in tree.roots] == [None, None]
     with refused(EnvironmentUnavailableError, "reader"):

@@ -170,18 +170,6 @@ def test_it_gives_what_the_policy_gives_at_once_and_one_by_one(config, environme
         assert comparison["many"] == [2] * 23, name
 
 
-def test_a_run_samples_with_it_and_learns(config, environment, tmp_path):
-    """Two steps of trees of two turns, which are searched while they are sampled."""
-    config = change(config, **{"train.steps": 2})
-    run(environment, tmp_path, "-m", "querylect", "train", save_config(config, tmp_path))
-    folder = Path(config.output) / config.name
-    steps = records(folder / "metrics.jsonl")
-    assert [step["step"] for step in steps] == [1, 2]
-    assert all(step["sampling/sampling_logp_difference/mean"] < 1e-3 for step in steps), "sampler and trainer agree"
-    assert all(step["format/turn1"] > 0 and step["seconds/generate"] > 0 for step in steps)
-    assert (folder / "final" / "adapter_model.safetensors").exists()
-
-
 @pytest.mark.parametrize("split", ["ddp", "fsdp2"])
 def test_engines_of_two_processes_sample_from_what_they_have_just_trained(split, config, environment, tmp_path):
     """Each process has an engine, by vLLM's `external_launcher`."""
