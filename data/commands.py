@@ -42,7 +42,6 @@ def get(
     queries: Annotated[
         str, typer.Option("--queries", help="bright: the folder of the questions, such as gpt4_reason.")
     ] = "examples",
-    revision: Annotated[str | None, typer.Option("--revision", help="Commit or branch on the Hub; the newest.")] = None,
     corpus: Annotated[
         Path | None, typer.Option("--corpus", metavar="FOLDER", help="medqa, nq-open, …: the BEIR folder to search.")
     ] = None,
@@ -55,7 +54,7 @@ def get(
     set_up_logging(verbose)
     from .get import get as write
 
-    _echo(write(name, to, copy, subset, queries, revision, corpus, validation))
+    typer.echo("\n".join(write(name, to, copy, subset, queries, corpus, validation)))
 
 
 @app.command("merge")
@@ -75,7 +74,7 @@ def merge(
     if len(parsed) < len(sources):
         raise ConfigError(f"the sources are {sources}; expected different names with folders: wiki=datasets/wiki.")
     folders = {name: Path(folder) for name, folder in parsed.items()}
-    _echo(write(folders, to, questions.split(",") if questions else None))
+    typer.echo("\n".join(write(folders, to, questions.split(",") if questions else None)))
 
 
 @app.command("documents")
@@ -92,7 +91,7 @@ def documents(
 
     with progress_bar("reading documents") as progress:
         lines = write_corpus(source, to, words, overlap, progress)
-    _echo(lines)
+    typer.echo("\n".join(lines))
 
 
 @app.command("chunks")
@@ -106,7 +105,7 @@ def chunks(
     set_up_logging(verbose)
     from .knowledge_bases import write_chunks
 
-    _echo(write_chunks(folder, to, words))
+    typer.echo("\n".join(write_chunks(folder, to, words)))
 
 
 @app.command("pairs")
@@ -119,7 +118,7 @@ def pairs(
     set_up_logging(verbose)
     from .knowledge_bases import write_pairs
 
-    _echo(write_pairs(file, to))
+    typer.echo("\n".join(write_pairs(file, to)))
 
 
 @app.command("check")
@@ -135,9 +134,4 @@ def check(
     from .check import check as check_dataset
 
     for line in check_dataset(path, leaks):
-        typer.echo(line)
-
-
-def _echo(lines: list[str]) -> None:
-    for line in lines:
         typer.echo(line)

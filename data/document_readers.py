@@ -32,7 +32,7 @@ for library in ("pypdf", "trafilatura"):
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\n(.*?)\n(?:\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _TITLE_LINE = re.compile(r"""^title[ \t]*[:=][ \t]*(["']?)(?![ \t]*[\[{])(.*?)\1[ \t]*(?:#.*)?$""", re.MULTILINE)
 _BRACKETED = r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]"
-_LINK = re.compile(rf"!?{_BRACKETED}(?:\((?:[^()]|\([^()]*\))*\)|\[[^\[\]]*\])")
+_LINK = re.compile(rf"!?{_BRACKETED}(?:\((?:[^()\n]|\([^()\n]*\))*\)|\[[^\[\]\n]*\])")
 """A link or image with its address or the label of one."""
 _LOST = re.compile("\0|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]")
 """NULs, and surrogates without the other half."""
@@ -117,7 +117,8 @@ def split_markdown(markdown: str) -> tuple[str, list[TextSection]]:
         if token.type == "heading_open" and token.level == 0 and token.map is not None:
             headings.append((token.map[0], token.map[1], int(token.tag[1]), _heading(inline)))
         elif inline.map is not None and any(child.type in ("image", "link_open") for child in inline.children or ()):
-            lines[slice(*inline.map)] = map(_without_links, lines[slice(*inline.map)])
+            block = slice(*inline.map)
+            lines[block] = _without_links("\n".join(lines[block])).split("\n")
     if not title and headings and headings[0][2] == 1:
         title = headings[0][3]
     sections = [TextSection((), "\n".join(lines[: headings[0][0] if headings else None]).strip())]
@@ -167,9 +168,9 @@ def _heading(inline: Token) -> str:
     return " ".join(without_tags("".join(parts)).split())
 
 
-def _without_links(line: str) -> str:
-    """The line with the texts of links and images in their place; an image may be that of a link."""
-    return _LINK.sub(r"\1", _LINK.sub(r"\1", line))
+def _without_links(text: str) -> str:
+    """The text with the texts of links and images in their place; an image may be that of a link."""
+    return _LINK.sub(r"\1", _LINK.sub(r"\1", text))
 
 
 def _clean_section(section: TextSection) -> TextSection:

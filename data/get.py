@@ -68,14 +68,13 @@ def get(
     copy: Path | None = None,
     subset: str | None = None,
     queries: str = "examples",
-    revision: str | None = None,
     corpus: Path | None = None,
     validation: int = 0,
 ) -> list[str]:
     """Write the benchmark `name` as the new folder `target`; return a report.
 
-    `copy` is a folder with its published files, in place of the Hub; `revision` a commit or branch there. `subset`,
-    `queries`, `corpus` and `validation` are options of `_opened` and `write_answers`.
+    `copy` is a folder with its published files, in place of the Hub. `subset`, `queries`, `corpus` and `validation` are
+    options of `_opened` and `write_answers`.
 
     Raises DataError for an unknown name or subset and for files of another form, HubError if the Hub does not answer
     (the same call goes on with what has arrived), StorageError if the files cannot be written.
@@ -90,7 +89,7 @@ def get(
     refuse_existing(target.expanduser())
     if corpus is not None and entry.kind != "answers":
         raise ConfigError(f"--corpus is for questions with right answers, and {name} has its own.")
-    folders = _downloaded(name, entry, revision) if copy is None else [copy.expanduser()]
+    folders = _downloaded(name, entry) if copy is None else [copy.expanduser()]
     if not folders[0].is_dir():
         raise DataError(f"{folders[0]} is no folder; expected a copy of the published files of {name}.")
     if entry.kind == "answers":
@@ -149,10 +148,10 @@ def _opened(name: str, entry: KnownBenchmark, folders: list[Path], subset: str |
             return open_passages(name, folder, entry.layout)
         case _:
             tables = name.removeprefix("beir/").removeprefix("hub:")
-            return open_tables(folder, tables, subset, folders[1] if len(folders) > 1 else folder / "qrels")
+            return open_tables(folder, tables, subset, folders[1] if len(folders) > 1 else None)
 
 
-def _downloaded(name: str, benchmark: KnownBenchmark, revision: str | None) -> list[Path]:
+def _downloaded(name: str, benchmark: KnownBenchmark) -> list[Path]:
     """The folder of each repository in the Hub's cache."""
     if not benchmark.repositories:
         raise DataError(f"{name} cannot be fetched by a program: {benchmark.by_hand}.")
@@ -162,9 +161,7 @@ def _downloaded(name: str, benchmark: KnownBenchmark, revision: str | None) -> l
     folders = []
     for repository in benchmark.repositories:
         try:
-            path = snapshot_download(
-                repository.repo, repo_type="dataset", revision=revision, allow_patterns=repository.files
-            )
+            path = snapshot_download(repository.repo, repo_type="dataset", allow_patterns=repository.files)
         except (HFValidationError, HTTPError, XetDownloadError, OSError) as error:
             raise HubError(
                 f"the Hub could not give {repository.repo} ({in_one_line(error)}). Check the name, and the terms of "

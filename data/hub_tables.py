@@ -1,15 +1,15 @@
 """Retrieval datasets in the form of the Hugging Face Hub: tables of documents, questions and judgements.
 
-MTEB and BEIR publish this form. The `configs` in the YAML header of README.md locate the tables; without them they are
-found by name: `corpus`, `queries` and `qrels`, as folders or as files. There is one table of judgements per split.
+MTEB and BEIR publish this form. The tables are called `corpus`, `queries` and `qrels`, as folders or as files; there is
+one table of judgements per split. In a dataset of several, such as languages, `SUBSET-` stands before each name.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, StringConstraints
+from pydantic import AliasChoices, Field, StringConstraints
 from yaml import YAMLError
 
 from ..errors import DataError
@@ -19,24 +19,6 @@ from .types import Benchmark, Document, Question
 
 _SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
 _STEM = re.compile(r"(train|dev|validation|test)(?:-\d{5}-of-\d{5})?\.(?:parquet|jsonl|jsonl\.gz|tsv)")
-_Listed = BeforeValidator(lambda value: value if isinstance(value, list) else [value])
-
-
-class _DataFiles(BaseModel):
-    split: str = "train"
-    path: Annotated[list[str], _Listed]
-
-
-class _Config(BaseModel):
-    config_name: str
-    data_files: Annotated[list[_DataFiles | str], _Listed] = []
-
-
-class _Card(BaseModel):
-    """The YAML header of README.md."""
-
-    configs: list[_Config] = []
-    license: Annotated[list[Any], _Listed] = []
 
 
 class _TableQuestion(Row):
@@ -50,27 +32,23 @@ class _TableDocument(Row):
     text: str
 
 
-def open_tables(folder: Path, name: str, subset: str | None, qrels: Path) -> Benchmark:
+def open_tables(folder: Path, name: str, subset: str | None, qrels: Path | None) -> Benchmark:
     """Read the questions and judgements of such a folder; documents are read on demand.
 
-    `subset` chooses among several in a dataset, such as languages; `qrels` is the folder of the judgements. Raises
-    DataError for a missing table or subset, and for a repeated question or judgement.
+    `qrels` is the folder of the judgements where it is not in `folder`. Raises DataError for a missing table, and for a
+    repeated question or judgement.
     """
-    card, prefix = _card(folder), f"{subset}-" if subset else ""
-    configs = {config.config_name: _files_by_split(folder, config) for config in card.configs}
-    judged = configs.get(f"{prefix}qrels") or (configs.get("default") if not subset else None)
-    if configs.get(f"{prefix}corpus") and judged:
-        corpus = _all_files(configs[f"{prefix}corpus"])
-        queries = _all_files(configs.get(f"{prefix}queries") or configs.get("query") or {})
-    else:
-        corpus, queries = _by_name(folder, f"{prefix}corpus"), _by_name(folder, f"{prefix}queries")
-        judged = {}
-        for path in sorted(qrels.glob("*")):
-            if match := _STEM.fullmatch(path.name):
-                judged.setdefault(match[1], []).append(path)
+    prefix = f"{subset}-" if subset else ""
+    corpus, queries = _files(folder, f"{prefix}corpus"), _files(folder, f"{prefix}queries")
+    judged: dict[str, list[Path]] = {}
+    names = [f"{prefix}{table}" for table in ("qrels", "default", "data")]
+    qrels = qrels or next((folder / table for table in names if (folder / table).is_dir()), folder / names[0])
+    for path in sorted(qrels.glob("*")):
+        if match := _STEM.fullmatch(path.name):
+            judged.setdefault(_SPLITS[match[1]], []).append(path)
     tables = {"corpus": corpus, "queries": queries, "qrels": judged}
     if missing := [name for name, table in tables.items() if not table]:
-        subsets = ", ".join(sorted(name.removesuffix("-corpus") for name in configs if name.endswith("-corpus")))
+        subsets = ", ".join(sorted({path.name.partition("-corpus")[0] for path in folder.glob("*-corpus*")}))
         raise DataError(
             f"{folder} has no table of {', '.join(missing)}; expected corpus, queries and qrels (train, validation or "
             f"test). Its subsets, for --subset, are: {subsets or 'none'}."
@@ -85,37 +63,24 @@ def open_tables(folder: Path, name: str, subset: str | None, qrels: Path) -> Ben
         for path in corpus:
             yield from (Document(row.id, row.title, row.text) for _, row in read_rows(path, _TableDocument))
 
-    judgements = {_SPLITS[split]: read_judgements(*files) for split, files in judged.items() if split in _SPLITS}
-    licence = ", ".join(map(str, filter(None, card.license)))
-    return Benchmark(f"{name}/{subset}" if subset else name, documents, questions, judgements, licence=licence)
+    judgements = {split: read_judgements(*files) for split, files in judged.items()}
+    title = f"{name}/{subset}" if subset else name
+    return Benchmark(title, documents, questions, judgements, licence=_licence(folder))
 
 
-def _card(folder: Path) -> _Card:
-    """That of the folder; empty without a valid one."""
+def _licence(folder: Path) -> str:
+    """What the card of the folder states; "" without a valid one."""
     from huggingface_hub import metadata_load
 
     readme = folder / "README.md"
     try:
-        return _Card.model_validate((metadata_load(readme) if readme.is_file() else None) or {})
+        stated = (metadata_load(readme) or {}).get("license") if readme.is_file() else None
     except (YAMLError, ValueError):
-        return _Card()
+        stated = None
+    return ", ".join(str(name) for name in (stated if isinstance(stated, list) else [stated]) if name)
 
 
-def _files_by_split(folder: Path, config: _Config) -> dict[str, list[Path]]:
-    by_split: dict[str, list[Path]] = {}
-    for entry in config.data_files:
-        files = _DataFiles(path=[entry]) if isinstance(entry, str) else entry
-        safe = [pattern for pattern in files.path if not Path(pattern).is_absolute() and ".." not in pattern]
-        if paths := sorted({path for pattern in safe for path in folder.glob(pattern)}):
-            by_split[files.split] = paths
-    return by_split
-
-
-def _all_files(splits: Mapping[str, list[Path]]) -> list[Path]:
-    return [path for paths in splits.values() for path in paths]
-
-
-def _by_name(folder: Path, name: str) -> list[Path]:
+def _files(folder: Path, name: str) -> list[Path]:
     kinds = (".parquet", ".jsonl", ".jsonl.gz")
     matches = (sorted((folder / name).glob(f"*{kind}")) or sorted(folder.glob(f"{name}*{kind}")) for kind in kinds)
     return next(filter(None, matches), [])

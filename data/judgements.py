@@ -91,9 +91,9 @@ def judged_splits(
         }
         usable = [identifier for identifier in questions if relevant(judged.get(identifier, {}))]
         splits[split] = Split(tuple(questions[name] for name in usable), {name: judged[name] for name in usable})
-        relevant_before, total = Split([], qrels[split]).relevant, sum(map(len, qrels[split].values()))
-        lost, dropped = relevant_before - splits[split].relevant, total - sum(map(len, judged.values()))
-        if not relevant_before:
+        expected, total = Split([], qrels[split]).relevant, sum(map(len, qrels[split].values()))
+        lost, dropped = expected - splits[split].relevant, total - sum(map(len, judged.values()))
+        if not expected:
             raise DataError(f"{name}: the {split} split judges no document as relevant (grade above 0).")
         if dropped:
             missing = next(
@@ -103,10 +103,10 @@ def judged_splits(
                 if question not in questions or document not in documents
             )
             note = (
-                f"{name}, {split}: {dropped} of {total} judgements ({lost} of {relevant_before} above 0) are of questions "
+                f"{name}, {split}: {dropped} of {total} judgements ({lost} of {expected} above 0) are of questions "
                 f"or documents that do not exist, such as {missing}"
             )
-            if 2 * lost > relevant_before:
+            if 2 * lost > expected:
                 raise DataError(f"{note}: questions, judgements and corpus do not belong together. Fetch them again.")
             notes.append(f"{note}: they are dropped.")
     if questions and not splits:

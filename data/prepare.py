@@ -4,11 +4,11 @@ Near-duplicates are documents whose embeddings have a cosine over a threshold (Y
 corpus order, a document is removed if an earlier remaining one is that near, which then inherits its judgements.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from .beir import (
 )
 from .judgements import moved_judgements
 from .leakage import described, near_leaks, without_leaks
-from .types import AllDocuments, Document, Split
+from .types import AllDocuments, Split
 
 BLOCK = 4096
 """Documents embedded and compared at once."""
@@ -39,34 +39,19 @@ Stage = Callable[[str], AbstractContextManager[Progress | None]]
 Vectors = npt.NDArray[np.float32]
 
 
-class DocumentEncoder(Protocol):
-    """Embeds documents, as `envs/retrievers/encoder.py` does for every dense retriever."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Of its weights."""
-
-    @property
-    def preset(self) -> Any:
-        """Its settings: `name`, `max_length`, …"""
-
-    def documents(self, documents: Sequence[Document]) -> Vectors:
-        """Vectors of shape (documents, dimension), not normalised."""
-
-
 def prepare(
     source: Path,
     target: Path,
-    encoder: Callable[[], DocumentEncoder] | None = None,
+    encoder: Callable[[], Any] | None = None,
     threshold: float = 0.99,
     near: bool = False,
     stage: Stage = lambda _: nullcontext(),
 ) -> list[str]:
     """Write the BEIR folder `source` as the new folder `target`; return a report.
 
-    Of documents with a cosine over `threshold` by the encoder that `encoder` opens, the first stays and inherits the
-    judgements of the others, where the higher grade wins. Questions that a later split has are removed; with `near`,
-    also those that nearly repeat one. Raises DataError as the reader and if the target exists.
+    Of documents with a cosine over `threshold` by the encoder (envs/retrievers/encoder.py) that `encoder` opens, the
+    first stays and inherits the judgements of the others, where the higher grade wins. Questions that a later split has
+    are removed; with `near`, also those that nearly repeat one. Raises DataError as the reader and for an old target.
     """
     folder = beir_folder(source)
     dataset = load_beir(folder, documents=AllDocuments())

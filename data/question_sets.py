@@ -8,7 +8,7 @@ a BEIR folder without judgements, to train on (docs/answers_reward.md).
 import json
 import string
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from .sampling import draw
 from .types import Benchmark, Document, Question
 
 Record = dict[str, Any]
-"""A question with its right answer: `_id`, `text` and either `answers`, or `options` and the letter `answer`."""
+"""A question with its right answer: `_id`, `text`, and `answers` or `options` and `answer`, a letter or text."""
 
 
 class Layout(BaseModel):
@@ -46,7 +46,7 @@ def open_pairs(name: str, folder: Path, layout: Layout) -> Benchmark:
     questions: dict[str, Question] = {}
     qrels: dict[str, dict[str, int]] = {}
     skipped = 0
-    for _, _, row in _rows(name, folder, layout, "test"):
+    for _, row in _rows(name, folder, layout, "test"):
         text = _question(row, layout)
         passages = [passage for passage in _texts(row.get(layout.answer)) if text]
         skipped += not passages
@@ -63,7 +63,7 @@ def open_passages(name: str, folder: Path, layout: Layout) -> Benchmark:
     """A corpus, read on demand; rows without text are left out."""
 
     def documents() -> Iterator[Document]:
-        for identifier, _, row in _rows(name, folder, layout, "corpus"):
+        for identifier, row in _rows(name, folder, layout, "corpus"):
             if text := _text(row.get(layout.text)):
                 yield Document(identifier, _text(row.get(layout.title)), text)
 
@@ -122,32 +122,21 @@ def _with_dev(records: Mapping[str, list[Record]], validation: int) -> dict[str,
     return {split: of_split for split, of_split in splits.items() if of_split}
 
 
-def _record(identifier: str, location: str, row: Mapping[str, object], layout: Layout) -> Record | None:
+def _record(identifier: str, row: Mapping[str, Any], layout: Layout) -> Record | None:
     """The record of a row; None for one without question or answer."""
     text, answers = _question(row, layout), list(_texts(row.get(layout.answer)))
     if not text or not answers:
         return None
-    if options := row.get(layout.options):
-        return {"_id": identifier, "text": text, **_choice(options, row.get(layout.answer), location)}
-    return {"_id": identifier, "text": text, "answers": answers}
+    options, answer = row.get(layout.options), row.get(layout.answer)
+    if not options:
+        return {"_id": identifier, "text": text, "answers": answers}
+    listed = list(options.values()) if isinstance(options, Mapping) else options
+    letter = string.ascii_uppercase[answer] if isinstance(answer, int) else answer
+    return {"_id": identifier, "text": text, "options": listed, "answer": letter}
 
 
-def _choice(options: Any, answer: object, location: str) -> Record:
-    """The options, by letter or in a list, and the letter of the right one, which is stated by letter, text or number
-    from 0."""
-    texts = list(options.values()) if isinstance(options, Mapping) else list(options)
-    letters = list(options) if isinstance(options, Mapping) else string.ascii_uppercase[: len(texts)]
-    names: Sequence[Sequence[object]] = (letters, texts, range(len(texts)))
-    right = [list(values).index(answer) for values in names if list(values).count(answer) == 1]
-    if not right:
-        raise DataError(
-            f"{location}: the answer is {answer!r}; expected the letter, text or number of one of {options!r}."
-        )
-    return {"options": texts, "answer": string.ascii_uppercase[right[0]]}
-
-
-def _rows(name: str, folder: Path, layout: Layout, split: str) -> Iterator[tuple[str, str, Mapping[str, object]]]:
-    """(id, file and row, row) of a split. An id is that of the row, else its file's folder and its number."""
+def _rows(name: str, folder: Path, layout: Layout, split: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(id, row) of a split. An id is that of the row, else its file's folder and its number."""
     pattern = layout.splits[split]
     columns = [*layout.question, layout.answer, layout.options, layout.id, layout.title, layout.text]
     files = sorted(folder.glob(pattern))
@@ -156,12 +145,10 @@ def _rows(name: str, folder: Path, layout: Layout, split: str) -> Iterator[tuple
     counts: Counter[str] = Counter()
     for path in files:
         prefix = path.parent.name if pattern.startswith("*/") else f"{name}-{split}"
-        for location, row in _nested(path, split) if path.suffix == ".json" else raw_rows(path, columns):
-            if not any(column in row for column in columns):
-                raise DataError(f"{location}: none of the columns {', '.join(filter(None, columns))} of {name}.")
+        for _, row in _nested(path, split) if path.suffix == ".json" else raw_rows(path, columns):
             record_id = row.get(layout.id)
             identifier = f"{prefix}-{counts[prefix]:04d}" if record_id in (None, "") else str(record_id)
-            yield identifier, location, row
+            yield identifier, row
             counts[prefix] += 1
 
 
@@ -174,7 +161,7 @@ def _nested(path: Path, split: str) -> Iterator[tuple[str, dict[str, object]]]:
         raise DataError(f"{path}: expected a JSON object with {split!r}: {{id: question}} ({error!r}).") from error
 
 
-def _question(row: Mapping[str, object], layout: Layout) -> str:
+def _question(row: Mapping[str, Any], layout: Layout) -> str:
     return next(filter(None, (_text(row.get(column)) for column in layout.question)), "")
 
 

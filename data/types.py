@@ -63,15 +63,12 @@ class Question:
         return " ".join([*(utterance.text for utterance in self.history), self.text])
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class Split:
     """Questions that have at least one relevant document, or right answers only, and their judgements."""
 
     questions: Sequence[Question]
     qrels: Qrels
-
-    def __repr__(self) -> str:
-        return f"Split({len(self.questions)} questions, {self.relevant} relevant judgements)"
 
     @property
     def relevant(self) -> int:
@@ -97,14 +94,14 @@ class AllDocuments:
         return True
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class Dataset:
     """A corpus and its named splits ("train", "validation", "test")."""
 
     name: str
-    corpus: Sequence[Document]
-    splits: Mapping[str, Split]
-    notes: Sequence[str] = field(default=())
+    corpus: Sequence[Document] = field(repr=False)
+    splits: Mapping[str, Split] = field(repr=False)
+    notes: Sequence[str] = ()
     """What was skipped or counted while loading; shown to the user once."""
     licence: str = ""
     """Licence and citation of the source, carried into reports and indexes."""
@@ -114,10 +111,6 @@ class Dataset:
     relevance_level: int = 1
     """The least grade that binary metrics (recall, MRR, MAP, …) count as relevant in a split that has it
     (`Split.relevance_level`)."""
-
-    def __repr__(self) -> str:
-        splits = "".join(f", {name}={split!r}" for name, split in self.splits.items())
-        return f"Dataset({self.name!r}, {len(self.corpus)} documents{splits})"
 
 
 @dataclass(frozen=True, slots=True)

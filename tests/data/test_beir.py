@@ -53,15 +53,6 @@ def test_reads_documents_questions_grades_and_options(folder):
     assert (dataset.name, dataset.licence, dataset.relevance_level) == ("lay", "CC BY 4.0", 2)
 
 
-def test_dev_is_called_validation_and_splits_stand_in_order(folder):
-    for name in ("dev", "train"):
-        (folder / "qrels" / f"{name}.tsv").write_text(HEADER + "q2\td2\t1\n")
-    assert list(load_beir(folder).splits) == ["train", "validation", "test"]
-    chosen = load_beir(folder, splits=["test", "validation"])
-    assert list(chosen.splits) == ["validation", "test"]
-    assert [question.id for question in chosen.splits["validation"].questions] == ["q2"]
-
-
 def test_grades_up_to_zero_are_kept_and_questions_with_no_others_skipped(folder):
     (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\td1\t0\nq2\td2\t1\nq2\td1\t0\nq2\t3\t-1\n")
     dataset = load_beir(folder)
@@ -129,11 +120,9 @@ LINES = "q1\ttendon pain, < 90 mmHg\nq2\tvinegar lime a<b in a kettle\n"
     ("title", "question"),
     [
         ("a<b and c>d here", "a<b and c>d here"),
-        ("if <b and c>, p <p or 3 < x>", "if <b and c>, p <p or 3 < x>"),
         ("AT&amp;T &lt;5 &quot;q&quot; &#39;&eacute;", 'AT&T <5 "q" \'é'),
         ("AT&T R&D &copy x&lt5 &b&gt;", "AT&T R&D &copy x&lt5 &b>"),
         ('H<sub>2</sub>O <B>or</B> <a href="x y">a</a>', "H2O or a"),
-        ("&lt;b&gt; in List<String>", "<b> in List<String>"),
         ("one<br/>two<p>three", "one two three"),
         ("Topic: Airbus", "Airbus"),
     ],
@@ -172,7 +161,6 @@ def test_judged_documents_that_are_not_in_the_corpus_are_named_and_counted(folde
     [
         ("qrels/test.tsv", "q1 d1 1", ["'q1 d1 1'"]),
         ("qrels/test.tsv", "q1\td1\thigh", ["'high'"]),
-        ("qrels/test.tsv", "q1 0 d1 nan", ["'nan'"]),
         ("qrels/test.tsv", "q1\td1\t1", ["'q1'", " 2 "]),
         ("qrels/test.tsv", HEADER.strip(), ["'score'"]),
         *(
@@ -180,11 +168,9 @@ def test_judged_documents_that_are_not_in_the_corpus_are_named_and_counted(folde
             for name in ("corpus.jsonl", "queries.jsonl")
             for record, facts in (
                 ('{"_id": "x", "text": "cut of', []),
-                ('["x"]', ["object"]),
                 ('{"text": "no id"}', ["'_id'", None]),
                 ('{"_id": "x", "text": 7}', ["'text'", 7]),
                 ('{"_id": "x", "text": "\\ud800"}', ["hex escape"]),
-                ("[" * 100_000, ["recursion limit"]),
             )
         ),
         ("queries.jsonl", '{"_id": "x", "text": " "}', ["'text'", "' '"]),
@@ -206,10 +192,8 @@ def test_a_broken_line_names_file_and_line(folder, name, line, facts):
         ("corpus.jsonl", b"\n", ["corpus.jsonl"]),
         ("corpus.jsonl", b'{"_id": "d1", "text": "x"}\n{"_id": "d4", "text": "\xe9"}\n', ["line 2"]),
         ("corpus.jsonl", b'{"_id": "d1", "text": "x"}\n' * 2, ["corpus.jsonl", "unique"]),
-        ("corpus.jsonl", None, ["corpus.jsonl"]),
         ("queries.jsonl", None, ["queries.jsonl"]),
         ("qrels/test.tsv", HEADER.encode() + b"q1\td1\t0\n", ["set", "test"]),
-        ("meta.json", b"{", ["meta.json"]),
         ("meta.json", b'{"relevance_level": "two"}', ["meta.json", "'two'"]),
     ],
 )

@@ -7,7 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from querylect.configs.evaluation import SpecConfig
 from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir
 from querylect.data.benchmarks import open_bright
@@ -20,11 +19,8 @@ from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import Step
 from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, DataError
-from querylect.eval.answers import documents_of
-from querylect.eval.spec import evaluate_spec
 
 from ..command import end
-from ..evaluated import records_of
 from ..raising import refused
 
 pytestmark = pytest.mark.server
@@ -165,27 +161,6 @@ def test_a_plan_leaves_out_the_documents_that_it_names(env, client):
         assert set(plain) & set(excluded), "the ranking with them is another one"
         assert ids(searching, "not in the corpus") == plain
     assert not set(ids(client, *plain)) & set(plain)
-
-
-def test_an_evaluation_ranks_and_scores_without_them(env, url, tmp_path):
-    spec = {
-        "name": "spec",
-        "output": str(tmp_path / "out"),
-        "training_free": [],
-        "permutations": 50,
-        "bootstrap": 50,
-        "datasets": {"moths": env.dataset.model_dump()},
-        "environments": {"bm25": {"env": {"index": env.index}}},
-    }
-    path, failed = evaluate_spec(SpecConfig.model_validate(spec))
-    assert failed is None
-    records = {record.question_id: record for record in records_of(path.parent, "raw")}
-    assert not set(records["0"].ranking) & set(EXAMPLES[0]["excluded_ids"])
-    assert records["0"].metrics["ndcg@10"] == records["1"].metrics["ndcg@10"] == 1.0
-    with EnvironmentClient(ClientConfig(urls=[url])) as client:
-        context, other_context = documents_of(client, [records["0"], records["1"]], 4)
-    assert {document.id for document in context} == set(records["0"].ranking), "deeper rankings leave them out, too"
-    assert [document.id for document in other_context][:1] == ["tides/moon_0.txt"]
 
 
 def test_the_packaged_spec_searches_questions_and_long_rewrites(tmp_path, monkeypatch, capsys):

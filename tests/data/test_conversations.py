@@ -120,10 +120,7 @@ def test_qrecc_has_rewrites_and_earlier_rows_as_history(tmp_path):
     [
         ("topiocqa", {"other.json": []}, ["*topiocqa*.json"]),
         ("topiocqa", {"topiocqa_dev.json": "{"}, ["topiocqa_dev.json"]),
-        ("topiocqa", {"topiocqa_dev.json": "null"}, ["topiocqa_dev.json"]),
-        ("topiocqa", {"topiocqa_dev.json": [1]}, ["topiocqa_dev.json"]),
         ("topiocqa", {"topiocqa_dev.json": [{**TOPIOCQA[0], "Question": " "}]}, ["row 1"]),
-        ("topiocqa", {"topiocqa_dev.json": [{**TOPIOCQA[0], "Turn_no": None}]}, ["Turn_no"]),
         (
             "qrecc",
             {"qrecc_test.json": [{**PUBLISHED, "Truth_passages": None}], "corpus.jsonl": '{"_id": "d", "text": "x"}'},

@@ -6,7 +6,6 @@ import importlib.util
 
 import pytest
 from querylect.data.hpo import load_hpo
-from querylect.data.leakage import exact_leaks
 
 HEAD = "format-version: 1.2\ndata-version: hp/releases/2025-01-16\n\n"
 
@@ -61,13 +60,6 @@ def test_only_exact_layperson_synonyms_that_differ_from_the_name_are_questions(l
     assert phrases(dataset) == {"Short fingers": {"HP:1"}}
 
 
-def test_documents_are_name_and_definition_with_escapes_undone(load):
-    dataset = load(block("HP:1", "Bowed legs", r'def: "So called \"O\" legs\, bent\nout." [PMID:1 "x"]'), *FILLERS)
-    document = dataset.corpus[0]
-    assert (document.id, document.title, document.text) == ("HP:1", "Bowed legs", 'So called "O" legs, bent\nout.')
-    assert dataset.corpus[1].text == ""
-
-
 def test_the_corpus_keeps_asked_terms_and_fills_up_by_hash(load):
     identifiers = [f"HP:{n}" for n in range(20)]
     dataset = load(*(block(identifier, identifier) for identifier in identifiers), *FILLERS, corpus_size=8)
@@ -95,14 +87,3 @@ def test_the_real_set_has_its_known_size_and_every_answer_is_in_the_corpus(real)
     assert "hp/releases/2025-01-16" in real.licence
     assert "https://hpo.jax.org/app/license" in real.licence
     assert real.notes == ()
-
-
-def test_no_answer_and_no_phrase_stands_in_two_splits(real):
-    answers = {
-        name: {term for grades in split.qrels.values() for term in grades} for name, split in real.splits.items()
-    }
-    assert {name: len(terms) for name, terms in answers.items()} == {"train": 3636, "validation": 150, "test": 400}
-    assert not answers["train"] & answers["test"]
-    assert not answers["train"] & answers["validation"]
-    assert not answers["validation"] & answers["test"]
-    assert exact_leaks(real.splits) == []

@@ -18,17 +18,12 @@ QRELS = [("q1", "d1", 2), ("q1", "d2", 0), ("q2", "d2", 1)]
 
 
 def as_jsonl(folder):
-    """The older form: JSON lines, and judgements where the head of README.md says."""
+    """The older form: JSON lines."""
     (folder / "qrels").mkdir(parents=True)
     (folder / "corpus.jsonl").write_text(jsonl(DOCUMENTS))
     (folder / "queries.jsonl").write_text(jsonl(QUESTIONS))
     qrels = [dict(zip(("query-id", "corpus-id", "score"), row, strict=True)) for row in QRELS]
     (folder / "qrels" / "test.jsonl").write_text(jsonl(qrels))
-    (folder / "README.md").write_text(
-        "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: test\n    path: qrels/test.jsonl\n"
-        "- config_name: corpus\n  data_files:\n  - split: corpus\n    path: corpus.jsonl\n"
-        "- config_name: queries\n  data_files:\n  - split: queries\n    path: queries.jsonl\n---\n# Card\n"
-    )
 
 
 def as_parquet(folder, prefix=""):
@@ -77,12 +72,6 @@ def test_every_published_form_gives_the_same_dataset(tmp_path, write):
 def test_a_subset_is_chosen_by_name(tmp_path):
     for language in ("en", "de"):
         as_parquet(tmp_path, f"{language}-")
-    configs = "".join(
-        f"- config_name: {language}-{table}\n  data_files:\n  - split: test\n    path: {language}-{table}/*.parquet\n"
-        for language in ("en", "de")
-        for table in ("corpus", "queries", "qrels")
-    )
-    (tmp_path / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
     for subset in ("fr", None):
         with refused(DataError, "de, en", "--subset"):
             load(tmp_path, subset)
@@ -105,12 +94,4 @@ def test_a_broken_judgement_is_told(tmp_path, rows, facts):
     )
     parquet.write_table(table, tmp_path / "qrels" / "test-00000-of-00001.parquet")
     with refused(DataError, *facts):
-        load(tmp_path)
-
-
-def test_a_missing_table_is_named(tmp_path):
-    as_parquet(tmp_path)
-    for file in (tmp_path / "queries").iterdir():
-        file.unlink()
-    with refused(DataError, tmp_path, "no table of queries"):
         load(tmp_path)

@@ -8,8 +8,6 @@ from querylect.data.knowledge_bases import merge
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import DataError
 
-from ..command import end
-from ..jsonl import read_jsonl, write_jsonl
 from ..raising import refused
 
 DOG, CAT, FISH = (
@@ -69,13 +67,6 @@ def test_grade_0_is_merged_where_its_document_is_there_and_levels_must_agree(fol
         merge(sources, tmp_path / "both")
 
 
-def test_right_answers_beside_a_question_are_kept(folders, tmp_path):
-    queries = folders["wiki"] / "queries.jsonl"
-    write_jsonl(queries, *(row | {"answers": ["Ann"]} for row in read_jsonl(queries)))
-    merge(folders, tmp_path / "merged")
-    assert [row["answers"] for row in read_jsonl(tmp_path / "merged" / "queries.jsonl")] == [["Ann"]] * 3
-
-
 def test_questions_that_leave_out_documents_by_their_ids_are_refused(folders, tmp_path):
     save_beir(replace(PAIRS, ignore_identical_ids=True), tmp_path / "same-ids")
     excluding = {"test": Split((replace(DOG, excluded=("2",)),), {"1": {"1": 1}})}
@@ -86,11 +77,3 @@ def test_questions_that_leave_out_documents_by_their_ids_are_refused(folders, tm
             merge(sources, tmp_path / "merged")
         assert not (tmp_path / "merged").exists()
         merge(sources, tmp_path / f"with-{name}", ["wiki"])
-
-
-def test_merge_from_the_command_line(folders, tmp_path, capsys):
-    both, to = [f"{name}={folder}" for name, folder in folders.items()], ("--to", tmp_path / "merged")
-    for wrong in (["wiki"], both[:1], [*both, both[0]], [*both, "--questions", "absent"]):
-        assert end("data", "merge", *wrong, *to) == 2
-    assert end("data", "merge", *both, "--questions", "wiki", *to) == 0
-    assert "merged: 3 documents; questions: 2 train, 1 test" in capsys.readouterr().out

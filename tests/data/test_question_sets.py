@@ -40,20 +40,6 @@ def convert(name, source, target):
     return report[0]
 
 
-def test_medqa(tmp_path):
-    write_jsonl(tmp_path / "raw/phrases_no_exclude_train.jsonl", {**EXAM, "question": "Another?"})
-    write_jsonl(tmp_path / "raw/phrases_no_exclude_test.jsonl", EXAM, {**EXAM, "question": "Which?", "answer_idx": "A"})
-    line = convert("medqa", tmp_path / "raw", tmp_path / "medqa")
-    assert line == "medqa: questions: 1 train, 2 test, 0 rows without question or answer left out"
-    gold = read_gold(tmp_path / "medqa/test.jsonl")
-    assert [(entry.right, entry.question.options[entry.right]) for entry in gold.by_id.values()] == [
-        (3, "Nitrofurantoin"),
-        (0, "Ampicillin"),
-    ]
-    assert list(gold.by_id) == ["medqa-test-0000", "medqa-test-0001"]
-    assert len(read_gold(tmp_path / "medqa/train.jsonl").by_id) == 1
-
-
 def corpus(folder):
     write_jsonl(folder / "corpus.jsonl", {"_id": "d", "title": "Nitrofurantoin", "text": "Treats cystitis."})
     (folder / "meta.json").write_text('{"name": "textbooks", "licence": "of its own"}')
@@ -120,22 +106,6 @@ def test_open_questions(tmp_path):
     assert "1 test, 1 rows without" in convert("nq-open", tmp_path / "nq", tmp_path / "nq-open")
     (entry,) = read_gold(tmp_path / "nq-open/test.jsonl").by_id.values()
     assert entry.answers == ("Wilhelm Conrad Röntgen", "Röntgen")
-    hop = {
-        "id": "5a7a06935542990198eaf050",
-        "question": "Which magazine was started first?",
-        "answer": "Arthur's Magazine",
-        "type": "comparison",
-        "level": "medium",
-        "supporting_facts": {"title": ["Arthur's Magazine"], "sent_id": [0]},
-        "context": {"title": ["Arthur's Magazine"], "sentences": [["It was a periodical."]]},
-    }
-    for split in ("train", "validation"):
-        table(tmp_path / f"hop/distractor/{split}-00000-of-00001.parquet", hop)
-    convert("hotpotqa", tmp_path / "hop", tmp_path / "hotpotqa")
-    assert read_gold(tmp_path / "hotpotqa/test.jsonl").by_id[hop["id"]].answers == ("Arthur's Magazine",)
-    write_jsonl(tmp_path / "hua/test_datasets.jsonl", {"questions": "感冒吃什么药？", "answers": "多喝水。"})
-    convert("huatuo", tmp_path / "hua", tmp_path / "huatuo")
-    assert read_gold(tmp_path / "huatuo/test.jsonl").by_id["huatuo-test-0000"].answers == ("多喝水。",)
     live = {
         "QUESTION_ID": "TQ1",
         "ORIGINAL_QUESTION_SUBJECT": "Noonan syndrome",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
-from querylect.data.sampling import draw, draw_of_parts
+from querylect.data.sampling import draw
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,3 @@ def test_a_sample_is_known_by_hand_and_is_not_the_first_of_the_file():
     assert draw(MANY, 3, 0) != draw(MANY, 3, 1)
     assert draw(MANY, None, 0) == MANY
     assert sorted(draw(MANY, 500, 0), key=MANY.index) == MANY
-
-
-def test_parts_are_drawn_each_by_itself():
-    mixed = [Item(f"{part}/{number}") for number in range(20) for part in ("a", "b")]
-    drawn = draw_of_parts(mixed, 5, 0, lambda item: item.id[0])
-    assert [item.id[0] for item in drawn] == ["a"] * 5 + ["b"] * 5
-    assert drawn[:5] == draw([item for item in mixed if item.id[0] == "a"], 5, 0)
