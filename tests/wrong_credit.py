@@ -130,8 +130,9 @@ def ratio_of_each_token(monkeypatch):
     policy_loss = import_module("querylect.train.loss").policy_loss
 
     def by_token(*arguments):
-        *others, settings, by = arguments
-        return policy_loss(*others, settings.model_copy(update={"importance_sampling_level": "token"}), by)
+        *others, settings, rollout, longest = arguments
+        tokens = settings.model_copy(update={"importance_sampling_level": "token"})
+        return policy_loss(*others, tokens, rollout, longest)
 
     monkeypatch.setattr(f"{TRAINER}.policy_loss", by_token)
 

@@ -56,11 +56,6 @@ def check_combinations(config: RunConfig, processes: int, sharded: bool = False)
     check_trained_dtype(config.policy, settings, sharded)
 
 
-def project_name() -> str:
-    """The project of a run in Weights & Biases and trackio."""
-    return os.environ.get("WANDB_PROJECT", "querylect")
-
-
 def trains_bfloat16(policy: PolicyConfig) -> bool:
     """Whether bfloat16 weights are trained, which needs the float32 copies of DeepSpeed ZeRO."""
     return policy.dtype == "bfloat16" and policy.lora is None
@@ -140,7 +135,7 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> "GRPOCon
         save_steps=-(-settings.save_steps // settings.num_iterations) * settings.num_iterations,  # whole rollouts
         report_to=[],  # tracker_callbacks (tracking.py)
         run_name=config.name,
-        project=project_name(),
+        project=os.environ.get("WANDB_PROJECT", "querylect"),  # in trackers
         hub_private_repo=True,
         trackio_static_space_id=False,
         disable_tqdm=True,

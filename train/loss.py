@@ -124,22 +124,17 @@ class Rollout:
     """Trees for rollouts.jsonl. Like `counts` they are those of the first step on the rollout alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Normalizer:
-    """What sums are divided by."""
-
-    tokens: float
-    """Sampled tokens of all paths of the step, over all processes, divided by the number of processes."""
-    max_tokens: int
-    """Longest turn that may be sampled."""
-    micro_batches: int
-    """Micro-batches of the step in this process."""
-
-
 def policy_loss(
-    batch: TurnBatch, logps: Tensor, entropies: Tensor, weights: Tensor, settings: TrainConfig, by: Normalizer
+    batch: TurnBatch,
+    logps: Tensor,
+    entropies: Tensor,
+    weights: Tensor,
+    settings: TrainConfig,
+    rollout: Rollout,
+    max_tokens: int,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """(the loss, figures to average over tokens), from log-probabilities, entropies and importance weights, each (n,).
+    """(the loss, figures to average over tokens), from log-probabilities, entropies and importance weights, each (n,),
+    of a micro-batch of `rollout`, whose turns have up to `max_tokens` tokens.
 
     Figures are (n,): `entropy`, and where they apply `kl`, `clip_ratio/region_mean` or `cispo_clip_ratio`.
     """
@@ -166,14 +161,14 @@ def policy_loss(
         loss = loss + settings.beta * kl
         figures["kl"] = kl.detach()
     if settings.loss_type == "grpo":
-        total = (batch.leaves * batch.mean_by_turn(loss)).sum() / batch.paths / by.micro_batches
+        total = (batch.leaves * batch.mean_by_turn(loss)).sum() / batch.paths / len(rollout.batches)
     elif settings.loss_type == "dr_grpo":
-        total = (leaves * loss).sum() / (batch.paths * by.max_tokens) / by.micro_batches
+        total = (leaves * loss).sum() / (batch.paths * max_tokens) / len(rollout.batches)
     else:
-        total = (leaves * loss).sum() / max(by.tokens, 1.0)
+        total = (leaves * loss).sum() / max(rollout.tokens, 1.0)
     if settings.entropy_coef:
         mean_entropy = (leaves * entropies).sum() / leaves.sum().clamp(min=1.0)
-        total = total - settings.entropy_coef * mean_entropy / by.micro_batches
+        total = total - settings.entropy_coef * mean_entropy / len(rollout.batches)
     return total, figures
 
 

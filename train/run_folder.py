@@ -68,10 +68,7 @@ class RunFolder:
         if not (self.path / "config.yaml").exists():
             raise CheckpointError(f"{self.path} holds no run to resume; start it without --resume.")
         if (starter := (json_object(self.path / "run.json") or {}).get("command")) != command:
-            raise CheckpointError(
-                f"{self.path} was started by `querylect {starter}`: go on with `querylect {starter} … --resume`, or "
-                "start a new run under another name (name=…)."
-            )
+            raise CheckpointError(f"{self.path} was started by `querylect {starter}`, which alone goes on with it.")
         if not trust and uses_deepspeed() and self.numbered() and not is_own(self.path):
             raise CheckpointError(
                 f"{self.path} is not yours, and DeepSpeed's checkpoints are pickles, which can run code when read. "
@@ -115,9 +112,8 @@ class RunFolder:
         names = ("retriever", "corpus_hash", "index_hash", "settings_hash", "answers")
         if previous and (changed := _differences(previous, current, names)):
             raise CheckpointError(
-                f"{self.path} was started on another environment: {'; '.join(changed)}. settings_hash stands for the "
-                "questions, judgements and search settings; answers are the reader and the right answers of the "
-                "reward. Serve the environment that the run was started on, or start a new run under another name."
+                f"{self.path} was started on another environment: {'; '.join(changed)} (settings_hash: of questions, "
+                "judgements and search settings). Serve that one again, or start a new run under another name."
             )
 
     def same_base(self, model: str, fingerprint: str, resumed: bool) -> None:
@@ -128,8 +124,7 @@ class RunFolder:
         previous = (json_object(self.path / "base.json") or {}).get("fingerprint", fingerprint)
         if resumed and previous != fingerprint:
             raise CheckpointError(
-                f"{self.path} was started on other weights than {model!r} holds now (fingerprint {previous[:12]} → "
-                f"{fingerprint[:12]}): its checkpoints do not fit them. Bring back what it was then, or start a new "
+                f"{self.path} was started on other weights than {model!r} holds now. Bring them back, or start a new "
                 "run under another name."
             )
         self.write("base.json", {"model": model, "fingerprint": fingerprint})

@@ -20,7 +20,6 @@ from transformers.integrations.integration_utils import (
 
 from ..provenance import Start
 from ..storage import write_text
-from .arguments import project_name
 from .run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def tracker_callbacks(trainer: "TreeTrainer", provenance: Start, cleanup: ExitSt
 
         joined = (folder.path / "tracking_id").exists()
         run = wandb.init(
-            project=project_name(),
+            project=trainer.args.project,
             name=config.name,
             id=tracking_id(folder),
             resume="allow" if joined else None,

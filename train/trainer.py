@@ -53,7 +53,7 @@ from ..storage import writing
 from .answers import reader_metrics
 from .attention import attention_kind
 from .credit import Credit, assign_credit, subsample
-from .loss import Normalizer, Rollout, StepFigures, TurnBatch, importance_weights, policy_loss, turn_batch
+from .loss import Rollout, StepFigures, TurnBatch, importance_weights, policy_loss, turn_batch
 from .metrics import mix_metrics, step_metrics
 from .packing import token_logps
 from .processes import Processes, step_timeout
@@ -268,8 +268,8 @@ class TreeTrainer(GRPOTrainer):
         if settings.staleness:  # a token that the engine recorded no log-probability of has a ratio of 1
             batch = replace(batch, old_logps=torch.where(differences.isnan(), old, batch.sampler_logps))
             weights = torch.ones_like(weights)
-        by = Normalizer(self.rollout.tokens, self.run.rollout.max_new_tokens, self.args.gradient_accumulation_steps)
-        loss, figures = policy_loss(batch, logps, entropies, weights, settings, by)
+        longest = self.run.rollout.max_new_tokens
+        loss, figures = policy_loss(batch, logps, entropies, weights, settings, self.rollout, longest)
         for name, values in figures.items():
             self.figures.add(name, values, leaves)
         return loss

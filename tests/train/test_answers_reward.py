@@ -19,7 +19,6 @@ from querylect.eval.tasks.gold import read_gold
 from querylect.llms.access import Llm
 from querylect.llms.base import LlmResponse, Text
 from querylect.train.answers import AnswerClient
-from querylect.train.questions import worth_training
 from querylect.train.run import train
 
 from ..chat_server import ChatServer, last_user, serving
@@ -206,15 +205,6 @@ def test_without_a_reply_nothing_is_scored(lessons, tmp_path):
     assert "gone" in str(client.last_failure)
     values(client, ("sugar", "citrus"))
     assert client.last_failure is None, "an earlier failure is not that of a later outage"
-
-
-@pytest.mark.parametrize("gain", [True, False])
-def test_questions_are_chosen_by_what_naive_rag_answers(run, lessons, tmp_path, gain):
-    """A raw question gains nothing over itself, whatever its answer: the gain would select all questions or none."""
-    client = scored(lessons, tmp_path, Parrot(), right="insulin", gain=gain)
-    config = change(run, **{"reward.answer.gain": gain, "train.raw_reward": [0.0, 0.4]})
-    selected = worth_training(config, client, client.questions("train"))
-    assert {question.id for question in selected} == set(ASKED) - {"fat"}
 
 
 def test_multiple_choice_is_scored_by_its_option(lessons, tmp_path):

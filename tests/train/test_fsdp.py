@@ -10,7 +10,6 @@ from ..several import FSDP2
 from .test_zero import (
     FULL,
     assert_same_training,
-    check_split_weights,
     fork_split,
     launch_two,
 )
@@ -70,18 +69,3 @@ def test_accelerate_launches_fsdp_and_other_processes_go_on(settings, tmp_path):
         single = train(alone, resume=steps > 1)
     assert [line["sampling/staleness"] for line in records(folder / "metrics.jsonl")] == [0, 0, 1, 0, 1]
     assert_same_training(folder, single, 4, first_config.train.learning_rate)
-
-
-SPLITTING = """
-from accelerate import Accelerator
-from accelerate.utils import fsdp2_prepare_model
-from querylect.train.sharding import enable_fsdp
-accelerator = Accelerator(cpu=True)
-enable_fsdp(accelerator)
-fsdp2_prepare_model(accelerator, model)
-"""
-
-
-@pytest.mark.timeout(1200)
-def test_weights_that_fsdp_has_split_are_given_whole(tmp_path):
-    check_split_weights(SPLITTING, tmp_path)

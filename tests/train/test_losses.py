@@ -5,7 +5,7 @@ from querylect.train.arguments import grpo_config
 
 from ..credited import Credited
 from ..lessons import change
-from .test_trl import loss_and_gradients, losses_and_gradients, ready, step_inputs, with_trainer
+from .test_trl import loss_and_gradients, ready, step_inputs, with_trainer
 
 pytestmark = pytest.mark.model
 
@@ -111,56 +111,6 @@ def clipped(low, high):
         return -(ratio * advantage).minimum(inside * advantage)
 
     return term
-
-
-def per_turn(term):
-    """One ratio for a whole turn (GSPO)."""
-    return lambda ratio, advantage, logp: term(ratio.log().mean().exp().expand_as(ratio), advantage, logp)
-
-
-ON_TREES = [
-    ({"train.credit": "trajectory"}, clipped(0.2, 0.2)),
-    ({"train.epsilon_high": 0.001}, clipped(0.2, 0.001)),
-    (
-        {"train.loss_type": "cispo", "train.epsilon_high": 1.01},
-        lambda ratio, advantage, logp: -ratio.clamp(max=1.01) * advantage * logp,
-    ),
-    ({"train.importance_sampling_level": "sequence", "train.epsilon": 0.001}, per_turn(clipped(0.001, 0.001))),
-]
-
-
-@pytest.mark.parametrize(("changes", "term"), ON_TREES, ids=[label_of(changes) for changes, _ in ON_TREES])
-def test_the_loss_of_a_tree_is_its_formula_over_turns(settings, monkeypatch, changes, term):
-    """Packed and flat rows both give what a plain forward pass per turn gives; a setting changes what it should."""
-    import torch
-
-    config = change(settings, **changes, **{"train.num_iterations": 2})
-
-    def act(trainer):
-        ready(trainer)
-        inputs = step_inputs(trainer)
-        credit = Credited(trainer.trees, config.train.credit, [0.5, 1.0], "none")
-        turns = [node for tree in trainer.trees for node in tree.walk()]
-        trainer.model.eval()
-        before = [turn_by_turn(trainer, node, trainer.model) for node in turns]
-        disturb(trainer.model, 0.02)
-        after = [turn_by_turn(trainer, node, trainer.model) for node in turns]
-        trainer.model.train()
-        losses = [float(losses_and_gradients(trainer, inputs, packing)[0].sum()) for packing in (True, False)]
-
-        def formula(term):
-            parts = {
-                id(node): term((new - old).exp(), credit.of(node), new)
-                for node, old, new in zip(turns, before, after, strict=True)
-            }
-            rows = [parts[id(node)] for tree in trainer.trees for path in tree.paths() for node in path]
-            return float(torch.cat(rows).mean())
-
-        return losses, formula(term), formula(clipped(0.2, 0.2))
-
-    actual, expected, default = with_trainer(config, monkeypatch, act)
-    assert actual == pytest.approx([expected] * 2, rel=1e-4, abs=1e-6)
-    assert not set(changes) - {"train.credit"} or expected != pytest.approx(default, rel=1e-3), "the setting acts"
 
 
 def test_with_staleness_only_the_clipped_ratio_to_the_sampler_corrects_it(settings, monkeypatch):

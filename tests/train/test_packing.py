@@ -160,30 +160,6 @@ def test_a_tree_that_is_split_has_the_values_and_gradients_of_the_whole(attentio
     assert relative(alone[2], unsplit[2]) < 1e-6
 
 
-@pytest.mark.parametrize("budget", [None, 40], ids=["whole", "split"])
-def test_forward_passes_that_only_other_processes_need_change_nothing(budget):
-    """Each of them runs the model forward, and again in the backward pass."""
-    model = tiny_model().double()
-    ids, mask, target_mask = batch(*tree_rows())
-    computed = []
-    model.get_input_embeddings().register_forward_hook(lambda *_: computed.append(1))
-
-    def act(passes):
-        computed.clear()
-        logps, entropies, tokens = packed_logps(model, ids, mask, target_mask, 1.0, True, budget=budget, passes=passes)
-        forward = len(computed)
-        gradients = gradient(dict(model.named_parameters()), (logps**2).sum())
-        return forward, len(computed) - forward, logps, entropies, tokens, gradients
-
-    needed, again, *expected = act(None)
-    assert again == (needed if budget else 0)
-    forward, again, *got = act(lambda count: count + 2)
-    assert (forward, again) == (needed + 2, needed + 2)
-    assert got[2] == expected[2], "repeated tokens are not counted"
-    for actual, reference in zip((got[0], got[1], got[3]), (expected[0], expected[1], expected[3]), strict=True):
-        assert relative(actual, reference) < 1e-12
-
-
 @settings(max_examples=15, deadline=None)
 @given(
     st.lists(st.tuples(*[st.lists(st.integers(3, 5), min_size=1, max_size=9)] * 2), min_size=1, max_size=6),

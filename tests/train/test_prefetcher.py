@@ -5,7 +5,6 @@ from collections import Counter
 from itertools import groupby
 
 import pytest
-import torch
 from querylect.data.types import Question
 from querylect.envs.client.connect import open_environment
 from querylect.envs.environment import Environment
@@ -13,20 +12,14 @@ from querylect.envs.server.app import create_app
 from querylect.errors import ModelError
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.engines.base import Completion
-from querylect.rollouts.policy import add_lora, load_policy
 from querylect.rollouts.tree import Node, Tree
-from querylect.train.loss import turn_batch
-from querylect.train.packing import token_logps
 from querylect.train.run import train
 from querylect.train.step_trees import RolloutPrefetcher, question_streams
 from querylect.train.turns import describe
-from safetensors.torch import load_file
-from transformers import set_seed
 
-from ..credited import Credited
 from ..lessons import change, lesson_settings, records, stopped_copy, without_seconds
 from ..raising import logged
-from ..tree_samplers import engine_around, engine_of, tree_sampler_of
+from ..tree_samplers import engine_of, tree_sampler_of
 from .test_validation import ASKED as VALIDATION
 from .test_validation import environment
 
@@ -60,50 +53,6 @@ def test_every_tree_is_sampled_with_the_weights_of_one_update_before(ahead):
     assert max(abs(line["sampling/importance_sampling_ratio/mean"] - 1) for line in metrics[1:]) > 1e-4
     assert metrics[0]["sampling/importance_sampling_ratio/mean"] == pytest.approx(1, abs=1e-5)
     assert all(line["seconds/wait"] >= 0 and line["seconds/update"] > 0 for line in metrics)
-
-
-@pytest.mark.parametrize("lora", [{"r": 4, "alpha": 8}, None])
-def test_staleness_0_is_a_synchronous_loop_bit_for_bit(settings, lora):
-    """Sample with the newest weights, then update them: without a trainer, a thread or a second engine, with the update
-    written down once more. Every sample and every weight after every step is equal."""
-    config = change(settings, **{**SOON, "policy.lora": lora, "train.steps": 4})
-    folder = train(config)
-    set_seed(config.seed)
-    model, tokenizer = load_policy(config.policy)
-    model = add_lora(model, config.policy).train()
-    engine, weights = engine_around(config, model, tokenizer)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.train.learning_rate, weight_decay=0.0)
-    with open_environment(config.env, config.client) as client:
-        for step, logged_trees in by_step(folder).items():
-            weights.refresh()
-            trees = grow_again(config, client, engine, step, logged_trees)
-            assert [{"step": step, **describe(tree)} for tree in trees] == logged_trees
-            credit = Credited(trees, config.train.credit, config.reward.turn_weights, config.train.scale)
-            tokens = sum(len(node.completion_ids) for tree in trees for path in tree.paths() for node in path)
-            for tree in trees:
-                if any(map(credit.has_signal, tree.walk())):
-                    policy_loss(model, tree, credit, tokens).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            name = "adapter_model.safetensors" if lora else "model.safetensors"
-            saved = load_file(folder / "checkpoints" / f"checkpoint-{step}" / name)
-            trained = {key.replace(".default", ""): value for key, value in model.state_dict().items()}
-            assert saved
-            assert all(torch.equal(trained[key], value) for key, value in saved.items()), step
-    assert any(line["grad_norm"] > 0 for line in records(folder / "metrics.jsonl"))
-
-
-def policy_loss(model, tree, credit, tokens):
-    """The loss of a tree: the policy gradient of its turns, weighed by their leaves, over the `tokens` of its step."""
-    rows = [credit.rows[id(node)] for node in tree.walk()]
-    leaves, advantages = credit.turns.leaves[rows], credit.credit.advantages[rows]
-    turns = turn_batch([tree], leaves, advantages, credit.credit.has_signal[rows], False, torch.device("cpu"))
-    logps, _, _ = token_logps(model, *turns.sequences(), 1.0)
-    corrections = (logps.detach() - turns.sampler_logps).exp().clamp(max=3.0)
-    ratios = (logps - logps.detach()).exp()
-    losses = -corrections * (ratios * turns.by_token(turns.advantages))
-    return (turns.by_token(turns.leaves) * losses).sum() / tokens
 
 
 def by_step(folder):

@@ -1,14 +1,13 @@
 """Dynamic sampling: which trees are replaced, by which, for how many rounds, and exact resumption."""
 
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
-from querylect.train import step_trees
 from querylect.train.processes import Processes
 from querylect.train.run import train
+from querylect.train.step_trees import resample
 
 from ..lessons import change, records, stopped_copy, without_seconds
 from .test_credit import node, tree
@@ -16,26 +15,13 @@ from .test_credit import node, tree
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 QUESTIONS = {name: Question(name, name) for name in "abcdefgh"}
-GOOD = {name: tree(node(0.1, 0.2, 0.4), node(0.9, 0.5, 0.5), name=name) for name in "abcdefgh"}
-
-
-class Resampled(NamedTuple):
-    """What one process gets."""
-
-    trees: list
-    dropped: list
-    metrics: dict
-
-
-def resample(*arguments):
-    return Resampled(*step_trees.resample(*arguments, Processes()))
 
 
 def test_an_outage_is_not_answered_with_more_requests():
     lost = tree(node(0.3, None, 0.5), node(None, 0.5, 0.5), name="a")
     config = change(RunConfig(), **{"train.resample_rounds": 2})
-    result = resample(config, [lost], QUESTIONS, lambda _: pytest.fail("asked again"), 0)
-    assert (result.trees, result.metrics["resample/rounds"]) == ([lost], 0)
+    trees, _, metrics = resample(config, [lost], QUESTIONS, lambda _: pytest.fail("asked again"), 0, Processes())
+    assert (trees, metrics["resample/rounds"]) == ([lost], 0)
 
 
 def finished_again(config, folder, upto):

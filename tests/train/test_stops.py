@@ -2,20 +2,12 @@
 
 import resource
 import signal
-from types import SimpleNamespace
 
 import pytest
 import yaml
-from querylect.configs.schema import RunConfig
-from querylect.data.types import Question
-from querylect.envs.plan import SearchPlan
 from querylect.errors import EnvironmentUnavailableError, StorageError
-from querylect.rewriters.base import Rewrite
-from querylect.rollouts.tree import Node, Tree
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
-from querylect.train.step_trees import refuse_outage
-from querylect.train.turns import turns_of
 
 from ..forked import Forked
 from ..lessons import ENDLESS, change, contents, lesson_settings, records, without_seconds
@@ -85,22 +77,6 @@ def test_a_dead_environment_stops_the_run_with_a_checkpoint_and_it_goes_on_exact
     assert without_seconds(folder.metrics) == straight[:2], "the step without rewards was neither trained nor logged"
     train(config, resume=True)
     assert without_seconds(folder.metrics) == straight
-
-
-def test_format_failures_do_not_hide_an_outage():
-    """They are scored without a search, so a dead service beside them is still a dead service."""
-
-    def turn(reward, searched):
-        return Node(1, [1], [2], [], True, "", Rewrite(SearchPlan.of("x") if searched else None), reward=reward)
-
-    def refuse(*roots):
-        turns = turns_of([Tree(Question("q", "q"), list(roots))], [1.0])
-        refuse_outage(turns, SimpleNamespace(last_failure="refused"), RunConfig(), "step 7")
-
-    with refused(EnvironmentUnavailableError, "step 7", "refused"):
-        refuse(turn(None, True), turn(0.0, False))
-    refuse(turn(None, True), turn(0.0, True), turn(0.0, False))
-    refuse(turn(0.0, False), turn(0.0, False))
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
 
 from ..encoders import save_bert
-from ..lessons import ASKED, TEXTS, change, lesson_settings, records, stopped_copy, without_seconds
+from ..lessons import ASKED, TEXTS, change, lesson_settings, records, without_seconds
 from ..raising import refused
 from .test_stops import breaking
 from .test_validation import environment
@@ -113,19 +113,11 @@ def mix(settings, herbs, herbs_url, tmp_path):
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory, lessons, lesson_url, speaking, herbs, herbs_url):
-    """Five steps that nothing interrupted, their settings, and the trees that they grew."""
+    """Five steps that nothing interrupted, and their settings."""
     folder = tmp_path_factory.mktemp("straight")
     plain = lesson_settings(lessons, lesson_url, speaking, folder)
     config = mixed(plain, herbs, herbs_url, folder)
-    grown, grow = [], TreeSampler.grow
-
-    def record_trees(self, questions, branching, **how):
-        grown.append((self, grow(self, questions, branching, **how)))
-        return grown[-1][1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TreeSampler, "grow", record_trees)
-        return config, train(config), grown
+    return config, train(config)
 
 
 def by_environment(folder, step):
@@ -138,7 +130,7 @@ def by_environment(folder, step):
 
 def test_every_question_is_searched_in_its_own_environment(straight):
     """The ids are those of both; the documents found, and the text asked, are those of one."""
-    _, folder, _ = straight
+    _, folder = straight
     searched = {"bm25": 0, "dense": 0}
     for step in range(1, 6):
         for name, trees in by_environment(folder, step).items():
@@ -150,21 +142,8 @@ def test_every_question_is_searched_in_its_own_environment(straight):
     assert min(searched.values()) > 10
 
 
-def test_every_prompt_names_the_retriever_that_searches(straight):
-    names = set()
-    for tree_sampler, trees in straight[2]:
-        for tree in trees:
-            name = {"bm25": "bm25", "dense": "tiny-bert"}[tree.question.id.partition("/")[0]]
-            for node in tree.walk():
-                prompt = tree_sampler.policy.chat.tokenizer.decode(node.prompt_ids)
-                assert f"{name} < {tree.question.text}" in prompt
-                assert f"{({'bm25', 'tiny-bert'} - {name}).pop()} < {tree.question.text}" not in prompt
-            names.add(name)
-    assert names == {"bm25", "tiny-bert"}
-
-
 def test_each_environment_is_measured_by_itself(straight):
-    _, folder, _ = straight
+    _, folder = straight
     lines = records(folder / "metrics.jsonl")
     for line in lines:
         trees = by_environment(folder, line["step"])
@@ -180,11 +159,6 @@ def test_each_environment_is_measured_by_itself(straight):
                 assert line[f"{measured}/turn2/{name}"] == pytest.approx(sum(values) / len(values), rel=1e-5)
         sums = [line.get(f"reward/turn1/{name}", 0) * len(member_trees) for name, member_trees in trees.items()]
         assert line["reward/turn1"] == pytest.approx(sum(sums) / 4, rel=1e-5)
-
-
-def copy_of(straight, tmp_path, upto):
-    """The settings and the folder of the run as it was after step `upto`, its log running ahead of its checkpoint."""
-    return stopped_copy(*straight[:2], tmp_path / "copy", upto)
 
 
 @pytest.mark.usefixtures("own_clock")

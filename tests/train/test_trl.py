@@ -1,13 +1,11 @@
 """The seams with the pinned TRL, and what one training step of trees gives to the loss."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
-from querylect.rollouts.tree import Node, Tree
 from querylect.train.processes import Processes
 from querylect.train.questions import shuffled_order
 from querylect.train.run import train
@@ -90,34 +88,6 @@ def losses_and_gradients(trainer, inputs, packing):
     return loss_and_gradients(trainer, inputs)
 
 
-def test_retrieved_text_is_attended_and_never_trained_on(settings, monkeypatch):
-    """What was observed stands in the prompt of its turn: another document changes the turn's log-probabilities, and
-    only sampled ids are completion ids."""
-
-    def act(trainer):
-        ready(trainer)
-        first = step_inputs(trainer)[0]
-        nodes = [*trainer.trees[0].walk()]
-        ids, completions = first.sequences()
-        assert [row.tolist() for row in ids] == [node.prompt_ids + node.completion_ids for node in nodes]
-        assert [list(row[of]) for row, of in zip(ids, completions, strict=True)] == [n.completion_ids for n in nodes]
-        changed = first.ids.clone()
-        starts = first.lengths.cumsum(0) - first.completions
-        second = [number for number, node in enumerate(nodes) if node.turn == 2]
-        changed[starts[second] - 12] += 1  # a token of what second turns were shown
-        results = []
-        for packing in (True, False):
-            trainer.run = change(trainer.run, **{"train.packing": packing})
-            both = (trainer._logps_of(trainer.model, batch) for batch in (first, replace(first, ids=changed)))
-            results.append([rows.split(first.completions.tolist()) for rows in both])
-        return results, second
-
-    results, second = with_trainer(change(settings, **{"train.entropy_coef": 0.01}), monkeypatch, act)
-    for before, after in results:
-        for number, (one, other) in enumerate(zip(before, after, strict=True)):
-            assert ((one - other).abs().max() > 1e-4) == (number in second)
-
-
 def test_the_questions_of_a_step_depend_on_the_seed_and_the_step_alone():
     run = RunConfig.model_validate({"train": {"questions_per_step": 2}})
 
@@ -136,40 +106,3 @@ def test_the_questions_of_a_step_depend_on_the_seed_and_the_step_alone():
     )
     assert len({tuple(ten[step] + ten[step + 1]) for step in range(0, 10, 2)}) > 1
     assert order(range(2), order=["b", "a", "d", "c"]) == [["b", "a"], ["d", "c"]]
-
-
-def turn(number, prompt, completion, *children):
-    return Node(number, prompt, completion, [], True, "", None, children=list(children))
-
-
-@pytest.fixture
-def small_tree():
-    """Two first turns; the first has two second turns, the second has one. Observations 90, 91 and 92."""
-    a, b = [1, 2, 10, 11, 90, 91], [1, 2, 20, 92]
-    return Tree(
-        Question("q", "q"),
-        [
-            turn(1, [1, 2], [10, 11], turn(2, a, [12]), turn(2, a, [13, 14, 15])),
-            turn(1, [1, 2], [20], turn(2, b, [21, 22])),
-        ],
-    )
-
-
-@pytest.mark.parametrize("every", [False, True])
-def test_a_batch_has_each_turn_once_with_its_advantage_and_its_leaves(small_tree, every):
-    """Without signal it has none, unless a term of the loss looks at it."""
-    import numpy as np
-    import torch
-    from querylect.train.loss import turn_batch
-
-    leaves, advantages = np.array([2, 1, 1, 1, 1]), np.array([0.5, np.nan, -1.0, -0.5, np.nan])
-    cpu = torch.device("cpu")
-    batch = turn_batch([small_tree], leaves, advantages, every | ~np.isnan(advantages), False, cpu)
-    assert batch.completions.tolist() == ([2, 1, 3, 1, 2] if every else [2, 3, 1])
-    assert batch.advantages.tolist() == ([0.5, 0, -1, -0.5, 0] if every else [0.5, -1, -0.5])
-    assert batch.leaves.tolist() == ([2, 1, 1, 1, 1] if every else [2, 1, 1])
-    assert batch.by_token(batch.leaves).tolist()[:3] == [2, 2, 1]
-    assert batch.sequences()[0][0].tolist() == [1, 2, 10, 11]
-    assert batch.paths == 6
-    silent = turn_batch([small_tree], leaves, advantages, np.zeros(5, bool), True, cpu)
-    assert (silent.completions.tolist(), silent.leaves.tolist()) == ([2], [0])

@@ -21,7 +21,7 @@ from querylect.train.warm_start import (
 )
 from safetensors.torch import load_file
 
-from ..lessons import change, records, without_seconds
+from ..lessons import change, records
 from ..several import Started
 from ..tree_samplers import engine_of, tree_sampler_of
 
@@ -129,22 +129,6 @@ def test_a_stop_in_turn_1_is_taught_where_the_reader_needs_no_document(warm, cli
     rewriter = tree_sampler.policy.rewriter
     assert rewriter.parse(lessons["gums"].question, rewriter.opening + answer, 1).unsearched
     assert FIRST_UNSEARCHED in tree_sampler.policy.engine.tokenizer.decode(taught.ids[:begin])
-
-
-def test_a_warm_start_that_was_stopped_is_begun_again(warm, monkeypatch):
-    config = change(warm, **{"train.steps": 1, "name": "stopped"})
-    uninterrupted = train(change(config, **{"name": "whole"}))
-
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("querylect.train.run._callbacks", stop)
-        with pytest.raises(KeyboardInterrupt):
-            train(config)
-    folder = train(config, resume=True)
-    assert records(folder / "warm_start.jsonl") == records(uninterrupted / "warm_start.jsonl")
-    assert without_seconds(folder / "metrics.jsonl") == without_seconds(uninterrupted / "metrics.jsonl")
 
 
 @pytest.mark.parametrize("packing", [True, False])
