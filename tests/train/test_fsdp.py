@@ -3,13 +3,17 @@
 from pathlib import Path
 
 import pytest
+from querylect.errors import ConfigError
 from querylect.train.run import train
 
 from ..lessons import change, records
+from ..raising import refused
 from ..several import FSDP2
 from .test_zero import (
     FULL,
+    WITH_VLLM,
     assert_same_training,
+    assert_sampled_from_the_newest_weights,
     fork_split,
     launch_two,
 )
@@ -69,3 +73,19 @@ def test_accelerate_launches_fsdp_and_other_processes_go_on(settings, tmp_path):
         single = train(alone, resume=steps > 1)
     assert [line["sampling/staleness"] for line in records(folder / "metrics.jsonl")] == [0, 0, 1, 0, 1]
     assert_same_training(folder, single, 4, first_config.train.learning_rate)
+
+
+@pytest.mark.timeout(1200)
+def test_vllm_samples_from_the_weights_that_fsdp_has_just_trained(settings, tmp_path):
+    sampled = {"rollout.engine": "vllm", "rollout.vllm.enable_sleep_mode": True, "train.steps": 3}
+    fork_fsdp(change(settings, **sampled, **{"train.learning_rate": 0.05}), tmp_path, code=WITH_VLLM)
+    assert_sampled_from_the_newest_weights(tmp_path / "runs" / "run")
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_what_fsdp_does_not_do_here_is_refused(settings, monkeypatch, version):
+    """Its first version, and a single process."""
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    monkeypatch.setenv("FSDP_VERSION", version)
+    with refused(ConfigError, "configs/fsdp/fsdp2.yaml"):
+        train(settings)

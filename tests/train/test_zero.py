@@ -69,6 +69,29 @@ def needs_deepspeed():
     pytest.importorskip("deepspeed", reason="DeepSpeed is not installed: pip install -e '.[deepspeed]'")
 
 
+WITH_VLLM = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+import pytest
+from tests.vllm_doubles import install_vllm
+from querylect.cli import main
+with pytest.MonkeyPatch.context() as patch:
+    install_vllm(patch)
+    main(sys.argv[1:])
+"""
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("stage", "changes"), [(2, FULL), (3, {})], ids=["zero-2 full", "zero-3 lora"])
+def test_vllm_samples_from_the_weights_that_zero_has_just_trained(settings, tmp_path, stage, changes):
+    """At such learning rates weights of the step before would show: only those of now give a ratio of 1."""
+    needs_deepspeed()
+    sampled = {"rollout.engine": "vllm", "rollout.vllm.enable_sleep_mode": True}
+    config = change(settings, **sampled, **{"train.steps": 3, "train.learning_rate": 0.05, **changes})
+    fork_zero(stage, config, tmp_path, code=WITH_VLLM)
+    assert_sampled_from_the_newest_weights(tmp_path / "runs" / "run")
+
+
 def assert_sampled_from_the_newest_weights(folder: Path) -> None:
     """By the log-probabilities of the sampler and of the trainer, of steps that changed weights."""
     taught = [line for line in records(folder / "metrics.jsonl") if line["grad_norm"] > 0]
