@@ -27,12 +27,14 @@ from pathlib import Path
 from greedy import greedy_trees
 from machine import describe
 from querylect.configs.schema import RunConfig
+from querylect.data import sampling
+from querylect.data.leakage import same_questions
 from querylect.envs.build import build_index
 from querylect.envs.client.base import EnvironmentApi
 from querylect.envs.client.connect import open_environment
 from querylect.errors import QuerylectError
 from querylect.eval.answering import run_raw
-from querylect.eval.leakage import held_out_questions
+from querylect.eval.environments import SAMPLE_SEED
 from querylect.eval.records import TRAINED, UNTRAINED, records_of_trees, write_records
 from querylect.logs import set_up_logging
 from querylect.train.run import train
@@ -121,7 +123,10 @@ def answer(options: Options, arm: Arm, seed: int, step: int, retriever: str, env
         return
     config = options.config(arm, seed, retriever)
     client = environments.open(config)
-    questions = held_out_questions(client, client.info(), config.eval).questions
+    split = client.questions(config.eval.split)
+    leaked = {leak.question.id for leak in same_questions(config.eval.split, split, "train", client.questions("train"))}
+    held_out = [question for question in split if question.id not in leaked]
+    questions = sampling.draw(held_out, config.eval.limit, SAMPLE_SEED)
     log.info("%s: %d questions", path.stem, len(questions))
     checkpoint = options.run_folder(arm, seed) / "checkpoints" / f"checkpoint-{step}" if step else None
     answered = greedy_trees(config, client, checkpoint, questions)

@@ -7,9 +7,9 @@ from statistics import fmean
 
 import pandas as pd
 from paired import compare_paired
-from querylect.eval.frame import frame_of
 from querylect.eval.records import METRICS, EvalRecord, read_records
 from querylect.eval.statistics import PairedComparison
+from querylect.eval.table import frame_of
 from querylect.storage import logged_objects
 from reproduction_arms import Arm, Options
 

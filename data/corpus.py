@@ -101,14 +101,9 @@ class Corpus:
         """Reads at most 64 MiB of the file. Raises DataError if it is missing."""
         try:
             stat = self._file.stat()
-            digest = hashlib.sha256(stat.st_size.to_bytes(8, "big"))
-            with self._file.open("rb") as file:
-                for start in range(0, stat.st_size, max(_SAMPLE, stat.st_size // _SAMPLES)):
-                    file.seek(start)
-                    digest.update(file.read(_SAMPLE))
+            return Origin(stat.st_size, stat.st_mtime_ns, file_fingerprint(self._file))
         except OSError as error:
             raise DataError(f"{self._file} cannot be read ({error}). Check dataset.path.") from error
-        return Origin(stat.st_size, stat.st_mtime_ns, digest.hexdigest())
 
     def differs(self, origin: Origin) -> str | None:
         """How this corpus differs from the one of that origin; None if it does not.
@@ -125,6 +120,17 @@ class Corpus:
         if stat.st_mtime_ns == origin.modified or self.origin().fingerprint == origin.fingerprint:
             return None
         return f"{self._file.name} has other content"
+
+
+def file_fingerprint(path: Path) -> str:
+    """sha256 of a file's size and of 1024 samples of 64 KiB, which are all of a file up to 64 MiB. Raises OSError."""
+    size = path.stat().st_size
+    digest = hashlib.sha256(size.to_bytes(8, "big"))
+    with path.open("rb") as file:
+        for start in range(0, size, max(_SAMPLE, size // _SAMPLES)):
+            file.seek(start)
+            digest.update(file.read(_SAMPLE))
+    return digest.hexdigest()
 
 
 def corpus_hash(corpus: Iterable[Document]) -> str:

@@ -27,11 +27,20 @@ from ..provenance import versions
 from ..rollouts.llms import open_llm
 from ..storage import only_command
 from .environments import SAMPLE_SEED
-from .frame import frame_of
-from .records import METRICS, NO_RAG, RAW, EvalRecord, read_records, record_of_search, write_records
+from .records import (
+    METRICS,
+    NO_RAG,
+    RAW,
+    RECORDS,
+    EvalRecord,
+    question_set,
+    read_records,
+    record_of_search,
+    refuse_other,
+    write_records,
+)
 from .results import EvalResults
-from .store import RECORDS, question_set, refuse_other
-from .table import Arm, Note, TableSpec, tabulate
+from .table import Arm, Note, TableSpec, frame_of, tabulate
 from .tasks.gold import GoldSet, gold_answers
 from .tasks.reader import PROMPT_VERSION, reader_name, reader_prompt, refuse_silence, with_reply
 from .text import write_results

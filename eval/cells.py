@@ -11,25 +11,20 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TypeVar
 
-from ..configs.evaluation import SpecConfig
-from ..configs.schema import RunConfig
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi
 from ..errors import EnvironmentUnavailableError, QuerylectError
 from ..llms.access import Llm
 from ..logs import progress_bar
+from ..provenance import installed_versions
 from ..rollouts.engines.base import Engine
-from ..rollouts.tree_sampler import ANSWERED_AT_ONCE
 from ..storage import data_sha256
-from .answering import unwritten_systems
+from ..version import __version__
 from .environments import EvalEnvironment
-from .identity import answering_versions
-from .records import EvalRecord
-from .store import RERUN, RecordStore, answer_key, question_set
-from .systems import Pending, RawSystem, System
+from .records import RERUN, EvalRecord, RecordStore, answer_key
+from .systems import Asked, System
 from .training_free import Tuned
 
 log = logging.getLogger(__name__)
@@ -48,9 +43,10 @@ class FailedCell:
     """Name of the exception class."""
     message: str
 
-    def sentence(self, verb: str = "") -> str:
+    @property
+    def sentence(self) -> str:
         """The failure for the notes."""
-        return f"{self.system} on {self.dataset} in {self.environment}{verb}: {self.error}: {self.message}"
+        return f"{self.system} in {self.environment} on {self.dataset} failed: {self.error}: {self.message}"
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +72,7 @@ class Cell:
                 "metrics": sorted(self.system.metrics),
                 "split": self.split,
                 "system": self.identity,
-                "versions": answering_versions(),
+                "versions": {"querylect": __version__, **installed_versions(("transformers", "vllm"))},
             }
         )
         qrels = self.environment.split.qrels if self.environment.split is not None else {}
@@ -88,7 +84,7 @@ class Cell:
     @property
     def label(self) -> str:
         """The cell in a sentence."""
-        return f"{self.system.name} {self.environment.label}"
+        return f"{self.system.name} in {self.environment.title}"
 
     def records(self) -> list[EvalRecord]:
         """The records of answers, scored or not, in the order of questions, turns and samples."""
@@ -123,17 +119,6 @@ class Cell:
         """How many answers the model failed to give to the cell's questions, by reason."""
         return dict(Counter(record.failure for record in self._stored() if record.failure))
 
-    def missing_notes(self) -> list[str]:
-        """A sentence about the answers that the model failed to give, for the notes of the results; none without."""
-        reasons = self.missing()
-        if not reasons:
-            return []
-        summary = ", ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items()))
-        return [
-            f"{self.label}: {sum(reasons.values())} answers never came and are counted nowhere: {summary}. The same "
-            "command asks for them again."
-        ]
-
     def pending(self) -> list[Question]:
         """The questions without a score for some turn or sample."""
         options = self.system.options
@@ -152,60 +137,9 @@ class Cell:
 
 def failed(system: str, dataset: str, environment: str, error: Exception) -> FailedCell:
     """The failure of a cell, which is logged."""
-    unexpected = None if isinstance(error, QuerylectError) else error
-    log.warning("%s on %s in %s failed: %s", system, dataset, environment, error, exc_info=unexpected)
-    return FailedCell(system, dataset, environment, type(error).__name__, str(error))
-
-
-@dataclass(slots=True)
-class Evaluation:
-    """Systems in environments: what is asked, and what became of it."""
-
-    spec: SpecConfig
-    folder: Path
-    store: RecordStore
-    run: RunConfig | None = None
-    """The settings of the run that the spec evaluates, instead of those in run folders; None for other specs."""
-    environments: list[EvalEnvironment] = field(default_factory=list)
-    systems: dict[str, System] = field(default_factory=dict)
-    cells: list[Cell] = field(default_factory=list)
-    refused: list[FailedCell] = field(default_factory=list)
-    """Cells that could not be created."""
-    notes: list[str] = field(default_factory=list)
-    leaks: list[dict[str, object]] = field(default_factory=list)
-    """The lines of leaks.jsonl."""
-    licences: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def failures(self) -> list[FailedCell]:
-        """Cells that could not be created, or not be answered."""
-        return [*self.refused, *(cell.failure for cell in self.cells if cell.failure is not None)]
-
-    @property
-    def identity(self) -> dict[str, object]:
-        """What the results are of; others in the folder are not replaced without --overwrite."""
-        questions = {environment.dataset: question_set(environment.questions) for environment in self.environments}
-        return {
-            "split": self.spec.split,
-            "questions": questions,
-            "environments": {environment.title: environment.identity for environment in self.environments},
-            "systems": {cell.label: cell.identity for cell in self.cells},
-        }
-
-    def add(self, environment: EvalEnvironment, systems: Sequence[System]) -> None:
-        """Create the cells of the raw question, also in its history, and of `systems` in an environment."""
-        self.environments.append(environment)
-        spec = self.spec
-        raw = [RawSystem(spec.metrics, spec.depth, name) for name in unwritten_systems(environment.questions)]
-        for system in (*raw, *systems):
-            try:
-                self.cells.append(Cell(environment, system, self.store, spec.split))
-            except QuerylectError as error:
-                self.refuse(environment.dataset, environment.name, [system.name], error)
-
-    def refuse(self, dataset: str, environment: str, systems: Sequence[str], error: QuerylectError) -> None:
-        """Record that the cells of these systems could not be created."""
-        self.refused += [failed(system, dataset, environment, error) for system in systems]
+    failure = FailedCell(system, dataset, environment, type(error).__name__, str(error))
+    log.warning("%s", failure.sentence, exc_info=None if isinstance(error, QuerylectError) else error)
+    return failure
 
 
 def answer_cells(cells: Sequence[Cell]) -> None:
@@ -240,6 +174,7 @@ def _answer_in_environment(cells: Sequence[Cell], engine: Engine | Llm | None) -
                     _fail([cell], error)
     except Exception as error:  # noqa: BLE001 (the other environments continue)
         _fail([cell for cell in cells if cell.failure is None and cell.pending()], error)
+    gc.collect()  # an index has caches that refer to it, and the next one is opened
 
 
 def _answer(cell: Cell, client: EnvironmentApi, engine: Engine | Llm | None) -> None:
@@ -249,13 +184,11 @@ def _answer(cell: Cell, client: EnvironmentApi, engine: Engine | Llm | None) -> 
     the cell so far: the environment is gone. A few unscored questions in a last small batch are not that.
     """
     questions = cell.pending()
-    answered = len(cell.environment.questions) - len(questions)
-    log.info("%s: %d questions%s", cell.label, len(questions), f" ({answered} answered before)" if answered else "")
+    log.info("%s: %d of %d questions", cell.label, len(questions), len(cell.environment.questions))
     done, unscored_batches, scored = 0, 0, any(map(cell.searched_and_scored, cell.records()))
     with progress_bar(cell.label) as advance:
         advance(0, len(questions))
-        pending = Pending(questions, cell.environment, client, ANSWERED_AT_ONCE, cell.tuned())
-        for records in cell.system.answer(pending, engine):
+        for records in cell.system.answer(Asked(questions, cell.environment, client, cell.tuned()), engine):
             cell.add(records)
             batch = len({record.question_id for record in records})
             if any(map(cell.searched_and_scored, records)):

@@ -186,8 +186,8 @@ def baselines(
     set_up_logging(verbose)
     from ..configs.evaluation import is_spec, load_spec
     from ..data.published import check_baseline
-    from .baselines import measure_spec
     from .run import spec_of_run
+    from .spec import measure_spec
 
     changes = overrides or []
     spec = load_spec(config, changes) if is_spec(config) else spec_of_run(load_config(config, changes), None, None, env)

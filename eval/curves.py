@@ -41,7 +41,6 @@ FIGURES = (
     ("Peak memory", "memory/peak_gib", "GiB"),
 )
 """Title, key in metrics.jsonl (one panel per KEY/turnN, or one for KEY), unit."""
-VALIDATION = "Validation, greedy"
 PANEL_WIDTH, PANEL_HEIGHT = 4.4, 2.4
 """Inches."""
 COLOURS, DASHES = 10, ("-", "--", "-.", ":")
@@ -55,11 +54,6 @@ class TrainingRun:
     config: RunConfig
     metrics: pd.DataFrame
     validation: pd.DataFrame
-
-    @property
-    def metric(self) -> str:
-        """The key of its reward in the log of validations."""
-        return self.config.reward.signal.partition("@")[0]
 
 
 Groups = dict[str, list[TrainingRun]]
@@ -75,9 +69,7 @@ def write_report(paths: Sequence[Path], output: Path | None) -> Path:
     runs = [read_run(path) for path in dict.fromkeys(path.resolve() for path in paths)]
     if all(run.metrics.empty for run in runs):
         raise DataError(f"{', '.join(map(str, paths))}: no step was logged yet; there is no curve to draw.")
-    target = output or Path(os.path.commonpath([run.path for run in runs]))
-    if target.is_dir():
-        target = target / "training.html"
+    target = output or Path(os.path.commonpath([run.path for run in runs])) / "training.html"
     groups = grouped(runs)
     title = " · ".join(groups) if len(groups) < 4 else f"{len(groups)} configurations"
     evaluations = [read_results(run.path) for run in runs if (run.path / RESULTS).is_file()]
@@ -102,11 +94,11 @@ def read_log(path: Path) -> pd.DataFrame:
 
 def grouped(runs: Sequence[TrainingRun]) -> Groups:
     """Group runs by configuration, in input order; the label is the first run's name, and how many more there are."""
-    by_settings: dict[tuple[tuple[str, str], ...], list[TrainingRun]] = {}
+    by_settings: dict[tuple[str, ...], list[TrainingRun]] = {}
     for run in runs:
         free = (*SAME, *free_to_change(run.config.train))
         settings = flat(run.config.model_dump(mode="json"))
-        key = tuple((name, str(value)) for name, value in settings if not among(name, free))
+        key = tuple(f"{name} {value}" for name, value in settings if not among(name, free))
         by_settings.setdefault(key, []).append(run)
     groups: Groups = {}
     for members in by_settings.values():
@@ -122,11 +114,11 @@ def progress(runs: Sequence[TrainingRun]) -> pd.DataFrame:
     for run in runs:
         tenth = run.metrics.tail(max(1, len(run.metrics) // 10))
         steps = f"{run.metrics.index.max() if len(run.metrics) else 0} of {run.config.train.steps}"
-        key = f"{run.metric}/turn{len(run.config.rollout.branching)}"
+        finished = "" if (run.path / "final").is_dir() else ", not finished"
+        rewards = {f"reward, turn {turn}": _mean(tenth, f"reward/turn{turn}") for turn in turns}
+        key = f"{_signal(run)}/turn{len(run.config.rollout.branching)}"
         judged = run.validation[key].dropna() if key in run.validation else pd.Series(dtype=float)
         best = "–" if judged.empty else f"{judged.max():.3f} at step {judged.idxmax()}"
-        rewards = {f"reward, turn {turn}": _mean(tenth, f"reward/turn{turn}") for turn in turns}
-        finished = "" if (run.path / "final").is_dir() else ", not finished"
         row = {"run": run.path.name, "seed": str(run.config.seed), "steps": steps + finished, **rewards}
         rows.append({**row, "best validation": best, "s/step": _mean(run.metrics, "seconds/step", 1)})
     return pd.DataFrame(rows)
@@ -139,16 +131,16 @@ def draw_run(run: Path) -> list[Drawing]:
 
 def draw(groups: Groups) -> list[Drawing]:
     """The figures that have data; one validation figure per reward metric of the runs."""
-    drawings = []
+    figures = []
     for signal in dict.fromkeys(run.config.reward.signal for runs in groups.values() for run in runs):
         same = {
             label: [run.validation for run in runs] if runs[0].config.reward.signal == signal else []
             for label, runs in groups.items()
         }
-        drawings.append(draw_curves(VALIDATION, signal.partition("@")[0], f"mean {signal}", same, smoothed=False))
+        figures.append(("Validation, greedy", signal.partition("@")[0], f"mean {signal}", same, False))
     metrics = {label: [run.metrics for run in runs] for label, runs in groups.items()}
-    drawings += [draw_curves(*figure, metrics) for figure in FIGURES]
-    return [drawing for drawing in drawings if drawing is not None]
+    figures += [(*figure, metrics, True) for figure in FIGURES]
+    return [drawing for figure in figures if (drawing := draw_curves(*figure)) is not None]
 
 
 def curve_of(logs: Sequence[pd.DataFrame], column: str) -> pd.DataFrame:
@@ -169,40 +161,38 @@ def draw_curves(
     from matplotlib.figure import Figure
 
     turns = sorted({turn for logs in groups.values() for log in logs for turn in _turns(log, key)})
-    if not turns:
-        return None
-    image = io.BytesIO()
-    captions: dict[str, list[str]] = {}
+    captions = []
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "querylect", "font.family": "sans-serif"}):
-        canvas = Figure(figsize=(PANEL_WIDTH * len(turns), PANEL_HEIGHT), layout="constrained")
-        panels = canvas.subplots(1, len(turns), sharey=True, squeeze=False)[0]
-        for panel, turn in zip(panels, turns, strict=True):
+        canvas = Figure(figsize=(PANEL_WIDTH * max(1, len(turns)), PANEL_HEIGHT), layout="constrained")
+        for place, turn in enumerate(turns, start=1):
+            panel = canvas.add_subplot(1, len(turns), place, sharey=canvas.axes[0] if canvas.axes else None)
             for number, (label, logs) in enumerate(groups.items()):
                 curve = curve_of(logs, f"{key}/turn{turn}" if turn else key)
                 if curve.empty:
                     continue
-                window = max(1, len(curve) // 10) | 1 if smoothed else 1
-                smooth = curve.rolling(window, center=True, min_periods=1).mean()
+                tenth = max(1, len(curve) // 10)
+                smooth = curve.rolling(tenth | 1, center=True, min_periods=1).mean() if smoothed else curve
                 colour, dash = f"C{number % COLOURS}", DASHES[number // COLOURS % len(DASHES)]
+                marker = "" if smoothed and len(curve) > 1 else "o"
                 panel.fill_between(curve.index, smooth["low"], smooth["high"], color=colour, alpha=0.18, linewidth=0)
-                marker = "o" if not smoothed or len(curve) == 1 else ""
-                style = {"color": colour, "marker": marker, "markersize": 3.5, "label": label}
-                panel.plot(curve.index, smooth["mean"], dash, **style)
-                edge = max(1, len(curve) // 10)
-                ends = f"{curve['mean'].head(edge).mean():.3g} → {curve['mean'].tail(edge).mean():.3g}"
-                captions.setdefault(label, []).append((f"turn {turn} " if turn else "") + ends)
-            panel.set_title(f"turn {turn}" if turn else "", fontsize=10, loc="left")
-            panel.set_xlabel("step")
+                panel.plot(curve.index, smooth["mean"], dash, color=colour, marker=marker, markersize=3.5, label=label)
+                ends = f"{curve['mean'].head(tenth).mean():.3g} → {curve['mean'].tail(tenth).mean():.3g}"
+                captions.append(" ".join(filter(None, (label, f"turn {turn}" if turn else "", ends))))
+            panel.set(title=f"turn {turn}" if turn else "", xlabel="step", ylabel=unit if place == 1 else "")
             panel.grid(axis="y", linewidth=0.6)
-        panels[0].set_ylabel(unit)
-        if len(groups) > 1:
-            legend = canvas.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
+        if len(groups) > 1 and captions:
+            legend = canvas.legend(*canvas.axes[0].get_legend_handles_labels(), loc="outside right upper")
             for text in legend.get_texts():
                 text.set_parse_math(False)
+        image = io.BytesIO()
         canvas.savefig(image, format="svg", metadata={"Date": None})
     encoded = base64.b64encode(image.getvalue()).decode()
-    texts = [(f"{label}: " if len(groups) > 1 else "") + ", ".join(ends) for label, ends in captions.items()]
-    return Drawing(title, "; ".join(texts) + ".", f"data:image/svg+xml;base64,{encoded}") if captions else None
+    return Drawing(title, f"{', '.join(captions)}.", f"data:image/svg+xml;base64,{encoded}") if captions else None
+
+
+def _signal(run: TrainingRun) -> str:
+    """The key of its reward in the log of validations."""
+    return run.config.reward.signal.partition("@")[0]
 
 
 def _turns(log: pd.DataFrame, key: str) -> list[int]:

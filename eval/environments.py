@@ -4,14 +4,15 @@ A local environment is read from its index, which is built if it is missing, and
 behind a service is asked for its facts over HTTP.
 """
 
-from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Container, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..configs.environment import ClientConfig, DatasetConfig, EnvironmentConfig
 from ..configs.evaluation import SpecConfig, SpecEnvironment
-from ..data.corpus import Corpus, load_dataset
+from ..data.corpus import Corpus, file_fingerprint, load_dataset
 from ..data.sampling import QuestionSample, draw, draw_of_parts, sampled
 from ..data.types import AllDocuments, Dataset, Question, Split
 from ..envs.build import build_index
@@ -21,16 +22,18 @@ from ..envs.index import open_index
 from ..envs.presets import index_name, member_settings
 from ..envs.retrievers.combined import reranked
 from ..envs.retrievers.open import check_corpus, retriever_info
-from ..errors import ConfigError
+from ..errors import ConfigError, ModelError
 from ..logs import progress_bar
 from ..rewards.metrics import RELEVANT
 from ..rewriters.retriever_info import RetrieverInfo
-from .identity import model_identity
+from ..sources import resolve_model
+from ..storage import data_sha256
 
 INDEXES = Path("indexes")
 """The folder of indexes without a path of their own."""
 SAMPLE_SEED = 0
 """Seed of the samples that `limit` draws: evaluations of every seed ask the same questions."""
+_MODEL_SUFFIXES = {".py", ".safetensors", ".json", ".gguf", ".jinja", ".txt", ".model", ".bin"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class EvalEnvironment:
     documents: int
     """Number of documents in the corpus."""
     corpus_hash: str
-    identity: dict[str, object] = field(repr=False)
+    identity: dict[str, Any] = field(repr=False)
     """What answers depend on beside the question and its judgements."""
     sample: QuestionSample | None = None
     """How questions were sampled, if `limit` left some out."""
@@ -70,23 +73,14 @@ class EvalEnvironment:
 
     @property
     def title(self) -> str:
-        """The environment in a heading, or at the beginning of a sentence."""
+        """The environment and the dataset in a sentence."""
         return f"{self.name} on {self.dataset}"
 
-    @property
-    def label(self) -> str:
-        """The dataset and the environment in a sentence."""
-        return f"on {self.dataset} in {self.name}"
-
-    @contextmanager
-    def connect(self, served: bool = True) -> Iterator[EnvironmentApi]:
+    def connect(self, served: bool = True) -> AbstractContextManager[EnvironmentApi]:
         """A client for a `with` block. Without `served`, this process searches its own index (`open_unserved`)."""
-        with (
-            open_environment(self.env, self.client_config)
-            if served
-            else open_unserved(self.env, self.client_config, self.loaded)
-        ) as client:
-            yield client
+        if served:
+            return open_environment(self.env, self.client_config)
+        return open_unserved(self.env, self.client_config, self.loaded)
 
 
 def retriever_name(retriever: Mapping[str, object]) -> str:
@@ -119,33 +113,26 @@ class SpecEnvironments:
     def _served(
         self, dataset: str, name: str, env: EnvironmentConfig, settings: ClientConfig, source: DatasetConfig | None
     ) -> EvalEnvironment:
-        spec = self.spec
         with open_environment(env, settings) as client:
             info = client.info()
-            if not info.splits.get(spec.split):
-                raise _no_split(spec.split, f"the service of {name} on {dataset}", dict(info.splits))
-            questions = list(client.questions(spec.split))
-            train = list(client.questions("train")) if info.splits.get("train") else []
+            if not info.splits.get(self.spec.split):
+                raise self._no_split(f"the service of {name} on {dataset}", dict(info.splits))
+            questions = client.questions(self.spec.split)
+            train = client.questions("train") if info.splits.get("train") else []
         loaded = self.load(source) if source is not None else None
         split = self._split(dataset, loaded) if loaded is not None else None
-        selected = self._limited(dataset, questions)
         return EvalEnvironment(
-            dataset=dataset,
             name=name,
             env=env,
             client_config=settings,
-            retriever=RetrieverInfo.from_service(info.retriever),
-            questions=selected,
-            everything=questions,
-            train=train,
-            published_as=(loaded.name if loaded else dataset, retriever_name(info.retriever)),
+            train=list(train),
             split=split,
             documents=info.corpus_size,
             corpus_hash=info.corpus_hash,
             identity={"index": info.index_hash, "settings": info.settings_hash},
-            sample=sampled(len(selected), len(questions), spec.limit, SAMPLE_SEED),
             judged=info.judged,
             relevance_level=split.relevance_level(info.relevance_level) if split is not None else info.relevance_level,
+            **self._described(dataset, loaded.name if loaded else dataset, info.retriever, questions),
         )
 
     def _local(self, dataset: str, name: str, settings: SpecEnvironment, source: DatasetConfig) -> EvalEnvironment:
@@ -156,24 +143,18 @@ class SpecEnvironments:
         index = open_index(env.index)
         check_corpus(index, Corpus(source))
         loaded = self.load(source, index.documents)
-        split = self._split(dataset, loaded)
+        split, train = self._split(dataset, loaded), loaded.splits.get("train")
         level = split.relevance_level(loaded.relevance_level)
         retriever, rerank = retriever_info(env, index), None
         if env.rerank is not None:
             rerank = {**env.rerank.model_dump(mode="json"), "model": model_identity(env.rerank.model)}
             retriever |= {"trained": reranked(str(retriever["trained"]), env.rerank.depth), "rerank": rerank}
         dense = retriever["kind"] in ("dense", "hybrid") or env.hybrid is not None
-        selected, train = self._limited(dataset, list(split.questions)), loaded.splits.get("train")
         return EvalEnvironment(
-            dataset=dataset,
             name=name,
             env=env,
             client_config=settings.client,
-            retriever=RetrieverInfo.from_service(retriever),
-            questions=selected,
-            everything=list(split.questions),
             train=list(train.questions) if train is not None else [],
-            published_as=(loaded.name, retriever_name(retriever)),
             split=split,
             documents=index.meta.documents,
             corpus_hash=index.meta.corpus_hash,
@@ -184,11 +165,30 @@ class SpecEnvironments:
                 "identical_ids_ignored": loaded.ignore_identical_ids,
                 "relevance_level": level,
             },
-            sample=sampled(len(selected), len(split.questions), self.spec.limit, SAMPLE_SEED),
             judged=split.relevant > 0,
             relevance_level=level,
             loaded=loaded,
+            **self._described(dataset, loaded.name, retriever, split.questions),
         )
+
+    def _described(
+        self, dataset: str, published: str, retriever: Mapping[str, object], questions: Sequence[Question]
+    ) -> dict[str, Any]:
+        """What an environment says of itself, and the questions of the split: a sample of `limit`, or of so many of
+        each part if the dataset has parts."""
+        limit, everything = self.spec.limit, list(questions)
+        if dataset in self.spec.parts:
+            selected = draw_of_parts(everything, limit, SAMPLE_SEED, lambda question: question.id.partition("/")[0])
+        else:
+            selected = draw(everything, limit, SAMPLE_SEED)
+        return {
+            "dataset": dataset,
+            "published_as": (published, retriever_name(retriever)),
+            "retriever": RetrieverInfo.from_service(retriever),
+            "questions": selected,
+            "everything": everything,
+            "sample": sampled(len(selected), len(everything), limit, SAMPLE_SEED),
+        }
 
     def load(self, source: DatasetConfig, documents: Container[str] | None = None) -> Dataset:
         """The questions and judgements of a dataset, of an index with these `documents`. Raises DataError."""
@@ -202,14 +202,11 @@ class SpecEnvironments:
         split = loaded.splits.get(self.spec.split)
         if split is None or not split.questions:
             sizes = {name: len(split.questions) for name, split in loaded.splits.items()}
-            raise _no_split(self.spec.split, f"the dataset {dataset}", sizes)
+            raise self._no_split(f"the dataset {dataset}", sizes)
         return split
 
-    def _limited(self, dataset: str, questions: list[Question]) -> list[Question]:
-        """A sample of `limit` questions; if the dataset has parts, `limit` of each part."""
-        if dataset not in self.spec.parts:
-            return draw(questions, self.spec.limit, SAMPLE_SEED)
-        return draw_of_parts(questions, self.spec.limit, SAMPLE_SEED, lambda question: question.id.partition("/")[0])
+    def _no_split(self, source: str, sizes: dict[str, int]) -> ConfigError:
+        return ConfigError(f"{source} has no questions in split {self.spec.split!r}; it has {sizes}. Change split.")
 
     def licence(self, dataset: str) -> str:
         """Licence and citation of a local dataset; "" if the dataset was not read."""
@@ -231,30 +228,27 @@ def searched_here(
             )
         return template.replace("{dataset}", dataset)
 
+    def default(retriever: EnvironmentConfig) -> str:
+        return str(INDEXES / f"{dataset}-{index_name(retriever)}")
+
     env = settings.env
     changes: dict[str, object] = {"dataset": source, "name": env.name or f"{dataset}/{env.retriever}"}
     if env.hybrid is not None:
+        pairs = zip(env.hybrid.members, member_settings(env), strict=True)
+        indexes = [
+            folder(member.index, "env.hybrid.members.index") if member.index else default(resolved)
+            for member, resolved in pairs
+        ]
         members = [
-            member.model_copy(
-                update={
-                    "index": folder(member.index, "env.hybrid.members.index")
-                    if member.index
-                    else str(INDEXES / f"{dataset}-{index_name(resolved)}")
-                }
-            )
-            for member, resolved in zip(env.hybrid.members, member_settings(env), strict=True)
+            member.model_copy(update={"index": index})
+            for member, index in zip(env.hybrid.members, indexes, strict=True)
         ]
         changes["hybrid"] = env.hybrid.model_copy(update={"members": members})
-    if env.question_index is not None:
-        index_folders = {
-            name: folder(getattr(env.question_index, name), f"env.question_index.{name}")
-            for name in ("folder", "index")
-        }
-        changes["question_index"] = env.question_index.model_copy(update=index_folders)
-    if "index" in env.model_fields_set:
-        changes["index"] = folder(env.index, "env.index")
-    else:
-        changes["index"] = str(INDEXES / f"{dataset}-{index_name(env)}")
+    if questions := env.question_index:
+        names = ("folder", "index")
+        folders = {name: folder(getattr(questions, name), f"env.question_index.{name}") for name in names}
+        changes["question_index"] = questions.model_copy(update=folders)
+    changes["index"] = folder(env.index, "env.index") if "index" in env.model_fields_set else default(env)
     return env.model_copy(update=changes)
 
 
@@ -268,5 +262,23 @@ def chosen_environments(spec: SpecConfig) -> list[tuple[str, str]]:
     ]
 
 
-def _no_split(split: str, source: str, sizes: dict[str, int]) -> ConfigError:
-    return ConfigError(f"{source} has no questions in split {split!r}; it has {sizes}. Change split.")
+def model_identity(name: str) -> str:
+    """A model's identity: a hash of its folder, or only the Hub id where the weights may not be downloaded yet.
+
+    Raises ModelError where the name cannot be resolved.
+    """
+    resolved = resolve_model(name)
+    return folder_identity(Path(resolved)) if Path(resolved).is_dir() else resolved
+
+
+def folder_identity(folder: Path) -> str:
+    """sha256 over the names and fingerprints of a model's files. Raises ModelError where a file cannot be read, as in a
+    checkpoint that its training removes."""
+    try:
+        files = sorted(path for path in folder.iterdir() if path.suffix in _MODEL_SUFFIXES and path.is_file())
+        return data_sha256([(path.name, file_fingerprint(path)) for path in files])
+    except OSError as error:
+        raise ModelError(
+            f"{folder} cannot be read ({error}). If a training that goes on removed this checkpoint, raise its "
+            "train.keep_checkpoints, or choose a later one with --checkpoint."
+        ) from error

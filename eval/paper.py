@@ -34,10 +34,18 @@ from ..rollouts.llms import open_llm
 from ..storage import data_sha256, write_text
 from ..version import __version__
 from .paper_tables import CHECK, swept, write_results
-from .records import EvalRecord, now, record_of_search
-from .results import EvalResults
+from .records import (
+    EvalRecord,
+    RecordStore,
+    answer_key,
+    now,
+    open_store,
+    question_set,
+    record_of_search,
+    refuse_other,
+)
+from .results import EvalResults, read_results
 from .spec import evaluate_spec
-from .store import RecordStore, answer_key, open_store, question_set, refuse_other
 from .table import MEAN, percentage
 from .tasks.gold import Gold, read_items
 from .tasks.judges import PROMPTS, Case, judged
@@ -280,12 +288,10 @@ def run_environment_aware(
 ) -> tuple[Path, QuerylectError | None]:
     """Evaluate the spec of the paper on environment-aware retrieval, whose systems are rewriters and do not answer, and
     write results.md beside its files; return its path, and the error if cells failed. Raises as `evaluate_spec`."""
-
-    def write_page(folder: Path, results: EvalResults) -> None:
-        write_text(folder / "results.md", results_page(spec, results, published(ENVIRONMENT_AWARE)))
-
-    path, failed = evaluate_spec(spec, output, overwrite, beside=write_page)
-    return path.with_name("results.md"), failed
+    path, failed = evaluate_spec(spec, output, overwrite)
+    page = path.with_name("results.md")
+    write_text(page, results_page(spec, read_results(path.parent), published(ENVIRONMENT_AWARE)))
+    return page, failed
 
 
 def results_page(spec: SpecConfig, results: EvalResults, theirs: Published) -> str:

@@ -1,14 +1,19 @@
-"""Evaluation records in JSON lines: what every system did on every question. All tables and figures come from these.
+"""Evaluation records in JSON lines, what every system did on every question, and the store that keeps them.
 
-One record is one (dataset, environment, system, question, turn, sample). A metric of None is a *failed search* (the
-environment did not answer before the deadline) or an answer that a model did not give (`failure`), never 0.
+One record is one (dataset, environment, system, question, turn, sample); all tables and figures come from them. A
+metric of None is a *failed search* (the environment did not answer before the deadline) or an answer that a model did
+not give (`failure`), never 0.
+
+A folder has two files: STORE, to which every answer is appended, so that nothing is asked twice and a killed command
+loses at most a batch, and RECORDS, the answers of its tables. The key of an answer is the sha256 of everything that it
+depends on: settings, prompts, decoding and weights of the system, index, judgements, versions, and the question.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +22,28 @@ from pydantic import TypeAdapter, ValidationError
 from ..configs.evaluation import HISTORY as HISTORY
 from ..configs.evaluation import RAW as RAW
 from ..configs.evaluation import REFERENCE as REFERENCE
+from ..configs.load import flat
 from ..data.types import Question, Utterance
 from ..envs.plan import SearchPlan
 from ..envs.schemas import StepResult
-from ..errors import DataError, in_one_line
+from ..errors import ConfigError, DataError, in_one_line
 from ..llms.base import LlmResponse, complete_sum
 from ..rollouts.tree import Tree
-from ..storage import write_text
+from ..storage import (
+    append,
+    cut_off_half_a_line,
+    data_sha256,
+    json_object,
+    only_command,
+    parse_json,
+    write_text,
+    writing,
+)
 
+RECORDS = "eval.jsonl"
+STORE = "store.jsonl"
+RERUN = "run the same command again: finished answers are kept."
+"""The end of a message about a command that stopped."""
 METRICS = ("ndcg@10", "recall@10", "mrr@10")
 """Metrics of every ranking; significance is tested on the first one."""
 
@@ -122,12 +141,6 @@ class EvalRecord:
 
 
 _RECORD = TypeAdapter(EvalRecord)
-_FIELDS = tuple(entry.name for entry in fields(EvalRecord))
-_DEFAULTS = tuple(
-    entry.default if entry.default_factory is MISSING else entry.default_factory() for entry in fields(EvalRecord)
-)
-_values = attrgetter(*_FIELDS)
-_to_json = json.JSONEncoder(ensure_ascii=False, default=asdict).encode
 
 
 def records_of_trees(
@@ -159,7 +172,7 @@ def records_of_trees(
                         think=node.rewrite.think,
                         rewrites=tuple(node.rewrite.rewrites),
                         ranking=tuple(hit.document.id for hit in node.ranking),
-                        metrics=metrics_of(node.metrics, metrics, unsearched=failed, scored=scored),
+                        metrics=_metrics_of(node.metrics, metrics, unsearched=failed, scored=scored),
                         tokens=complete_sum([turn.tokens for turn in path[: node.turn]]),
                         prompt_tokens=node.prompt_tokens,
                         searches=searches,
@@ -222,7 +235,7 @@ def record_of_search(
         think="",
         rewrites=tuple(rewrites),
         ranking=tuple(hit.id for hit in hits),
-        metrics=metrics_of(values, metrics, unsearched=unsearched, scored=unsearched or result is not None),
+        metrics=_metrics_of(values, metrics, unsearched=unsearched, scored=unsearched or result is not None),
         tokens=0,
         prompt_tokens=0,
         searches=searches,
@@ -251,38 +264,24 @@ def now() -> str:
 
 
 def write_records(path: Path, records: Iterable[EvalRecord]) -> None:
-    """Write JSON lines atomically, with their digest. Raises StorageError where the disk does not take them."""
+    """Write JSON lines atomically. Raises StorageError."""
     write_text(path, "".join(map(record_line, records)))
 
 
 def record_line(record: EvalRecord) -> str:
-    """One record as a line of JSON without fields at their defaults, including the newline."""
-    stored = zip(_FIELDS, _values(record), _DEFAULTS, strict=True)  # asdict copies every list
-    return _to_json({name: value for name, value, default in stored if value != default}) + "\n"
+    """One record as a line of JSON without fields at their defaults."""
+    return _RECORD.dump_json(record, exclude_defaults=True).decode() + "\n"
 
 
 def read_records(path: Path) -> list[EvalRecord]:
-    """Read a file of `write_records`, or of the store while an evaluation goes on.
-
-    Raises DataError with the number of a line that is not a record.
-    """
+    """Read a file of records. Raises DataError."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"evaluation records {path} cannot be read ({error}); run `querylect eval` again."
-        raise DataError(message) from error
-    records = []
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
-        try:
-            records.append(_RECORD.validate_json(line, extra="forbid"))
-        except ValidationError as error:
-            raise DataError(
-                f"{path}, line {number}, is not an evaluation record ({in_one_line(error)}). Run `querylect eval` "
-                "again."
-            ) from error
-    return records
+        with path.open("rb") as file:
+            return [_RECORD.validate_json(line, extra="forbid") for line in file]
+    except (OSError, ValidationError) as error:
+        raise DataError(
+            f"{path} holds no evaluation records ({in_one_line(error)}). Run `querylect eval` again."
+        ) from error
 
 
 def write_json(path: Path, content: object) -> None:
@@ -290,7 +289,7 @@ def write_json(path: Path, content: object) -> None:
     write_text(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
 
 
-def metrics_of(
+def _metrics_of(
     values: Mapping[str, float], names: Sequence[str], *, unsearched: bool, scored: bool
 ) -> dict[str, float | None]:
     """The metrics `names`: all None where the search failed, 0 where nothing was to be searched (`unsearched`).
@@ -303,3 +302,73 @@ def metrics_of(
     if missing and not unsearched:
         raise ValueError(f"the environment scored {sorted(values)}; expected {', '.join(missing)} as well")
     return {name: float(values.get(name, 0.0)) for name in names}
+
+
+class RecordStore:
+    """The answers of a folder, which this process alone writes (`open_store`)."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises DataError for a complete line that is not a record, StorageError for a file that cannot be mended."""
+        self._folder, self._path = folder, folder / STORE
+        self._by_key: dict[str, dict[tuple[int, int], EvalRecord]] = {}
+        if self._path.is_file():
+            with writing(self._path):
+                cut_off_half_a_line(self._path)
+            self._keep(read_records(self._path))
+
+    def get(self, key: str) -> list[EvalRecord]:
+        """The records of one question's answer, of all its turns and samples; [] if it was never asked."""
+        return list(self._by_key.get(key, {}).values())
+
+    def add(self, records: Iterable[EvalRecord]) -> None:
+        """Append records. Each replaces an earlier one of its key, turn and sample, and drops later turns, which
+        followed an earlier attempt. Raises StorageError."""
+        records = list(records)
+        with writing(self._path):
+            append(self._path, "".join(map(record_line, records)))
+        self._keep(records)
+
+    def publish(self, records: Iterable[EvalRecord]) -> None:
+        """Make these the records of the tables. Raises StorageError."""
+        write_records(self._folder / RECORDS, records)
+
+    def _keep(self, records: Iterable[EvalRecord]) -> None:
+        for record in records:
+            answers = self._by_key.setdefault(record.key, {})
+            answers[record.turn, record.sample] = record
+            later = record.turn + 1
+            while answers.pop((later, record.sample), None):
+                later += 1
+
+
+@contextmanager
+def open_store(folder: Path) -> Iterator[RecordStore]:
+    """The store of a folder, locked until the end of the block. Raises StorageError where another command has it."""
+    with only_command(folder):
+        yield RecordStore(folder)
+
+
+def answer_key(settings: str, question: Question, grades: Mapping[str, int] | None = None) -> str:
+    """The key of a question's answer. `settings` is a sha256 of all else that it depends on, `grades` are those of the
+    question's judged documents."""
+    return data_sha256([settings, asdict(question), grades])
+
+
+def question_set(questions: Sequence[Question]) -> str:
+    """A hash of a set of questions, independent of order."""
+    return data_sha256(sorted(json.dumps(asdict(question)) for question in questions))
+
+
+def refuse_other(path: Path, identity: Mapping[str, object], overwrite: bool = False) -> None:
+    """Raise ConfigError where the results in `path` differ from `identity` in an entry that both have, such as the
+    questions of a dataset or the weights of a system: no command replaces other results in silence."""
+    previous = (json_object(path) or {}).get("identity")
+    if overwrite or not isinstance(previous, dict):
+        return
+    new, old = dict(flat(parse_json(json.dumps(identity)))), dict(flat(previous))
+    changes = [f"{key}: {old[key]!s:.16} → {new[key]!s:.16}" for key in old if key in new and old[key] != new[key]]
+    if changes:
+        raise ConfigError(
+            f"{path} holds other results, which this would replace ({'; '.join(changes[:3])}). Give another folder "
+            "with -o, or replace them with --overwrite."
+        )

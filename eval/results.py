@@ -1,6 +1,5 @@
 """results.json: what an evaluation found, in one format for runs and specs. Pages, exports and sweeps read it here."""
 
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,10 @@ from pydantic import TypeAdapter, ValidationError
 from ..data.sampling import QuestionSample
 from ..errors import DataError, in_one_line
 from ..storage import write_text
-from .records import RAW, now
-from .table import MEAN, Arm, Comparison, Note, Score, decimal, listed
+from .records import now
+from .table import MEAN, Arm, Comparison, Note, Score
 
 RESULTS = "results.json"
-UNJUDGED = (
-    "The questions have no relevant documents, so every figure of this table is 0 and says nothing. "
-    "`querylect answers` lets a reader answer from the rankings, and scores its answers."
-)
-"""The verdict where no environment has judgements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +83,6 @@ class EvalResults:
     """What must be equal in a repetition that replaces these results."""
     provenance: dict[str, Any] = field(default_factory=dict)
     """Checkpoint, hashes, seeds and versions for programs."""
-    cells: list[dict[str, Any]] = field(default_factory=list)
     failed: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -141,43 +134,3 @@ def read_results(path: Path) -> EvalResults:
         raise DataError(
             f"{path} holds no results of this version ({in_one_line(error)}). Run `querylect eval` again."
         ) from error
-
-
-def headline(results: EvalResults, arm: Arm, baselines: Collection[Arm], names: Mapping[str, str]) -> str:
-    """One sentence on what an arm beats and what it does not, counted over datasets and environments if several.
-
-    `names` are those of systems inside the sentence; others go by their label.
-    """
-    outcomes: dict[str, list[str]] = {}
-    for baseline in baselines:
-        rows = [
-            row
-            for row in results.comparisons
-            if (row.arm, row.baseline) == (arm, baseline) and not row.part and row.dataset != MEAN
-        ]
-        if not rows:
-            continue
-        better = sum(row.outcome == "better" for row in rows)
-        worse = sum(row.outcome == "worse" for row in rows)
-        verdict = "beats" if better else "is worse than" if worse else "does not beat"
-        name = names.get(baseline.system, results.label(baseline))
-        if len(rows) > 1 and better + worse:
-            name += f" in {better or worse} of {len(rows)}"
-            name += f" (and is worse in {worse})" if better and worse else ""
-        outcomes.setdefault(verdict, []).append(name)
-    if not outcomes:
-        return ""
-    phrases = [
-        f"{verdict} {listed(names, 'or' if verdict == 'does not beat' else 'and')}"
-        for verdict, names in outcomes.items()
-    ]
-    turn = f"At turn {arm.turn}, " if arm.turn else ""
-    return f"{turn}{names.get(arm.system, results.label(arm))} {', but '.join(phrases)}."
-
-
-def raw_alone(results: EvalResults) -> str:
-    """The figure of the raw question in one sentence where nothing else has a score; else ""."""
-    raw = results.score(Arm(RAW, 0)) if len(results.scores) == 1 else None
-    if raw is None or raw.mean is None:
-        return ""
-    return f"Only the raw question was evaluated: {results.metrics[0]} is {decimal(raw.mean)}."

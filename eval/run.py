@@ -9,7 +9,7 @@ from pathlib import Path
 from ..configs.environment import DatasetConfig, EnvironmentConfig
 from ..configs.evaluation import SpecConfig, SpecEnvironment, SystemConfig
 from ..configs.load import load_run_config
-from ..configs.schema import RewriterConfig, RolloutConfig, RunConfig, chosen
+from ..configs.schema import RewriterConfig, RunConfig, chosen
 from ..errors import CheckpointError, ConfigError
 from ..rollouts.checkpoints import WARM_START_FOLDER, find_checkpoint, find_warm_start, task_model
 from ..storage import data_sha256, is_command_at_work
@@ -93,22 +93,19 @@ def results_folder(spec: SpecConfig, config: RunConfig, run: Path | None) -> Pat
 def with_run_baselines(spec: SpecConfig) -> SpecConfig:
     """The spec with the systems NAME-untrained, NAME-hyde and NAME-warm-start before each trained system NAME.
 
-    `run_baselines` says which of them. They are not added where the spec has a system of that name, or one with these
-    settings: runs of one base model, rewriter and rollout share the first two. A run whose settings cannot be read has
-    none: its own cell reports that.
+    `run_baselines` says which of them. They are not added where the spec has a system of that name, and runs of one
+    base model, rewriter and rollout share the first two. A run whose settings cannot be read has none: its own cell
+    reports that.
     """
     systems: dict[str, SystemConfig] = {}
-    configs = {name: _config_of_run(system) for name, system in spec.systems.items()}
-    present = [_untrained_settings(spec, system, configs[name]) for name, system in spec.systems.items()]
+    present: list[object] = []
     for name, system in spec.systems.items():
-        config = configs[name]
-        trained = config is not None and system.checkpoint != UNTRAINED
-        for kind, baseline in baselines_of(system, config).items() if trained and config is not None else ():
-            settings = _untrained_settings(spec, baseline, config)
-            requested = kind.replace("-", "_") in spec.run_baselines
-            if requested and f"{name}-{kind}" not in spec.systems and settings not in present:
-                systems[f"{name}-{kind}"] = baseline
+        config = _config_of_run(system)
+        for kind, baseline in baselines_of(system, config).items() if config is not None else ():
+            settings = [kind, _untrained_settings(baseline, config) if kind != WARM_START else system.run]
+            if kind.replace("-", "_") in spec.run_baselines and settings not in present:
                 present.append(settings)
+                systems |= {f"{name}-{kind}": baseline} if f"{name}-{kind}" not in spec.systems else {}
         systems[name] = system
     return spec.model_copy(update={"systems": systems})
 
@@ -120,45 +117,32 @@ def baselines_of(system: SystemConfig, config: RunConfig) -> dict[str, SystemCon
     if system.run is not None:
         kinds[UNTRAINED] = system.model_copy(update={"checkpoint": UNTRAINED})
     if (system.rewriter or config.rewriter).name != HYDE:
-        rollout = hyde_rollout(system.rollout or config.rollout, system.turns)
-        changes = {"rewriter": RewriterConfig(name=HYDE), "rollout": rollout, "turns": 1}
+        rollout = system.rollout or config.rollout
+        passage = rollout.model_copy(update={"max_new_tokens": system.turns * rollout.max_new_tokens})
+        changes = {"rewriter": RewriterConfig(name=HYDE), "rollout": passage, "turns": 1}
         kinds[HYDE] = kinds.get(UNTRAINED, system).model_copy(update=changes)
-    if system.run is not None and not is_warm_start(system) and find_warm_start(Path(system.run).expanduser()):
+    if system.run is not None and find_warm_start(Path(system.run).expanduser()):
         kinds[WARM_START] = system.model_copy(update={"checkpoint": WARM_START_FOLDER})
     return kinds
 
 
-def hyde_rollout(rollout: RolloutConfig, turns: int) -> RolloutConfig:
-    """The rollout of HyDE at the cost of so many turns: one passage with the tokens of all of them."""
-    return rollout.model_copy(update={"max_new_tokens": turns * rollout.max_new_tokens})
-
-
-def is_warm_start(system: SystemConfig) -> bool:
-    """Whether a system is the policy of its run before GRPO."""
-    return system.checkpoint == WARM_START_FOLDER
-
-
 def _config_of_run(system: SystemConfig) -> RunConfig | None:
-    """The config of a system's run, only to describe it; None without a run, or where it cannot be read."""
+    """The config of a trained system's run, only to describe it; None without one, and where it is unreadable."""
+    if system.run is None or system.checkpoint in (UNTRAINED, WARM_START_FOLDER):
+        return None
     try:
-        return load_run_config(Path(system.run).expanduser(), trust=True) if system.run is not None else None
+        return load_run_config(Path(system.run).expanduser(), trust=True)
     except (ConfigError, OSError):
         return None
 
 
-def _untrained_settings(spec: SpecConfig, system: SystemConfig, config: RunConfig | None) -> object:
-    """All that the answers of an untrained policy depend on; another system as it stands."""
-    if system.training_free or system.llm or (system.run and (config is None or system.checkpoint != UNTRAINED)):
-        return system
-    base = config or RunConfig(name="spec").model_copy(
-        update={"policy": system.policy or spec.policy, "rewriter": spec.rewriter, "rollout": spec.rollout}
-    )
-    rewriter = system.rewriter or base.rewriter
-    task = task_model(base.optimize, Path(system.run).expanduser() / "best") if system.run else None
-    mix = base.mix if system.rewriter is None else None
-    settings = base.model_copy(update={"rollout": system.rollout or base.rollout})
+def _untrained_settings(system: SystemConfig, config: RunConfig) -> object:
+    """All that the answers of the untrained policy of a run depend on."""
+    rewriter, mix = system.rewriter or config.rewriter, config.mix if system.rewriter is None else None
+    settings = config.model_copy(update={"rollout": system.rollout or config.rollout})
+    task = task_model(config.optimize, Path(system.run or "").expanduser() / "best")
     limits = [system.datasets, system.environments]
-    return base.policy.model, answer_settings(system, settings, rewriter), mix, task, limits
+    return config.policy.model, answer_settings(system, settings, rewriter), mix, task, limits
 
 
 def _slug(name: str) -> str:

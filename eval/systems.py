@@ -1,6 +1,7 @@
 """The systems of an evaluation: the raw question, training-free baselines, and rewriters with a model.
 
-A system knows what its answers depend on, loads its model, and answers questions batch by batch.
+A system knows what its answers depend on (settings, prompts, and weights by the content of their files), loads its
+model, and answers questions batch by batch.
 """
 
 import json
@@ -8,10 +9,12 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from ..configs.evaluation import RAW, SpecConfig, SystemConfig
+from ..configs.llm import LlmConfig
 from ..configs.load import load_run_config
 from ..configs.methods import TrainingFreeName
 from ..configs.schema import RewriterConfig, RolloutConfig, RunConfig, environments
@@ -26,30 +29,24 @@ from ..rewriters.registry import make_rewriter
 from ..rollouts.checkpoints import UsedTurn, find_checkpoint, task_model, used_turn, with_prompt
 from ..rollouts.engines.base import Engine
 from ..rollouts.llms import FirstStages, open_llm, policy_llm, resolved_dtype
+from ..rollouts.tree_sampler import ANSWERED_AT_ONCE
+from ..storage import data_sha256
 from .answering import DecodeOptions, batches, model_answers, run_raw
-from .environments import EvalEnvironment
-from .identity import folder_identity, llm_identity, model_identity, templates_identity
+from .environments import EvalEnvironment, folder_identity, model_identity
 from .records import UNTRAINED, EvalRecord, record_of_failure, with_first_stage
-from .training_free import GRIDS, TUNING_QUESTIONS, Tuned, Tuning, answer, tune
+from .training_free import GRIDS, TUNING_QUESTIONS, Tuned, answer, tune
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Asked(NamedTuple):
     """The questions that a system has yet to answer in one environment."""
 
     questions: Sequence[Question]
     environment: EvalEnvironment
     client: EnvironmentApi
-    batch: int
-    """Questions per batch."""
     tuned: Tuned | None = None
     """Of a training-free baseline: the weights of its earlier answers."""
-
-    def parts(self) -> Iterator[Sequence[Question]]:
-        """The batches, in the order of the questions."""
-        return in_batches(self.questions, self.batch)
 
 
 class System(ABC):
@@ -81,8 +78,9 @@ class System(ABC):
         """Everything about the system that its answers depend on. Raises ConfigError where it does not fit."""
 
     @abstractmethod
-    def answer(self, pending: Pending, engine: Engine | Llm | None) -> Iterator[list[EvalRecord]]:
-        """Yield the records of one batch of the pending questions after another, of every question at least one."""
+    def answer(self, asked: Asked, engine: Engine | Llm | None) -> Iterator[list[EvalRecord]]:
+        """Yield the records of one batch of the questions after another, of every question at least one. Raises as the
+        model and the client."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +94,9 @@ class RawSystem(System):
     def identity(self, environment: EvalEnvironment) -> Mapping[str, object]:
         return {"text": self.name}
 
-    def answer(self, pending: Pending, engine: Engine | Llm | None) -> Iterator[list[EvalRecord]]:
-        for part in pending.parts():
-            yield run_raw(pending.client, part, self.metrics, self.depth, self.name)
+    def answer(self, asked: Asked, engine: Engine | Llm | None) -> Iterator[list[EvalRecord]]:
+        for part in in_batches(asked.questions, ANSWERED_AT_ONCE):
+            yield run_raw(asked.client, part, self.metrics, self.depth, self.name)
 
 
 @dataclass(frozen=True)
@@ -107,22 +105,33 @@ class TrainingFreeSystem(System):
 
     name: str
     baseline: TrainingFreeName
-    tuning: Tuning
     metrics: Sequence[str]
     depth: int
+    split: str
+    """The split to evaluate, whose questions choose no weights."""
+    seed: int
+    """Of the validation questions that weights are chosen on."""
 
     def identity(self, environment: EvalEnvironment) -> Mapping[str, object]:
         """The baseline, and how its weights are chosen."""
         return {
             "training_free": self.baseline,
             "grid": [dict(weights) for weights in GRIDS[self.baseline]],
-            "by": [TUNING_QUESTIONS, self.metrics[0], self.tuning.seed],
+            "by": [TUNING_QUESTIONS, self.metrics[0], self.seed],
         }
 
-    def answer(self, pending: Pending, engine: Engine | Llm | None) -> Iterator[list[EvalRecord]]:
-        tuned = pending.tuned or tune(self.baseline, pending.client, pending.environment.everything, self.tuning)
-        for part in pending.parts():
-            yield answer(self.name, pending.client, tuned, part, self.metrics, self.depth)
+    def answer(self, asked: Asked, engine: Engine | Llm | None) -> Iterator[list[EvalRecord]]:
+        tuned = asked.tuned or tune(
+            self.baseline,
+            asked.client,
+            asked.environment.everything,
+            split=self.split,
+            metric=self.metrics[0],
+            seed=self.seed,
+            depth=self.depth,
+        )
+        for part in in_batches(asked.questions, ANSWERED_AT_ONCE):
+            yield answer(self.name, asked.client, tuned, part, self.metrics, self.depth)
 
 
 @dataclass(frozen=True)
@@ -180,7 +189,7 @@ class RewritingSystem(System):
             **self.weights,
             **answer_settings(self.settings, self.config, rewriter),
             "seed": self.seed if self.settings.sampled else None,
-            "templates": [templates_identity(), prompt.read_text(encoding="utf-8") if prompt.is_file() else ""],
+            "templates": [_templates_identity(), prompt.read_text(encoding="utf-8") if prompt.is_file() else ""],
             "retriever": asdict(environment.retriever),
         }
 
@@ -202,18 +211,17 @@ class RewritingSystem(System):
         log.info("loading %s", self.checkpoint or self.config.policy.model)
         return load_engine(self.config.policy, self.config.rollout, self.config.seed, self.checkpoint)
 
-    def answer(self, pending: Pending, engine: Engine | Llm | None) -> Iterator[list[EvalRecord]]:
-        """As System.answer. Raises as the model and the client."""
+    def answer(self, asked: Asked, engine: Engine | Llm | None) -> Iterator[list[EvalRecord]]:
         assert engine is not None, "a rewriter is asked with its model loaded"
         options, rollout = self.options, self.config.rollout
-        rewriter = self.rewriter(pending.environment)
+        rewriter = self.rewriter(asked.environment)
         lost: list[EvalRecord] = []
         spent: dict[str, Sequence[LlmResponse]] = {}
         remaining: list[Question] = []
         base = self.settings.llm or policy_llm(self.config.policy)
         with FirstStages(rewriter, base, rollout.history_tokens) as stages:
-            outcomes = stages.ask(pending.questions)
-        for question, outcome in zip(pending.questions, outcomes, strict=True):
+            outcomes = stages.ask(asked.questions)
+        for question, outcome in zip(asked.questions, outcomes, strict=True):
             if isinstance(outcome, str):
                 samples = range(options.paths)
                 lost += [record_of_failure(self.name, question, 1, i, outcome, self.metrics) for i in samples]
@@ -222,8 +230,8 @@ class RewritingSystem(System):
                 spent[question.id] = outcome.replies if isinstance(outcome, StagedQuestion) else ()
         if lost:
             yield lost
-        parts = batches(remaining, pending.batch)
-        for batch in model_answers(parts, self.name, options, self.settings, engine, pending.client, rewriter, rollout):
+        parts = batches(remaining, ANSWERED_AT_ONCE)
+        for batch in model_answers(parts, self.name, options, self.settings, engine, asked.client, rewriter, rollout):
             yield [with_first_stage(record, spent.get(record.question_id, ())) for record in batch]
 
     @property
@@ -261,8 +269,7 @@ def system_of_spec(spec: SpecConfig, name: str, trust: bool = False, run: RunCon
     """
     settings = spec.systems[name]
     if settings.training_free is not None:
-        tuning = Tuning(spec.split, spec.metrics, spec.seed, spec.depth)
-        return TrainingFreeSystem(name, settings.training_free, tuning, spec.metrics, spec.depth)
+        return TrainingFreeSystem(name, settings.training_free, spec.metrics, spec.depth, spec.split, spec.seed)
     checkpoint = None
     if settings.run is not None:
         folder = Path(settings.run).expanduser()
@@ -285,3 +292,18 @@ def system_of_spec(spec: SpecConfig, name: str, trust: bool = False, run: RunCon
         update={"rewriter": settings.rewriter or config.rewriter, "rollout": rollout.model_copy(update=sampling)}
     )
     return RewritingSystem(name, settings, config, checkpoint, spec.metrics, spec.depth, spec.seed)
+
+
+def llm_identity(config: LlmConfig) -> dict[str, object]:
+    """The identity of a prompted model that is not trained. Raises ModelError as `model_identity`."""
+    if config.base_url is not None:
+        return {"endpoint": config.base_url, "model": config.model, "extra": config.extra}
+    return {"llm": model_identity(config.model), "dtype": resolved_dtype(config.dtype)}
+
+
+@cache
+def _templates_identity() -> str:
+    """A hash of the code and the prompt templates of all rewriters and methods."""
+    files = [path for name in ("rewriters", "methods") for path in (Path(__file__).parents[1] / name).rglob("*")]
+    hashed = sorted(path for path in files if path.suffix in (".py", ".yaml", ".j2", ".txt", ".md"))
+    return data_sha256([path.read_text(encoding="utf-8") for path in hashed])

@@ -1,4 +1,5 @@
-"""The figures of an evaluation: means with intervals, behaviour, costs, and tested differences.
+"""The figures of an evaluation: records as one long DataFrame, and from it means with intervals, behaviour, costs, and
+tested differences.
 
 A table has a row per system and turn and a column per environment. There is one for each dataset, one for each part of
 a dataset with parts, and one for the average of several datasets (MEAN). An average is the mean of weighted means, and
@@ -8,15 +9,18 @@ of all datasets and of their average; those of the parts of one dataset are anot
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import pandas as pd
+
+from ..data.leakage import words
+from ..rewriters.case import repeats
+from .records import RAW, EvalRecord
 from .statistics import PairedComparison, Stratum, compare_strata, holm, mean_cis
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 ALPHA = 0.05
 """A difference is called significant where its Holm-adjusted p is below this."""
@@ -26,8 +30,7 @@ FEW = 100
 """With fewer questions than this, a table carries a warning."""
 CUT_OFTEN = 0.1
 """From this share of answers cut at their token limit on, a table carries a warning."""
-
-
+KEYS = ["dataset", "environment", "system", "turn"]
 COSTS = ["calls", "searches", "prompt_tokens", "tokens", "seconds"]
 """What an answer costs, earlier turns included; tokens are NaN where an endpoint does not report them."""
 SHARES = ["format_ok", "repeats", "cut", "truncated", "unsearched"]
@@ -46,7 +49,7 @@ class Arm(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """One arm on one dataset, or a part of it, in one environment."""
+    """One arm on one dataset, or a part of it, in one environment. All shares and costs are means per answer."""
 
     dataset: str
     part: str
@@ -65,23 +68,17 @@ class Score:
     intervals: dict[str, tuple[float, float]]
     """95% bootstrap intervals of those that have a mean."""
     with_fall_back: float | None = None
-    """The first metric, with the raw question's score for every answer in the wrong format. None, like the next three,
-    where no model wrote."""
+    """FALL_BACK; None, like the next three, where no model wrote."""
     format_ok: float | None = None
-    """Share of answers in the requested format."""
     repeats: float | None = None
-    """Share of answers, of those with a rewrite, whose rewrites have the words of the question."""
+    """Of the answers with a rewrite."""
     cut: float | None = None
-    """Share of answers cut at their token limit; None where this is unknown for any answer."""
+    """None, like tokens, where it is unknown for any answer."""
     truncated: float | None = None
-    """Share of searches of which the retriever read only the beginning."""
     unsearched: float | None = None
-    """Share of answers that stopped before any search."""
     calls: float | None = None
-    """Texts that models wrote per answer, earlier turns included, as all costs."""
     searches: float | None = None
     prompt_tokens: float | None = None
-    """None where an endpoint does not report them for every answer; the same holds for tokens."""
     tokens: float | None = None
     seconds: float | None = None
     marks: str = ""
@@ -152,8 +149,7 @@ class Note:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """Everything that is computed from the records."""
 
     scores: list[Score]
@@ -182,8 +178,7 @@ class TableSpec:
     """Systems whose answers should have ended by themselves: models that were not trained to their token limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class _QuestionSet:
+class _QuestionSet(NamedTuple):
     """A dataset, a part of one, or the average of datasets."""
 
     dataset: str
@@ -191,14 +186,61 @@ class _QuestionSet:
     weights: Mapping[tuple[str, str], float]
     """By dataset and part; they sum to 1."""
 
-    @property
-    def title(self) -> str:
-        return f"{self.dataset}: {self.part}" if self.part else self.dataset
+
+def frame_of(
+    records: Iterable[EvalRecord],
+    questions: Mapping[str, Sequence[str]],
+    metrics: Sequence[str],
+    *,
+    samples: Mapping[str, int] | None = None,
+    parts: Collection[str] = (),
+) -> pd.DataFrame:
+    """The frame, indexed by KEYS and "question".
+
+    `questions` are the ids of all that were asked, by dataset; `samples` the answers per question of systems that
+    sample: a question has a score if every sample has one. Columns are the metrics, FALL_BACK, SHARES, COSTS, `answers`
+    (the number of records) and `part`: for datasets in `parts` the beginning of the question id, PART/…, else "".
+    """
+    records = list(records)
+    raw = {
+        (record.dataset, record.environment, record.question_id): record.metrics.get(metrics[0])
+        for record in records
+        if record.system == RAW
+    }
+    of_answer, costs = attrgetter(*KEYS, "question_id"), attrgetter(*COSTS)
+    rows = [
+        (
+            *of_answer(record),
+            *map(record.metrics.get, metrics),
+            record.metrics.get(metrics[0])
+            if record.format_ok
+            else raw.get((record.dataset, record.environment, record.question_id)),
+            record.format_ok,
+            repeats(record.rewrites, {words(record.question)}) if record.rewrites and record.turn else None,
+            record.cut,
+            None if record.truncated is None else record.truncated > 0,
+            record.unsearched,
+            *costs(record),
+        )
+        for record in records
+    ]
+    index, values = [*KEYS, "question"], [*metrics, FALL_BACK, *SHARES, *COSTS]
+    table = pd.DataFrame(rows, columns=[*index, *values]).astype(dict.fromkeys(values, float))
+    grouped = table.groupby(index, sort=False)
+    frame, present, answers = grouped.mean(), grouped.count(), grouped.size()
+    expected = answers.index.get_level_values("system").map(lambda name: (samples or {}).get(name, 1)).to_numpy()
+    unknown = present.ne(answers, axis=0) & ~present.columns.isin(["repeats", "truncated"])
+    unknown[list(metrics)] |= (answers.to_numpy() != expected)[:, None]
+    frame = frame.mask(unknown).assign(answers=answers)
+    arms = answers.index.droplevel("question").unique()
+    expected_rows = [(*arm, question) for arm in arms for question in questions[arm[0]]]
+    frame = frame.reindex(pd.MultiIndex.from_frame(pd.DataFrame(expected_rows, columns=index))).fillna({"answers": 0})
+    return frame.assign(part=[key[-1].partition("/")[0] if key[0] in parts else "" for key in expected_rows])
 
 
-def tabulate(frame: "DataFrame", spec: TableSpec) -> Table:
+def tabulate(frame: pd.DataFrame, spec: TableSpec) -> Table:
     """All scores, comparisons and notes of a frame of `frame_of`."""
-    cells: dict[tuple[str, str, str], dict[Arm, DataFrame]] = {}
+    cells: dict[tuple[str, str, str], dict[Arm, pd.DataFrame]] = {}
     for (dataset, part, environment, system, turn), answers in frame.reset_index().groupby(
         ["dataset", "part", "environment", "system", "turn"], sort=False
     ):
@@ -245,7 +287,7 @@ def _question_sets(cells: Sequence[tuple[str, str, str]]) -> list[_QuestionSet]:
     return [*sets, _QuestionSet(MEAN, "", average)] if len(parts) > 1 else sets
 
 
-def _score(name: Mapping[str, Any], arm: Arm, spec: TableSpec, strata: Sequence[tuple[float, "DataFrame"]]) -> Score:
+def _score(name: Mapping[str, Any], arm: Arm, spec: TableSpec, strata: Sequence[tuple[float, pd.DataFrame]]) -> Score:
     values = {metric: [(weight, answers[metric].dropna()) for weight, answers in strata] for metric in spec.metrics}
     complete = {metric: sets for metric, sets in values.items() if all(len(scored) for _, scored in sets)}
     columns = [*COSTS, "cut", "truncated", "unsearched"]
@@ -277,7 +319,7 @@ def _score(name: Mapping[str, Any], arm: Arm, spec: TableSpec, strata: Sequence[
 
 
 def _comparisons(
-    name: Mapping[str, Any], spec: TableSpec, columns: Mapping[Arm, Sequence[tuple[float, "DataFrame"]]]
+    name: Mapping[str, Any], spec: TableSpec, columns: Mapping[Arm, Sequence[tuple[float, pd.DataFrame]]]
 ) -> list[Comparison]:
     """The comparisons of one column; their p_holm is not adjusted yet."""
     rows = []
@@ -317,13 +359,14 @@ def _marked(score: Score, scores: Sequence[Score], comparisons: Sequence[Compari
 def _notes(
     questions: _QuestionSet, environment: str, spec: TableSpec, scores: Sequence[Score], incomplete: Sequence[Arm]
 ) -> list[Note]:
-    subject = f"{questions.title} in {environment}" if environment else questions.title
+    title = ": ".join(filter(None, questions[:2]))
+    subject = f"{title} in {environment}" if environment else title
     average = len(questions.weights) > 1
     size = max((score.of for score in scores), default=0)
     notes: list[tuple[str, float | None, str]] = []
     if size < FEW and not average:
         text = "the intervals are wide, and a difference that is not significant may be there all the same."
-        notes.append(("few", size, f"{questions.title}: only {size} question{'s' * (size != 1)}: {text}"))
+        notes.append(("few", size, f"{title}: only {size} question{'s' * (size != 1)}: {text}"))
     for score in scores if not average else ():
         failed = score.of - score.n
         cut = score.cut if score.system in spec.warn_if_cut and (score.cut or 0) >= CUT_OFTEN else None

@@ -16,7 +16,7 @@ from ..markdown_tables import markdown_table
 from ..storage import write_text
 from .records import RAW
 from .results import RESULTS, EvalResults, write_json
-from .table import ALPHA, MEAN, Arm, Comparison, Score, decimal, listed, p_cell, percent, signed
+from .table import ALPHA, MEAN, Arm, Score, decimal, listed, p_cell, percent, signed
 from .tasks.metrics import TITLES
 
 SHARES = {"cut": "cut at limit", "format_ok": "in format", "repeats": "repeats the question"}
@@ -28,7 +28,7 @@ WRITTEN = (
     "wrong format were searched as it stands. Costs are means per question, earlier turns included; tokens read are "
     "those of the last prompt, which holds the turns before it; seconds are a batch's, shared out equally."
 )
-EVERY_METRIC = "Means over the questions with a score, of which there are n; intervals are in scores.csv."
+EVERY_METRIC = "Means over the questions with a score, with 95% bootstrap intervals; the marks are of the first metric."
 TRANSFER = (
     "Rows: policies and the environment that they were trained in; columns: the environment in which they are asked. "
     "In brackets: the difference from the raw question there. Bold: the environment of the training."
@@ -39,6 +39,7 @@ _LATEX = str.maketrans({
     "–": "--", "−": "$-$", "×": r"$\times$", "·": r"$\cdot$", "†": r"$^{\dagger}$", "‡": r"$^{\ddagger}$",
     "↓": r"$^{\downarrow}$", "⇓": r"$^{\Downarrow}$", "★": r"$^{\star}$", "☆": r"$^{\circ}$",
 })  # fmt: skip
+ENDS = ("low", "high")
 _NARROW = 6
 """With more columns than this, a LaTeX table spans both columns of a page."""
 
@@ -89,15 +90,10 @@ def wide(results: EvalResults) -> pd.DataFrame:
 def caption(results: EvalResults) -> str:
     """The wide table in one sentence."""
     datasets = [name for name in results.datasets if name != MEAN]
-    sampled = [f"{name}: {sample}" for name, sample in results.samples.items()]
-    if len(datasets) > 1:
-        scope = f"{len(datasets)} datasets" + (f" ({'; '.join(sampled)})" if sampled else "")
-        scope += f" with {results.environments[0]}" if len(results.environments) == 1 else ""
-    else:
-        questions = max(score.of for score in results.scores if not score.part)
-        scope = (
-            f"{datasets[0]} ({questions:,} questions" + "".join(f": {text.split(': ')[1]}" for text in sampled) + ")"
-        )
+    sampled = "; ".join(f"{name}: {sample}" for name, sample in results.samples.items())
+    scope = f"{len(datasets)} datasets" if len(datasets) > 1 else datasets[0]
+    scope += f" with {results.environments[0]}" if len(results.environments) == 1 else ""
+    scope += f" ({sampled})" if sampled else ""
     text = f"{metric_label(results.metrics[0])} on the {results.split} split of {scope}; bold: the best of a column"
     marks = {mark for score in results.scores if not score.part for mark in score.marks}
     if legend := [entry for entry in results.legend if marks & {*entry[:2]}]:
@@ -107,38 +103,23 @@ def caption(results: EvalResults) -> str:
     return f"{text}."
 
 
-def metrics_table(results: EvalResults) -> pd.DataFrame:
-    """Every metric, on the mean of the datasets: a row for each system, and environment."""
-    rows = []
-    for score in results.scores:
-        if score.dataset == results.datasets[-1] and not score.part:
-            environment = {"environment": score.environment} if len(results.environments) > 1 else {}
-            metrics = {metric_label(metric): decimal(mean) for metric, mean in score.metrics.items()}
-            rows.append({"system": score.label, **environment, **metrics, "n": f"{score.n:,}"})
-    return pd.DataFrame(rows)
-
-
 def written_table(results: EvalResults) -> pd.DataFrame:
     """What is written and what it costs, on the mean of the datasets: a row for each system, and environment."""
-    rows = []
-    for score in results.scores:
-        if score.dataset != results.datasets[-1] or score.part:
-            continue
-        environment = {"environment": score.environment} if len(results.environments) > 1 else {}
-        rows.append(
-            {
-                "system": score.label,
-                **environment,
-                **{name: percent(getattr(score, share)) for share, name in SHARES.items()},
-                "with fall-back": decimal(score.with_fall_back),
-                "LLM calls": "–" if score.calls is None else f"{score.calls:.4g}",
-                "tokens read": decimal(score.prompt_tokens, 0),
-                "tokens written": decimal(score.tokens, 1),
-                "retrievals": decimal(score.searches, 2),
-                "seconds": decimal(score.seconds),
-            }
-        )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        {
+            **_named(results, score),
+            "n": f"{score.n:,}",
+            **{name: percent(getattr(score, share)) for share, name in SHARES.items()},
+            "with fall-back": decimal(score.with_fall_back),
+            "LLM calls": "–" if score.calls is None else f"{score.calls:.4g}",
+            "tokens read": decimal(score.prompt_tokens, 0),
+            "tokens written": decimal(score.tokens, 1),
+            "retrievals": decimal(score.searches, 2),
+            "seconds": decimal(score.seconds),
+        }
+        for score in results.scores
+        if score.dataset == results.datasets[-1] and not score.part
+    )
 
 
 def transfer(results: EvalResults) -> pd.DataFrame:
@@ -159,18 +140,23 @@ def transfer(results: EvalResults) -> pd.DataFrame:
     return pd.DataFrame(rows).fillna("–")
 
 
-def intervals_table(results: EvalResults, dataset: str, part: str) -> pd.DataFrame:
-    """Every metric of one dataset or part in every environment, with its interval; the marks are of the first one."""
-    rows: dict[str, dict[str, str]] = {}
+def metrics_table(results: EvalResults, dataset: str, part: str = "") -> pd.DataFrame:
+    """Every metric of one dataset or part with its interval: a row for each system, and environment."""
+    rows = []
     for score in results.scores:
         if (score.dataset, score.part) == (dataset, part):
-            row = rows.setdefault(score.label, {"system": score.label})
+            row = _named(results, score)
             for metric, mean in score.metrics.items():
-                marks = score.marks if metric == results.metrics[0] else ""
                 low, high = score.intervals.get(metric, (0.0, 0.0))
-                text = "–" if mean is None else f"{decimal(mean)}{marks} ({low:.3f} to {high:.3f})"
-                row[f"{metric} {score.environment}".rstrip()] = text
-    return pd.DataFrame(rows.values()).fillna("–")
+                marks = score.marks if metric == results.metrics[0] else ""
+                row[metric_label(metric)] = "–" if mean is None else f"{mean:.3f}{marks} ({low:.3f} to {high:.3f})"
+            rows.append({**row, "n": f"{score.n:,}"})
+    return pd.DataFrame(rows)
+
+
+def _named(results: EvalResults, score: Score) -> dict[str, str]:
+    environment = {"environment": score.environment} if len(results.environments) > 1 else {}
+    return {"system": score.label, **environment}
 
 
 def tests_table(results: EvalResults, dataset: str, part: str) -> pd.DataFrame:
@@ -202,9 +188,10 @@ def tables(results: EvalResults) -> list[tuple[str, str, pd.DataFrame]]:
 
 
 def printed_tables(results: EvalResults) -> list[tuple[str, str, pd.DataFrame]]:
-    """The tables of Markdown and LaTeX: `tables`, and every metric, which the page has with its interval."""
+    """The tables of Markdown and LaTeX: `tables`, and every metric, which the page has for every dataset."""
     sections = tables(results)
-    return [*sections, ("Every metric", EVERY_METRIC, metrics_table(results))] if sections else []
+    every = metrics_table(results, results.datasets[-1]) if sections else None
+    return [*sections, ("Every metric", EVERY_METRIC, every)] if every is not None else sections
 
 
 def markdown(results: EvalResults) -> str:
@@ -235,7 +222,7 @@ def html(
             "results": results,
             "tables": tables(results),
             "details": [
-                (dataset, part, intervals_table(results, dataset, part), tests_table(results, dataset, part))
+                (dataset, part, metrics_table(results, dataset, part), tests_table(results, dataset, part))
                 for dataset, part in dict.fromkeys((score.dataset, score.part) for score in results.scores)
             ],
         }
@@ -254,37 +241,21 @@ def html(
 
 
 def scores_frame(results: EvalResults) -> pd.DataFrame:
-    """One line per system, turn, dataset, part, environment and metric, with its 95% interval, and per share of answers
-    without one."""
+    """One line per system, turn, dataset, part and environment: every metric, its 95% interval as METRIC low and METRIC
+    high, shares, costs and marks."""
     rows = []
     for score in results.scores:
-        shares = {name: getattr(score, share) for share, name in SHARES.items()}
-        shares[f"{results.metrics[0]} with fall-back"] = score.with_fall_back
-        means = {**score.metrics, **{name: value for name, value in shares.items() if value is not None}}
-        for metric, mean in means.items():
-            low, high = score.intervals.get(metric, (None, None))
-            marks = score.marks if metric == results.metrics[0] else ""
-            rows.append(
-                {
-                    **_place(score),
-                    "label": score.label,
-                    "metric": metric,
-                    "mean": mean,
-                    "low": low,
-                    "high": high,
-                    "n": score.n,
-                    "of": score.of,
-                    "marks": marks,
-                }
-            )
+        values = asdict(score)
+        metrics, intervals = values.pop("metrics"), values.pop("intervals")
+        ends = {f"{name} {end}": value for name in intervals for end, value in zip(ENDS, intervals[name], strict=True)}
+        rows.append({**values, **metrics, **ends})
     return pd.DataFrame(rows)
 
 
 def comparisons_frame(results: EvalResults) -> pd.DataFrame:
     """One line per tested difference: its interval, p, p after Holm's correction, wins, ties and losses."""
     return pd.DataFrame(
-        {**_place(row), "label": results.label(row.arm), **asdict(row), "significant": row.significant}
-        for row in results.comparisons
+        {**asdict(row), "label": results.label(row.arm), "significant": row.significant} for row in results.comparisons
     )
 
 
@@ -296,28 +267,14 @@ def metric_label(name: str) -> str:
     return labels.get(metric, metric.capitalize()) + at + k
 
 
-def _place(row: Score | Comparison) -> dict[str, object]:
-    return {name: getattr(row, name) for name in ("dataset", "part", "environment", "system", "turn")}
-
-
 def _float(label: str, text: str, table: pd.DataFrame) -> str:
     """A table as one float, scaled down to the width of a line, and never up."""
-    spans = len(table.columns) > _NARROW + 1
-    environment = "table*" if spans else "table"
     columns = "l" + "r" * (len(table.columns) - 1)
-    tabular = table.map(_tex).rename(columns=_tex).to_latex(index=False, column_format=columns)
-    lines = [
-        rf"\begin{{{environment}}}",
-        r"\centering",
-        rf"\caption{{{_tex(text)}}}",
-        rf"\label{{tab:{label}}}",
-        *([r"\small"] if spans else []),
-        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-        f"{tabular.rstrip()}}}",
-        rf"\end{{{environment}}}",
-        "",
-    ]
-    return "\n".join(lines)
+    labels = {"caption": _tex(text), "label": f"tab:{label}"}
+    tex = table.map(_tex).rename(columns=_tex).to_latex(index=False, column_format=columns, **labels)
+    box = r"\centering\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+    tex = tex.replace(r"\begin{tabular}", f"{box}\n\\begin{{tabular}}").replace(r"\end{tabular}", r"\end{tabular}}")
+    return tex.replace("{table}", "{table*}") if len(table.columns) > _NARROW + 1 else tex
 
 
 def _tex(text: str) -> str:

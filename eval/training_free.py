@@ -52,66 +52,75 @@ class Tuned:
     name: TrainingFreeName
     weights: dict[str, float]
     """Settings of the baseline, by name (configs/methods.py)."""
-    questions: int = 0
-    """Validation questions used for the choice; 0 without one."""
     score: float | None = None
-    """Mean of `metric` over these questions; None without a choice."""
-    raw: float | None = None
-    """Mean of `metric` of the raw questions."""
-    tried: int = 1
-    """Number of candidate weights."""
-    metric: str = ""
-    reason: str = ""
-    """Why the weights were not chosen on validation questions; "" where they were."""
+    """Mean of the metric over the validation questions; None without a choice."""
+    how: str = "the defaults"
+    """How they were chosen, for the notes of a table."""
 
     @property
     def sentence(self) -> str:
-        """The weights and how they were chosen, for the notes of a table."""
-        chosen = ", ".join(f"{name} = {value:g}" for name, value in self.weights.items())
-        if self.score is None:
-            return f"{chosen}; {self.reason}."
-        against = f" (raw {self.raw:.3f})" if self.raw is not None else ""
-        return (
-            f"{chosen}, the best of {self.tried} by {self.metric} on {self.questions} validation "
-            f"questions: {self.score:.3f} there{against}."
-        )
+        """The weights and how they were chosen."""
+        return ", ".join(f"{name} = {value:g}" for name, value in self.weights.items()) + f"; {self.how}."
 
     def baseline(self, retriever: RetrieverInfo) -> TrainingFree:
         """The baseline with these weights."""
         return training_free(TRAINING_FREE[self.name].model_validate(self.weights), retriever)
 
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """How weights are chosen."""
-
-    split: str
-    """The split to evaluate."""
-    metrics: Sequence[str]
-    """The first one is used for the choice."""
-    seed: int
-    """Seed for drawing the validation questions."""
-    depth: int = 10
-    """Documents per ranking."""
-
-
-def tune(name: TrainingFreeName, client: EnvironmentApi, evaluated: Sequence[Question], tuning: Tuning) -> Tuned:
-    """The weights of a baseline. Questions in `evaluated` are left out of the validation questions.
+def tune(
+    name: TrainingFreeName,
+    client: EnvironmentApi,
+    evaluated: Sequence[Question],
+    *,
+    split: str,
+    metric: str,
+    seed: int,
+    depth: int = 10,
+) -> Tuned:
+    """The weights of a baseline, by the mean of `metric` of rankings `depth` deep over validation questions, a seeded
+    sample without those of `evaluated`, the questions of `split`. Only questions that every search scored count.
 
     Raises EnvironmentUnavailableError where no validation question could be scored.
     """
     info = client.info()
-    questions, reason = _validation_questions(client, info.splits, evaluated, tuning)
+    questions, reason = _validation_questions(client, info.splits, evaluated, split, seed)
     if reason:
-        return Tuned(name, TRAINING_FREE[name]().model_dump(), reason=f"the defaults, as {reason}")
-    return _choose(name, client, RetrieverInfo.from_service(info.retriever), questions, tuning)
+        return Tuned(name, TRAINING_FREE[name]().model_dump(), how=f"the defaults, as {reason}")
+    grid, retriever = GRIDS[name], RetrieverInfo.from_service(info.retriever)
+    baselines = [Tuned(name, dict(weights)).baseline(retriever) for weights in grid]
+    read = max(baseline.feedback for baseline in baselines)
+    feedback = _feedback(client, questions, read)
+
+    def scores(plans: Sequence[SearchPlan]) -> list[float | None]:
+        results = _step(client, questions, plans, [metric])
+        return [result.metrics[metric] if result is not None else None for result in results]
+
+    columns = [scores([SearchPlan.of(question.text, k=depth) for question in questions])]
+    with progress_bar(f"weights of {name}") as advance:
+        for done, baseline in enumerate(baselines, start=1):
+            columns.append(scores([baseline.plan(item.text, feedback.get(item.id), depth) for item in questions]))
+            advance(done, len(baselines))
+    rows = [
+        values
+        for question, values in zip(questions, zip(*columns, strict=True), strict=True)
+        if (not read or question.id in feedback) and None not in values
+    ]
+    if not rows:
+        raise EnvironmentUnavailableError(
+            f"the environment scored none of {len(questions)} validation questions, on which the weights of "
+            "training-free baselines are chosen. Check its log and client.deadline, or set training_free to []."
+        )
+    raw, *means = (sum(filter(None, column)) / len(rows) for column in zip(*rows, strict=True))
+    best = max(range(len(grid)), key=lambda number: (round(means[number], 9), -number))
+    how = f"the best of {len(grid)} by {metric} on {len(rows)} validation questions: {means[best]:.3f} (raw {raw:.3f})"
+    return Tuned(name, dict(grid[best]), means[best], how)
 
 
 def _validation_questions(
-    client: EnvironmentApi, splits: Mapping[str, int], evaluated: Sequence[Question], tuning: Tuning
+    client: EnvironmentApi, splits: Mapping[str, int], evaluated: Sequence[Question], split: str, seed: int
 ) -> tuple[list[Question], str]:
     """The questions on which weights are chosen, a seeded, nested sample; where there are none, the reason."""
-    if tuning.split == VALIDATION:
+    if split == VALIDATION:
         return [], "the validation questions are what is evaluated"
     if not splits.get(VALIDATION):
         return [], "the environment has no validation split"
@@ -123,20 +132,19 @@ def _validation_questions(
     ]
     if not candidates:
         return [], "every validation question is one of those evaluated"
-    return draw(candidates, TUNING_QUESTIONS, tuning.seed), ""
+    return draw(candidates, TUNING_QUESTIONS, seed), ""
 
 
-def best_baseline(scores: Mapping[str, Sequence[float | None]], tuned: Mapping[str, Tuned]) -> tuple[str | None, bool]:
+def best_baseline(scores: Mapping[str, Sequence[float]], tuned: Mapping[str, Tuned]) -> tuple[str | None, bool]:
     """The best training-free baseline, and whether it was chosen on validation questions.
 
     `scores` are those of each system on the evaluated questions, `tuned` its weights. If none was tuned, the best mean
     on the evaluated questions is taken, which is in the baseline's favour; None without any score.
     """
-    on_validation = {name: value for name in scores if name in tuned and (value := tuned[name].score) is not None}
+    on_validation = {name: value for name in scores if (value := tuned[name].score) is not None}
     if on_validation:
         return max(on_validation, key=on_validation.__getitem__), True
-    scored = {name: [value for value in values if value is not None] for name, values in scores.items()}
-    means = {name: fmean(values) for name, values in scored.items() if values}
+    means = {name: fmean(values) for name, values in scores.items() if values}
     return max(means, key=means.__getitem__, default=None), False
 
 
@@ -160,7 +168,6 @@ def answer(
     planned = [question for question in questions if question.id in plans]
     results = dict(zip(plans, _step(client, planned, list(plans.values()), metrics), strict=True))
     seconds = (time.perf_counter() - started) / max(1, len(questions))
-    notes = {"tuned": asdict(tuned)}
     return [
         record_of_search(
             system,
@@ -171,48 +178,10 @@ def answer(
             metrics,
             searches=2 if baseline.feedback else 1,
             seconds=seconds,
-            notes=notes,
+            notes={"tuned": asdict(tuned)},
         )
         for question in questions
     ]
-
-
-def _choose(
-    name: TrainingFreeName,
-    client: StepClient,
-    retriever: RetrieverInfo,
-    questions: Sequence[Question],
-    tuning: Tuning,
-) -> Tuned:
-    """Try all weights of the grid on the validation questions; only questions that every search scored count."""
-    metric, grid = tuning.metrics[0], GRIDS[name]
-    baselines = [Tuned(name, dict(weights)).baseline(retriever) for weights in grid]
-    depth = max(baseline.feedback for baseline in baselines)
-    feedback = _feedback(client, questions, depth)
-
-    def scores(plans: Sequence[SearchPlan]) -> list[float | None]:
-        results = _step(client, questions, plans, [metric])
-        return [result.metrics[metric] if result is not None else None for result in results]
-
-    columns = [scores([SearchPlan.of(question.text, k=tuning.depth) for question in questions])]
-    with progress_bar(f"weights of {name}") as advance:
-        for done, baseline in enumerate(baselines, start=1):
-            plans = [baseline.plan(item.text, feedback.get(item.id), tuning.depth) for item in questions]
-            columns.append(scores(plans))
-            advance(done, len(baselines))
-    scored = [
-        i
-        for i, question in enumerate(questions)
-        if (not depth or question.id in feedback) and all(column[i] is not None for column in columns)
-    ]
-    if not scored:
-        raise EnvironmentUnavailableError(
-            f"the environment scored none of {len(questions)} validation questions, on which the weights of "
-            "training-free baselines are chosen. Check its log and client.deadline, or set training_free to []."
-        )
-    raw, *means = (sum(column[i] or 0.0 for i in scored) / len(scored) for column in columns)
-    best = max(range(len(grid)), key=lambda number: (round(means[number], 9), -number))
-    return Tuned(name, dict(grid[best]), len(scored), means[best], raw, len(grid), metric)
 
 
 def _feedback(client: StepClient, questions: Sequence[Question], depth: int) -> dict[str, SearchResults]:
@@ -220,12 +189,14 @@ def _feedback(client: StepClient, questions: Sequence[Question], depth: int) -> 
     if not depth:
         return {}
     plans = [SearchPlan.of(question.text, k=depth) for question in questions]
-    feedback = {}
-    for question, result in zip(questions, _step(client, questions, plans, [], True), strict=True):
-        if result is not None:
-            documents, scores = [hit.document for hit in result.ranking], [hit.score for hit in result.ranking]
-            feedback[question.id] = SearchResults(tuple(documents), tuple(scores))
-    return feedback
+    results = _step(client, questions, plans, [], with_text=True)
+    return {
+        question.id: SearchResults(
+            tuple(hit.document for hit in result.ranking), tuple(hit.score for hit in result.ranking)
+        )
+        for question, result in zip(questions, results, strict=True)
+        if result is not None
+    }
 
 
 def _step(

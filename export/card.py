@@ -100,10 +100,10 @@ def _retriever(searched: EnvironmentInfo) -> str:
 
 def _tables(results: EvalResults) -> str:
     """The scores of an evaluation, what was written, and the tested differences."""
-    from ..eval.text import intervals_table, tests_table, written_table
+    from ..eval.text import metrics_table, tests_table, written_table
 
     dataset = results.datasets[-1]
-    tables = [intervals_table(results, dataset, ""), written_table(results), tests_table(results, dataset, "")]
+    tables = [metrics_table(results, dataset), written_table(results), tests_table(results, dataset, "")]
     lines = (markdown_table(list(table.columns), table.to_numpy().tolist()) for table in tables if len(table))
     return "\n\n".join(map("\n".join, lines))
 

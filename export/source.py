@@ -19,7 +19,7 @@ from ..data.leakage import words
 from ..data.types import Question
 from ..envs.schemas import EnvironmentInfo
 from ..errors import CheckpointError, ConfigError
-from ..eval.identity import folder_identity
+from ..eval.environments import folder_identity
 from ..eval.records import TRAINED
 from ..eval.results import RESULTS, EvalResults, read_results
 from ..eval.run import EVALUATIONS

@@ -1,6 +1,6 @@
 """GEPA's view of a run: a candidate is the system message of a few-shot prompt, its score the reward of training.
 
-The model answers greedily, as in evaluation, and the environment scores. Answers are kept in gepa/eval.jsonl of the
+The model answers greedily, as in evaluation, and the environment scores. Answers are kept in gepa/store.jsonl of the
 run, so one that is needed again, also after a resume, costs nothing.
 """
 
@@ -22,8 +22,7 @@ from ..envs.client.base import EnvironmentApi
 from ..envs.plan import SearchPlan
 from ..errors import ConfigError, EngineUnavailableError, EnvironmentUnavailableError
 from ..eval.answering import DecodeOptions, batches, model_answers
-from ..eval.records import EvalRecord
-from ..eval.store import RecordStore, answer_key
+from ..eval.records import EvalRecord, RecordStore, answer_key
 from ..llms.access import Llm
 from ..rewards.reward import node_reward, trajectory_value
 from ..rewriters.few_shot import FewShotPrompt, FewShotRewriter

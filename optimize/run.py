@@ -23,7 +23,7 @@ from ..data.types import Question, relevant
 from ..envs.client.connect import open_environments
 from ..envs.index import open_index
 from ..errors import CheckpointError, ConfigError, EngineUnavailableError, QuerylectError
-from ..eval.store import open_store
+from ..eval.records import open_store
 from ..llms.access import Llm
 from ..llms.base import Prompt, SamplingParams
 from ..llms.prose import without_thinking

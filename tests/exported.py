@@ -24,7 +24,7 @@ def evaluated_run(lessons, lesson_url, speaking, tmp_path_factory) -> Path:
     config = change(config, **quick, **{"eval.permutations": 50, "eval.bootstrap": 50})
     run = train(config)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("querylect.eval.spec.draw_run", lambda *_: [])  # no test looks at the curves of its page
+        patch.setattr("querylect.eval.curves.draw_run", lambda *_: [])  # no test looks at the curves of its page
         evaluate(config, run, None)
     return run
 

@@ -9,8 +9,8 @@ from querylect.data.wordnet import load_wordnet
 from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
 from querylect.errors import DataError
-from querylect.eval.baselines import measure_spec
 from querylect.eval.run import spec_of_run
+from querylect.eval.spec import measure_spec
 from querylect.rewriters.few_shot import load_prompt
 
 from ..command import end

@@ -126,7 +126,7 @@ def test_every_system_reads_what_it_found(config, records, server):
     assert {(row.system, row.environment, row.against) for row in results.comparisons} == {
         (system, f"top {top}", baseline) for system, baseline in (("raw", NO_RAG), ("trained", "raw")) for top in (1, 2)
     }
-    assert "| trained, turn 2 | top 1 | 0.667 | 0.667 | 0.667 | 0.500 | 3 |" in page.read_text()
+    assert "| trained, turn 2 | top 1 | 0.667 (" in page.read_text()
     assert "| system | environment | F1 | cover EM | EM | nDCG@10 | n |" in page.read_text()
     prompts = {last_user(body) for body in server.bodies}
     assert len(prompts) == len(server.bodies), "equal prompts are asked once"

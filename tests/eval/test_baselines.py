@@ -4,8 +4,8 @@ import pytest
 from querylect.configs.load import write_yaml
 from querylect.data import published as published_scores
 from querylect.data.published import Reference
-from querylect.eval.baselines import figures
 from querylect.eval.environments import retriever_name
+from querylect.eval.spec import figures
 
 from ..command import end
 

@@ -84,7 +84,7 @@ def test_validation_is_drawn_by_the_metric_that_a_run_is_rewarded_by(several, tm
     (recall_run / "validation.jsonl").write_text('{"step": 0, "ndcg/turn2": 0.9, "recall/turn2": 0.25}\n')
     page = page_of(several[0], recall_run, output=tmp_path)
     descriptions = re.findall(r'alt="Validation[^:"]*: ([^"]*)"', page)
-    assert descriptions == ["tree-seed0: turn 2 0.3 → 0.5.", "recall: turn 2 0.25 → 0.25."]
+    assert descriptions == ["tree-seed0 turn 2 0.3 → 0.5.", "recall turn 2 0.25 → 0.25."]
     assert ["mean ndcg@10" in images(page)[0], "mean recall@100" in images(page)[1]] == [True, True]
 
 

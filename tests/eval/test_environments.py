@@ -7,18 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from querylect.configs.environment import DatasetConfig
+from querylect.configs.environment import DatasetConfig, EnvironmentConfig
 from querylect.configs.evaluation import SpecConfig, SystemConfig
 from querylect.configs.llm import LlmConfig
 from querylect.configs.schema import RewriterConfig, RunConfig
 from querylect.errors import ConfigError, ModelError
 from querylect.eval import environments
 from querylect.eval.cells import Cell
-from querylect.eval.environments import SpecEnvironments, searched_here
-from querylect.eval.identity import folder_identity, llm_identity, model_identity
-from querylect.eval.spec_tables import trained_in
-from querylect.eval.store import RecordStore
-from querylect.eval.systems import RawSystem, RewritingSystem
+from querylect.eval.environments import SpecEnvironments, folder_identity, model_identity, searched_here
+from querylect.eval.records import RecordStore
+from querylect.eval.summary import environments_of_training
+from querylect.eval.systems import RawSystem, RewritingSystem, llm_identity
 from querylect.rewriters.retriever_info import RetrieverInfo
 
 from ..lessons import PROMPT
@@ -140,21 +139,6 @@ def test_a_model_is_known_by_what_is_in_its_files(tmp_path):
         model_identity(str(tmp_path / "gone"))
 
 
-def test_a_large_file_is_known_by_samples_of_it(tmp_path, monkeypatch):
-    from querylect.eval import identity
-
-    monkeypatch.setattr(identity, "WHOLE", 100)
-    monkeypatch.setattr(identity, "SAMPLE", 8)
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(bytes(10_000))
-    first = folder_identity(tmp_path)
-    for changed in (0, 9_999, 5_000 // 158 * 158):
-        content = bytearray(10_000)
-        content[changed : changed + 200] = b"\1" * len(content[changed : changed + 200])
-        path.write_bytes(bytes(content))
-        assert folder_identity(tmp_path) != first
-
-
 BASE = {"rewriter": {"name": "general"}, "rollout": {"max_new_tokens": 8, "documents": 2}}
 
 
@@ -224,16 +208,22 @@ def system_of(run, checkpoint="final"):
 
 
 def test_a_run_is_said_to_be_trained_in_the_environments_of_the_plan_that_it_knew():
-    environments = {
-        "served": {"urls": {"one": ["http://h"]}},
-        "words": {"env": {"retriever": "bm25"}},
-        "slow": {"env": {"retriever": "bm25", "engine": "rank_bm25"}},
-    }
-    plan = SpecConfig.model_validate({"datasets": {"one": ONE}, "environments": environments})
-    retrievers = {"served": RetrieverInfo("contriever", "dense"), "words": RetrieverInfo("bm25", "bm25")}
+    def place(name, env=None, urls="local", retriever="bm25"):
+        config = EnvironmentConfig.model_validate(env or {})
+        return SimpleNamespace(
+            name=name, env=config, client_config=SimpleNamespace(urls=urls), retriever=RetrieverInfo(retriever, "bm25")
+        )
+
+    plan = SimpleNamespace(
+        environments=[
+            place("served", urls=["http://h"], retriever="contriever"),
+            place("words"),
+            place("slow", {"engine": "rank_bm25"}),
+        ]
+    )
 
     def home(run, **more):
-        return trained_in(system_of(run, **more), plan, retrievers)
+        return environments_of_training(system_of(run, **more), plan)
 
     assert home({"env": {"retriever": "bm25", "index": "elsewhere"}}) == "words"
     assert home({"env": {"engine": "rank_bm25"}}) == "slow"

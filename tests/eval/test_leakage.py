@@ -1,6 +1,5 @@
 """Questions that a policy was trained on are found by id and words in its own environment, by words elsewhere."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +10,7 @@ from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import DataError
 from querylect.eval.environments import SpecEnvironments
-from querylect.eval.leakage import LEAKS, TrainedQuestions, write_leaks_file
+from querylect.eval.leakage import trained_questions
 
 from ..raising import refused
 
@@ -31,57 +30,33 @@ def environment(train=TRAIN, urls=("http://one",), dataset=None):
     )  # fmt: skip
 
 
-@pytest.fixture
-def trained_questions():
-    spec = SpecConfig.model_validate(
-        {"datasets": {"toy": None}, "environments": {"x": {"urls": {"toy": ["http://one"]}}}}
-    )
-    return TrainedQuestions(SpecEnvironments(spec), "test")
+def found(system, environment, peers=()):
+    values = {"datasets": {"toy": None}, "environments": {"x": {"urls": {"toy": ["http://one"]}}}}
+    ids, notes = trained_questions(system, environment, SpecEnvironments(SpecConfig.model_validate(values)), peers)
+    return set(ids), len(notes)
 
 
 @pytest.mark.parametrize(
-    ("leak", "criterion", "dropped"),
-    [(Question("t3", "another text"), "id", "t3"), (Question("r9", "Smelling  PROBLEM"), "text", "t0")],
+    ("leak", "dropped"), [(Question("t3", "another text"), "t3"), (Question("r9", "Smelling  PROBLEM"), "t0")]
 )
-def test_in_the_environment_of_the_training_by_id_and_by_words(trained_questions, tmp_path, leak, criterion, dropped):
-    assert trained_questions.find(system(), environment([*TRAIN, leak])) == {dropped}
-    write_leaks_file(tmp_path, trained_questions.records)
-    (listed,) = (json.loads(line) for line in (tmp_path / LEAKS).read_text().splitlines())
-    assert (listed["_id"], listed["criterion"], listed["of"]["_id"], listed["left_out"]) == (
-        dropped, criterion, leak.id, True,
-    )  # fmt: skip
-    assert (listed["dataset"], listed["system"]) == ("toy", "trained")
-    write_leaks_file(tmp_path, [])
-    assert not (tmp_path / LEAKS).exists()
+def test_in_the_environment_of_the_training_by_id_and_by_words(leak, dropped):
+    assert found(system(), environment([*TRAIN, leak])) == ({dropped}, 0)
 
 
-def test_near_duplicates_are_evaluated_and_listed(trained_questions, tmp_path):
-    near = environment([*TRAIN, Question("r9", "smelling problems")])
-    for _ in range(2):
-        assert trained_questions.find(system(), near) == set()
-    write_leaks_file(tmp_path, trained_questions.records)
-    (listed,) = (json.loads(line) for line in (tmp_path / LEAKS).read_text().splitlines())
-    assert (listed["split"], listed["_id"], listed["left_out"]) == ("test", "t0", False)
-    (note,) = trained_questions.notes
-    assert "1 questions of test are nearly the same" in note
-
-
-def test_elsewhere_only_words_count(trained_questions, tmp_path):
+def test_elsewhere_only_words_count(tmp_path):
     """Equal ids of two collections mean nothing."""
     split = Split([Question("t3", "another"), Question("x", TEST[1].text.upper())], {"x": {"d": 1}, "t3": {"d": 1}})
     save_beir(Dataset("own", (Document("d", "", "x"),), {"train": split}), tmp_path / "own")
     source = DatasetConfig(path=str(tmp_path / "own"))
     run = system(env={"dataset": source.model_dump()}, client={"urls": "local"})
-    assert trained_questions.find(run, environment()) == {"t1"}
+    assert found(run, environment()) == ({"t1"}, 0)
     gone = system(env={"dataset": {"path": str(tmp_path / "gone")}}, client={"urls": "local"})
-    assert trained_questions.find(gone, environment()) == set()
-    assert trained_questions.find(system(), environment(urls=["http://other"])) == set()
+    assert found(gone, environment()) == (set(), 1)
+    assert found(system(), environment(urls=["http://other"])) == (set(), 1)
     peers = [environment([Question("t0", "another"), Question("x", "walking problem")])]
-    assert trained_questions.find(system(), environment(urls=["http://other"]), peers) == {"t2"}, "a member of a mix"
-    assert all("could not be compared" in note for note in trained_questions.notes)
-    assert len(trained_questions.notes) == 2
+    assert found(system(), environment(urls=["http://other"]), peers) == ({"t2"}, 0), "a member of a mix"
 
 
-def test_a_system_that_was_trained_on_most_of_a_dataset_is_refused(trained_questions):
-    with refused(DataError, "trained", "toy", "3 of 4", LEAKS):
-        trained_questions.find(system(), environment([*TRAIN, *TEST[:3]]))
+def test_a_system_that_was_trained_on_most_of_a_dataset_is_refused():
+    with refused(DataError, "trained", "toy", "3 of 4"):
+        found(system(), environment([*TRAIN, *TEST[:3]]))

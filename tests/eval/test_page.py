@@ -5,8 +5,8 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 from querylect.eval.curves import draw_curves
-from querylect.eval.examples import choose_examples
-from querylect.eval.frame import frame_of
+from querylect.eval.summary import choose_examples
+from querylect.eval.table import frame_of
 from querylect.eval.text import html
 
 from ..chromium import contrasts
@@ -30,12 +30,12 @@ def written(arm):
     return {"think": HOSTILE, "rewrites": (f"{arm.system} {HOSTILE}", "wing " * 80), "ranking": ("d1", "d" * 90)}
 
 
-def chosen(values, count=6):
+def chosen(values):
     rows = records(values)
     ids = list(dict.fromkeys(row.question_id for row in rows))
     here = {label: arm for label, arm in ARMS.items() if arm in values}
     frame = frame_of(rows, {"one": ids}, ["ndcg@10"])
-    return choose_examples(frame, rows, here, "ndcg@10", "Before and after", {"q01": {"d1": 1, "d2": 0}}, count)
+    return choose_examples(frame, rows, here, "ndcg@10", "Before and after", {"q01": {"d1": 1, "d2": 0}})
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_the_page_is_well_formed_and_shows_every_system(page):
     assert scores[1][1].startswith("0.143 (")
     assert (tests[-1][0], tests[-1][2]) == ("trained against raw question", "+0.300*")
     assert examples[0] == ["Question", "Change", *ARMS]
-    assert (len(examples), len(changes), runs[1][0]) == (1 + 2, 1 + 30, HOSTILE)
+    assert (len(examples), len(changes), runs[1][0]) == (1 + 12, 1 + 30, HOSTILE)
     row = examples[2]
     assert row[:2] == ["question 1", "+0.200"]
     assert row[2].startswith("0.1001. d1 ✓2. ddd"), "the ranking, and what is relevant in it"
@@ -127,15 +127,15 @@ def test_a_page_of_one_system_still_renders(value):
     assert "raw question" in html("one", [evaluated([record(RAW, "q", value)])])
 
 
-def test_examples_are_the_largest_gains_losses_and_spread_unchanged():
-    trained = [0.6, 0.9, 0.7, 0.1, 0.4, 0.3, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]
-    examples = chosen({RAW: [0.5] * 12, TRAINED: trained})
+def test_examples_are_the_largest_gains_and_losses():
+    trained = [0.6, 0.9, 0.7, 0.1, 0.4, 0.3, 0.5, 0.5, *[0.55] * 6]
+    examples = chosen({RAW: [0.5] * 14, TRAINED: trained})
     rows = [(row.change, row.question.removeprefix("question ")) for row in examples.rows]
-    assert rows == [(0.4, "1"), (0.2, "2"), (-0.4, "3"), (-0.2, "5"), (0.0, "6"), (0.0, "9")]
-    assert "3 gained, 3 lost and 6 stayed the same" in examples.rule
-    assert [after - before for _, before, after in examples.changes] == pytest.approx([0.4, 0.2, 0.1, -0.1, -0.2, -0.4])
+    assert rows[:2] == [(0.4, "1"), (0.2, "2")]
+    assert rows[-3:] == [(-0.1, "4"), (-0.2, "5"), (-0.4, "3")]
+    assert "9 gained and 3 lost" in examples.rule
+    assert len(examples.changes) == 12
     assert [len(side.rewrites) for side in examples.rows[0].sides] == [0, 2], "nobody wrote the raw question"
-    assert [row.change for row in chosen({RAW: [0.5] * 9, TRAINED: [0.6] * 9}).rows] == [0.1, 0.1]
     assert chosen({RAW: [None], TRAINED: [0.5]}) is None, "without a score"
 
 

@@ -240,7 +240,7 @@ def test_killed_and_started_again(values, server, tmp_path):
     path.write_text(yaml.safe_dump(values), encoding="utf-8")
     command = ["paper", str(path), "-o", str(tmp_path / "out")]
     first = killed_while_asking(server, 7, tmp_path, *command)
-    with (tmp_path / "out" / "eval.jsonl").open("a") as file:
+    with (tmp_path / "out" / "store.jsonl").open("a") as file:
         file.write('{"half a li')
     request_count = len(server.bodies)
     assert end(*command) == 0

@@ -9,11 +9,10 @@ from querylect.configs.evaluation import SpecConfig, chosen_cells, load_spec, pr
 from querylect.configs.paper import ENVIRONMENT_AWARE
 from querylect.data.published import published
 from querylect.errors import ConfigError
-from querylect.eval.frame import frame_of
 from querylect.eval.paper import results_page
 from querylect.eval.results import EvalResults
-from querylect.eval.spec_tables import table_spec
-from querylect.eval.table import Arm, Note, tabulate
+from querylect.eval.summary import table_spec
+from querylect.eval.table import Arm, Note, frame_of, tabulate
 from querylect.eval.tasks.reader import reader_name
 
 from ..chat_server import ChatServer, serving

@@ -9,13 +9,11 @@ from querylect.configs.evaluation import BEST_FREE, SpecConfig
 from querylect.configs.load import dump_config, write_yaml
 from querylect.configs.schema import RunConfig
 from querylect.errors import CheckpointError, ConfigError, StorageError
-from querylect.eval.frame import frame_of
 from querylect.eval.records import METRICS, EvalRecord, read_records
 from querylect.eval.results import EvalResults, read_results
 from querylect.eval.run import results_folder, spec_of_run, with_run_baselines
-from querylect.eval.run_table import table_of_run, verdict
-from querylect.eval.spec_tables import add_best_free
-from querylect.eval.table import Arm, tabulate
+from querylect.eval.summary import add_best_free, table_spec, verdict
+from querylect.eval.table import Arm, frame_of, tabulate
 from querylect.eval.training_free import Tuned
 from querylect.storage import only_command
 
@@ -76,7 +74,6 @@ def test_runs_in_a_spec_bring_their_baselines_once(trained):
     assert added({"mine": run}) == every
     assert added({"mine": run, "twin": run}) == every, "equal rows are shared"
     assert added({"mine": {**run, "rewriter": {"name": "hyde"}}}) == ["mine-untrained", "mine-warm-start"]
-    assert added({"prompted": {"turns": 2}, "mine": run}) == every[1:], "the same policy, prompted"
     assert added({"mine": run}, run_baselines=["hyde"]) == ["mine-hyde"]
     assert added({"mine": {"run": str(trained / "nowhere")}}) == []
 
@@ -144,22 +141,22 @@ def test_the_headline_names_what_is_beaten_the_best_baseline_and_the_warm_start_
     placed = [replace(row, dataset="d", environment="x") for row in rows]
     frame = frame_of(placed, {"d": [f"q{n}" for n in range(30)]}, METRICS)
     tuned = {
-        ("d", "x", "rm3"): Tuned("rm3", {}, 9, 0.1, 0.1),
-        ("d", "x", "weighted_words"): Tuned("weighted_words", {}, 9, 0.4),
+        ("d", "x", "rm3"): Tuned("rm3", {}, 0.1),
+        ("d", "x", "weighted_words"): Tuned("weighted_words", {}, 0.4),
     }
     trained = {name: {} for name in ("hyde", "untrained", "warm-start", "trained")}
     values = {"datasets": {"d": None}, "environments": {"x": {}}, "systems": trained, "permutations": 500}
     spec = SpecConfig.model_validate({**values, "bootstrap": 50, "training_free": ["rm3", "weighted_words"]})
     frame, _ = add_best_free(frame, tuned, METRICS[0])
-    table = tabulate(frame, table_of_run(spec))
+    table = tabulate(frame, table_spec(spec, of_run=True))
     results = EvalResults(
         name="x", split="test", metrics=list(METRICS), scores=table.scores, comparisons=table.comparisons
     )
     systems = [system for system, _ in scores]
     assert [score.system for score in table.scores] == [*systems[:3], BEST_FREE, *systems[3:]]
-    assert verdict(results, None) == (
+    assert verdict(spec, results, of_run=True) == (
         "At turn 1, the trained policy beats the untrained policy, the raw question, the best training-free baseline "
-        "and HyDE at equal cost, but does not beat its warm start."
+        "and HyDE, but does not beat its warm start."
     )
     against = {row.against for row in table.comparisons if row.system == "trained"}
     assert against == {"raw", "untrained", "warm-start", BEST_FREE, "hyde"}
@@ -192,7 +189,7 @@ def test_a_run_is_compared_with_its_warm_start_hyde_and_the_baselines(run):
     assert against == {"raw", "untrained", "warm-start", "hyde", "best_training_free"}
     assert results.headline.startswith("At turn 1, the trained policy")
     page = report.read_text()
-    for phrase in (results.headline, "Warm start, turn 1", "HyDE at equal cost", "no validation split"):
+    for phrase in (results.headline, "warm-start", "no validation split"):
         assert phrase in page
     raw = [
         record for record in read_records(folder / "eval.jsonl") if record.system == "raw" and len(record.ranking) > 1

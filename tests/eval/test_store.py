@@ -6,8 +6,17 @@ from dataclasses import replace
 import pytest
 from querylect.data.types import Question, Utterance
 from querylect.errors import ConfigError, DataError, StorageError
-from querylect.eval.records import read_records, record_line
-from querylect.eval.store import RecordStore, answer_key, open_store, question_set, refuse_other
+from querylect.eval.records import (
+    RECORDS,
+    STORE,
+    RecordStore,
+    answer_key,
+    open_store,
+    question_set,
+    read_records,
+    record_line,
+    refuse_other,
+)
 from querylect.storage import only_command
 
 from ..evaluated import row
@@ -30,22 +39,16 @@ def test_records_come_back_by_key_and_the_last_line_counts(tmp_path):
 
 @pytest.mark.parametrize("cut", [1, 40, -1])
 def test_a_torn_line_is_cut_off_and_writing_goes_on_behind_the_whole_ones(tmp_path, cut):
-    store = RecordStore(tmp_path)
-    store.add([keyed("q0")])
-    first, second = store.path.read_bytes(), record_line(keyed("q1")).encode()
-    store.path.write_bytes(first + (second[:-cut] if cut > 0 else second[:1]))
+    path = tmp_path / STORE
+    RecordStore(tmp_path).add([keyed("q0")])
+    first, second = path.read_bytes(), record_line(keyed("q1")).encode()
+    path.write_bytes(first + (second[:-cut] if cut > 0 else second[:1]))
     again = RecordStore(tmp_path)
     assert again.get("key of q1") == []
     again.add([keyed("q1")])
-    assert again.path.read_bytes() == first + second
-
-
-def test_a_whole_line_that_is_no_record_is_an_error(tmp_path):
-    store = RecordStore(tmp_path)
-    store.add([keyed("q0")])
-    with store.path.open("ab") as file:
-        file.write(b'{"system": "raw"}\n')
-    with refused(DataError, store.path, "line 2"):
+    assert path.read_bytes() == first + second
+    path.write_bytes(first + b'{"system": "raw"}\n')
+    with refused(DataError, path):
         RecordStore(tmp_path)
 
 
@@ -57,15 +60,12 @@ def test_a_later_turn_never_outlives_the_turn_that_it_followed(tmp_path):
     assert [(record.turn, record.sample) for record in store.get("key of q0")] == [(1, 0), (1, 1), (2, 1)]
 
 
-def test_what_is_published_is_the_file_and_the_rest_is_kept_for_later(tmp_path):
+def test_what_is_published_are_the_records_of_the_tables_and_the_rest_is_kept_for_later(tmp_path):
     store = RecordStore(tmp_path)
     store.add([keyed("q1"), keyed("q0"), keyed("q2")])
     store.publish([keyed("q0"), keyed("q1")])
-    assert read_records(store.path) == [keyed("q0"), keyed("q1")]
-    again = RecordStore(tmp_path)
-    assert again.get("key of q2") == [keyed("q2")]
-    again.publish([keyed(question) for question in ("q0", "q1", "q2")])
-    assert [path.name for path in tmp_path.iterdir()] == ["eval.jsonl"]
+    assert read_records(tmp_path / RECORDS) == [keyed("q0"), keyed("q1")]
+    assert RecordStore(tmp_path).get("key of q2") == [keyed("q2")]
 
 
 def test_one_command_at_a_time_writes(tmp_path):

@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 from querylect.configs.evaluation import BEST_FREE, SpecConfig
-from querylect.eval.frame import frame_of
 from querylect.eval.records import EvalRecord
-from querylect.eval.results import EvalResults, headline
-from querylect.eval.spec_tables import add_best_free, legend, sample_notes, table_spec, verdict
+from querylect.eval.results import EvalResults
 from querylect.eval.statistics import holm
-from querylect.eval.table import MEAN, Arm, tabulate
+from querylect.eval.summary import add_best_free, phrase, sample_notes, table_spec, verdict
+from querylect.eval.table import MEAN, Arm, frame_of, tabulate
 from querylect.eval.training_free import Tuned
 
 RAW, ONE, TWO, TRAINED = Arm("raw", 0), Arm("prompted", 1), Arm("prompted", 2), Arm("trained", 1)
@@ -63,7 +62,7 @@ def evaluated(rows, settings=None, samples=None):
         scores=table.scores,
         comparisons=table.comparisons,
         notes=[*table.notes, *sample_notes(settings)],
-        legend=legend(settings),
+        legend=[(better, worse, phrase(name)) for name, (better, worse) in table_spec(settings).marks.items()],
     )
 
 
@@ -206,8 +205,8 @@ def test_the_best_training_free_baseline_is_a_row_of_its_own():
     )
     frame = frame_of(rows, {"one": ["q000", "q001", "q002"]}, ["ndcg@10"])
     tuned = {
-        ("one", "bm25", "rm3"): Tuned("rm3", {}, 9, 0.5),
-        ("one", "bm25", "first_titles"): Tuned("first_titles", {}, 9, 0.4),
+        ("one", "bm25", "rm3"): Tuned("rm3", {}, 0.5),
+        ("one", "bm25", "first_titles"): Tuned("first_titles", {}, 0.4),
     }
     chosen, notes = add_best_free(frame, tuned, "ndcg@10")
     assert list(chosen.xs(BEST_FREE, level="system")["ndcg@10"]) == [0.25] * 3, "the best on validation"
@@ -225,8 +224,8 @@ def test_the_verdict_counts_datasets():
     ]
     settings = spec(datasets=dict.fromkeys(gains), systems={"trained": {"run": "runs/x"}})
     results = evaluated(rows, settings)
-    sentence = headline(results, TRAINED, [RAW], {"raw": "the raw question"})
-    assert sentence == "At turn 1, trained beats the raw question in 1 of 3 (and is worse in 1)."
+    sentence = verdict(settings, results, of_run=True)
+    assert sentence == "At turn 1, the trained policy beats the raw question in 1 of 3 (and is worse in 1)."
     assert verdict(settings, results) == "trained beats the raw question in 1 of 3 comparisons; worse, in 1: trained."
     alone = evaluated(records({(RAW, "bm25"): [0.5] * 30}))
     assert verdict(spec(), alone) == "Only the raw question was evaluated: ndcg@10 is 0.500."

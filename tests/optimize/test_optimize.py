@@ -54,7 +54,7 @@ def undisturbed(world, world_url, suggestible, tmp_path_factory, run_app):
 
 
 def answers_in(folder):
-    return records(folder / "gepa" / "eval.jsonl")
+    return records(folder / "gepa" / "store.jsonl")
 
 
 def check(folder):
