@@ -38,7 +38,6 @@ def spec_of_run(
             dataset += f"-{name}"
         env = EnvironmentConfig.model_validate(member.env.model_dump(exclude={"dataset"}))
         environments[name or _slug(env.retriever)] = SpecEnvironment(env=env, client=member.client, datasets=[dataset])
-    systems: dict[str, SystemConfig] = {}
     policy = SystemConfig(turns=config.eval.turns)
     if run is not None:
         folder = find_checkpoint(run, checkpoint)
@@ -48,13 +47,14 @@ def spec_of_run(
                 "that stays, such as --checkpoint checkpoint-20."
             )
         policy = SystemConfig(run=str(run), checkpoint=folder.name, turns=config.eval.turns)
-    kinds = baselines_of(policy, config)
-    chosen_kinds = [kind for kind in kinds if kind.replace("-", "_") in config.eval.run_baselines]
-    if HYDE in chosen_kinds:
-        systems[HYDE] = kinds[HYDE]
-    systems[UNTRAINED] = kinds.get(UNTRAINED, policy)  # what a trained policy is compared with
+    kinds = {UNTRAINED: policy, **baselines_of(policy, config)}
+    requested = {"untrained", *config.eval.run_baselines}
+    systems = {
+        kind: kinds[kind]
+        for kind in (HYDE, UNTRAINED, WARM_START)
+        if kind in kinds and kind.replace("-", "_") in requested
+    }
     if run is not None:
-        systems |= {name: kinds[name] for name in (WARM_START,) if name in chosen_kinds}
         systems[TRAINED] = policy
     return SpecConfig(
         name=config.name,
@@ -102,7 +102,7 @@ def with_run_baselines(spec: SpecConfig) -> SpecConfig:
     for name, system in spec.systems.items():
         config = _config_of_run(system)
         for kind, baseline in baselines_of(system, config).items() if config is not None else ():
-            settings = [kind, _untrained_settings(baseline, config) if kind != WARM_START else system.run]
+            settings = [kind, _untrained_settings(baseline, config) if config and kind != WARM_START else system.run]
             if kind.replace("-", "_") in spec.run_baselines and settings not in present:
                 present.append(settings)
                 systems |= {f"{name}-{kind}": baseline} if f"{name}-{kind}" not in spec.systems else {}

@@ -271,7 +271,7 @@ def _float(label: str, text: str, table: pd.DataFrame) -> str:
     """A table as one float, scaled down to the width of a line, and never up."""
     columns = "l" + "r" * (len(table.columns) - 1)
     labels = {"caption": _tex(text), "label": f"tab:{label}"}
-    tex = table.map(_tex).rename(columns=_tex).to_latex(index=False, column_format=columns, **labels)
+    tex: str = table.map(_tex).rename(columns=_tex).to_latex(index=False, column_format=columns, **labels)
     box = r"\centering\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
     tex = tex.replace(r"\begin{tabular}", f"{box}\n\\begin{{tabular}}").replace(r"\end{tabular}", r"\end{tabular}}")
     return tex.replace("{table}", "{table*}") if len(table.columns) > _NARROW + 1 else tex

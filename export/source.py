@@ -168,7 +168,7 @@ def _published(results: EvalResults, name: str) -> EvalResults:
     published["environment"] = {key: environment[key] for key in ("name", "corpus_size", "corpus_hash", "index_hash")}
     published["retriever"] = environment["retriever"]
 
-    of_machine: dict[str, Any] = {"config": "", "facts": {}, "identity": {}, "examples": [], "cells": [], "failed": []}
+    of_machine: dict[str, Any] = {"config": "", "facts": {}, "identity": {}, "examples": [], "failed": []}
 
     def of_environment(row: Score | Comparison) -> bool:
         return row.environment == name and row.dataset != MEAN
