@@ -82,8 +82,7 @@ def method_settings(name: str, settings: Mapping[str, object]) -> Section:
     """The complete settings of a method. Raises ConfigError for an unknown name, an unknown setting or a wrong value,
     and suggests the closest name."""
     if name not in METHODS:
-        matches = get_close_matches(name, METHODS, n=1, cutoff=0.5)
-        suggestion = f" Did you mean {matches[0]!r}?" if matches else ""
+        suggestion = "".join(f" Did you mean {match!r}?" for match in get_close_matches(name, METHODS, n=1))
         raise ConfigError(f"the method {name!r} is unknown; known are {', '.join(sorted(METHODS))}.{suggestion}")
     return validated(METHODS[name].settings, dict(settings), f"the settings of the method {name!r}")
 

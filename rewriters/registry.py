@@ -34,16 +34,11 @@ def make_rewriter(config: RewriterConfig, retriever: RetrieverInfo, k: int = 10)
     `k` is how many documents its plans ask for: at least as many as the metric scores and the next turn shows. Raises
     ConfigError for an unknown name, and for settings with which no rewrite can change the ranking.
     """
-    refuse_unknown(config.name)
+    if config.name not in REWRITERS:
+        suggestion = "".join(f" Did you mean {name!r}?" for name in get_close_matches(config.name, REWRITERS, n=1))
+        known = ", ".join(sorted(REWRITERS))
+        raise ConfigError(f"rewriter.name {config.name!r} is unknown; known are {known}.{suggestion}")
     if config.rewrite_weight == 0:
         raise ConfigError("rewriter.rewrite_weight is 0: no rewrite would reach the retriever. Give another weight.")
     rewriter = REWRITERS[config.name](config, retriever, k)
     return StoppableRewriter(rewriter, k, config.stop == "answer") if config.stop else rewriter
-
-
-def refuse_unknown(name: str) -> None:
-    """Raise ConfigError where no rewriter has this name."""
-    if name not in REWRITERS:
-        matches = get_close_matches(name, REWRITERS, n=1, cutoff=0.5)
-        suggestion = f" Did you mean {matches[0]!r}?" if matches else ""
-        raise ConfigError(f"rewriter.name {name!r} is unknown; known are {', '.join(sorted(REWRITERS))}.{suggestion}")
