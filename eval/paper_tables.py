@@ -226,7 +226,8 @@ def draw_sweep(path: Path, sweep: Sweep, figures: pd.DataFrame) -> bool:
     from matplotlib.figure import Figure
 
     def value(system: str) -> float | None:
-        return figures["value"].get((sweep.task, system, sweep.metric))
+        mean: float | None = figures["value"].get((sweep.task, system, sweep.metric))
+        return mean
 
     curves = {name: [value(swept(name, s, v)) for v in sweep.values] for name, s in sweep.systems.items()}
     table = pd.DataFrame(curves, index=sweep.values, dtype=float).dropna(how="all")

@@ -157,11 +157,6 @@ def test_dialects_differ_in_wording_and_equal_ones_do_not():
     assert structural["p_holm"] == pytest.approx(6 * min(row["p"] for row in rows.values()))
 
 
-def test_queries_that_are_all_alike_are_refused():
-    with refused(DataError, "the same embedding"):
-        measured(a=plain(["liver"] * 5), b=plain(["liver"] * 4))
-
-
 def test_of_very_many_queries_a_sample_is_compared_and_the_page_says_so(monkeypatch):
     monkeypatch.setattr(drift, "LARGEST", 40)
     pairs = measure(

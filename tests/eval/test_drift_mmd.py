@@ -4,8 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from querylect.eval.mmd import compare, drawn_weights, gaussian, linear, median_sigma, permuted_sides
 from scipy import stats
 from scipy.sparse import csr_matrix
@@ -83,16 +81,6 @@ def test_value_and_interval_of_two_normals_agree_with_the_closed_form():
     assert 178 <= covered <= 199
 
 
-def test_p_is_uniform_over_200_splits_of_one_set():
-    everything = normal((60, 2), seed=2)
-    p_values = []
-    for split in range(200):
-        shuffled = everything[np.random.default_rng(split).permutation(60)]
-        p_values.append(drift(gaussian(shuffled, 1.0), 25, np.arange(60), 199, 1, seed=split)["p"])
-    assert stats.kstest(p_values, "uniform").pvalue > 0.05
-    assert 0.01 <= np.mean(np.array(p_values) <= 0.05) <= 0.09
-
-
 def test_p_and_value_are_unbiased_where_both_sides_answer_the_same_questions():
     """Each question moves both of its queries; some questions have a query on one side only."""
     values, p_values, unpaired_p_values = [], [], []
@@ -127,18 +115,6 @@ def test_questions_are_drawn_among_their_kind():
     for kind in ([0, 1, 4], [2, 3], [5, 6, 7]):
         assert (weights[kind].sum(axis=0) == len(kind)).all()
         assert len(np.unique(weights[kind], axis=1).T) > 2
-
-
-@given(st.integers(2, 12), st.integers(2, 12), st.integers(0, 2**31), st.floats(0.05, 20.0), st.booleans())
-@settings(max_examples=40)
-def test_the_value_depends_neither_on_the_order_of_sides_nor_of_queries(n, m, seed, sigma, share):
-    rng = np.random.default_rng(seed)
-    vectors = rng.integers(-2, 3, size=(n + m, 2)).astype(float)
-    questions = np.concatenate([np.arange(n), np.arange(m)]) if share else np.arange(n + m)
-    value = drift(gaussian(vectors, sigma), n, questions)["value"]
-    swapped, order = np.roll(np.arange(n + m), m), np.concatenate([rng.permutation(n), n + rng.permutation(m)])
-    assert drift(gaussian(vectors[swapped], sigma), m, questions[swapped])["value"] == pytest.approx(value, abs=1e-12)
-    assert drift(gaussian(vectors[order], sigma), n, questions[order])["value"] == pytest.approx(value, abs=1e-12)
 
 
 @pytest.mark.parametrize("size", [2, 300])

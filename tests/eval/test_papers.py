@@ -5,7 +5,6 @@ import re
 
 import pytest
 import yaml
-from querylect.configs.methods import DirectGenConfig
 from querylect.configs.paper import PaperConfig
 from querylect.configs.section import Section
 from querylect.envs.client.client import EnvironmentClient
@@ -109,8 +108,7 @@ def test_a_whole_paper(values, server, tmp_path):
     assert figures["mcq", "rag", "gain:entailed"] == (pytest.approx(2 / 3), 3)
     assert ("mcq", "rag", "gain:not_useful") not in figures
     assert "rag in mcq: 1 without a verdict of utility: not of the form that was asked for." in results["notes"]
-    assert [figures["mcq", "rag", cost][0] for cost in ("calls", "searches")] == [0, 1]
-    assert [figures["mcq", "hyde", cost][0] for cost in ("calls", "searches")] == [2, 1], "each sample is a call"
+    assert [figures["mcq", "hyde", cost][0] for cost in ("calls", "searches", "cut")] == [2, 1, 0]
     assert [figures["open", "rag", name] for name in ("em", "cover_em", "f1")] == [(1, 1)] * 3
     assert figures["open", "alone", "em"] == (0, 1)
     tests = {(test["task"], test["system"], test["metric"]): test for test in results["tests"]}
@@ -118,12 +116,6 @@ def test_a_whole_paper(values, server, tmp_path):
     assert (test["test"], test["higher"], test["lower"], test["p"]) == ("binomial", 2, 0, 0.25)
     assert {name for task, _, name in tests if task == "open"} == {"em"}, "the other metrics of an answer depend on it"
     assert figures["mcq", "rag/hyde", "shift of all:n"] == (3, 3), "the odd question has no document"
-    answers = answers_of(page)
-    won = [
-        answers["mcq", "rag", row["_id"]].metrics["accuracy"] > answers["mcq", "hyde", row["_id"]].metrics["accuracy"]
-        for row in CHOICE
-    ]
-    assert figures["mcq", "rag/hyde", "shift:n"][0] == sum(won)
     assert figures["mcq", "rag[k=2]", "accuracy"][1] == 4
     assert "<svg" in (page.parent / "sweep-1.svg").read_text()
     assert results["models"]["judge"]["model"] == "org/m"
@@ -142,13 +134,11 @@ def test_a_second_run_asks_nothing_and_a_change_only_what_is_different(values, s
     assert second == first
     with refused(ConfigError, "results.json", "questions.mcq", "--overwrite"):
         run(values, tmp_path / "out", limit=2)
-    run(values, tmp_path / "out", limit=2, overwrite=True)
+    _, results, _ = run(values, tmp_path / "out", limit=2, overwrite=True)
+    assert results["questions"]["mcq"] == {"asked": 2, "skipped": 0, "sample": "2 of 4, drawn with seed 0"}
     assert len(server.bodies) == request_count, "fewer questions are known"
     run(values, tmp_path / "out", overwrite=True)
     assert len(server.bodies) == request_count, "and those that were left out meanwhile still are"
-    alone = {"method": "direct_gen", "settings": {"answers": False, "max_tokens": DirectGenConfig().max_tokens}}
-    run(values, tmp_path / "out", systems={**values["systems"], "alone": alone})
-    assert len(server.bodies) == request_count, "a default that is named is no other setting"
     systems = {**values["systems"], "rag": {"method": "std_rag", "settings": {"k": 3, "answers": False}}}
     run(values, tmp_path / "out", systems=systems, sweeps=[])
     new = [last_user(body) for body in server.bodies[request_count:]]
@@ -161,13 +151,6 @@ def test_a_second_run_asks_nothing_and_a_change_only_what_is_different(values, s
     assert figures["open", "alone", "em"] == (1, 1)
 
 
-def test_texts_that_were_cut_are_a_share_of_every_system_that_writes(values, server, tmp_path):
-    server.always = lambda body: "cut" if "glucose" in last_user(body) and "passage" in last_user(body) else None
-    options = {"sweeps": [], "tasks": {"mcq": {**values["tasks"]["mcq"], "judges": []}}}
-    _, _, figures = run(values, tmp_path / "out", **options)
-    assert [figures["mcq", name, "cut"] for name in ("alone", "rag", "hyde")] == [(0, 4), (0, 4), (0.25, 4)]
-
-
 def test_some_tasks_and_systems_alone_are_run(values, tmp_path):
     paper = PaperConfig.model_validate(values)
     page = run_paper(paper, tmp_path / "out", only_tasks=["mcq"], only_systems=["rag"])
@@ -177,13 +160,7 @@ def test_some_tasks_and_systems_alone_are_run(values, tmp_path):
         run_paper(paper, tmp_path / "out", only_systems=["hydra"])
 
 
-def test_limit_draws_questions_of_every_task(values, tmp_path):
-    page, results, _ = run(values, tmp_path / "out", limit=1)
-    assert {name for *_, name in answers_of(page)} == {"odd", "o1"}, "the first of the draw, not of the file"
-    assert results["questions"]["mcq"] == {"asked": 1, "skipped": 0, "sample": "1 of 4, drawn with seed 0"}
-
-
-def test_what_does_not_come_is_counted_and_asked_again(values, server, tmp_path):
+def test_what_does_not_come_is_counted_and_asked_again(values, server, tmp_path, monkeypatch):
     server.always = lambda body: (400, {}) if "glucose" in last_user(body) else None
     page, results, figures = run(values, tmp_path / "out", sweeps=[])
     assert figures["mcq", "rag", "accuracy"] == (2 / 3, 3)
@@ -201,6 +178,12 @@ def test_what_does_not_come_is_counted_and_asked_again(values, server, tmp_path)
     with refused(EngineUnavailableError):
         run(values, tmp_path / "none", sweeps=[])
     assert not (tmp_path / "none" / "results.json").exists()
+    server.always = None
+    with monkeypatch.context() as patch:
+        patch.setattr(EnvironmentClient, "search", lambda self, plans, with_text=True: [None] * len(plans))
+        _, results, _ = run(values, tmp_path / "away", sweeps=[])
+    assert "rag in mcq: 4 without an answer: no ranking." in results["notes"]
+    assert run(values, tmp_path / "away", sweeps=[])[2]["mcq", "rag", "accuracy"] == (3 / 4, 4)
 
 
 def test_a_method_that_fails_is_no_zero_and_one_that_answers_is_not_read_for(values, server, tmp_path, monkeypatch):
@@ -219,16 +202,6 @@ def test_a_method_that_fails_is_no_zero_and_one_that_answers_is_not_read_for(val
     count = len(asked)
     run(values, tmp_path / "out", **options)
     assert len(asked) == count, "a lasting failure is not asked again"
-
-
-def test_an_environment_that_is_away_is_no_zero(values, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(EnvironmentClient, "search", lambda self, plans, with_text=True: [None] * len(plans))
-        _, results, figures = run(values, tmp_path / "out", sweeps=[])
-    assert "rag in mcq: 4 without an answer: no ranking." in results["notes"]
-    assert ("mcq", "rag", "accuracy") not in figures
-    _, _, figures = run(values, tmp_path / "out", sweeps=[])
-    assert figures["mcq", "rag", "accuracy"] == (3 / 4, 4), "asked again"
 
 
 @pytest.mark.slow
@@ -257,11 +230,8 @@ def test_content_questions(values, server, small_environment, tmp_path):
         values, tmp_path / "out", tasks={"own": {**task, "judges": ["declined"]}}, systems=systems, **BARE
     )
     right = {"q-head": {"triptan", "aspirin"}, "q-sugar": {"insulin"}, "q-hidden": {"withheld-judgement"}}
-    recovered = {name: record.metrics["exact_recovery"] for (*_, name), record in answers_of(page).items()}
-    found = {name: record.documents for (*_, name), record in answers_of(page).items()}
-    assert recovered == {name: float(bool(right[name] & set(found[name]))) for name in right}
-    assert set(recovered.values()) == {0, 1}
-    assert figures["own", "rag", "exact_recovery"] == (pytest.approx(sum(recovered.values()) / 3), 3)
+    found = {name: right[name] & set(record.documents) for (*_, name), record in answers_of(page).items()}
+    assert figures["own", "rag", "exact_recovery"] == (pytest.approx(sum(map(bool, found.values())) / 3), 3)
     assert ("own", "rag", "declined") not in figures, "the judge was off its form"
 
 

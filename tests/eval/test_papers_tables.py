@@ -37,12 +37,20 @@ def test_a_packaged_paper_survives_a_round_trip_and_has_its_figures(name, tmp_pa
     systems = {**paper.systems, **sweep_systems(paper)}
     for system in systems.values():
         method_settings(system.method, system.settings)
+    assert all(preset_of(environment.env) for environment in paper.environments.values())
     pairs = {f"{a}/{b}" for a, b in paper.shifts}
     tasks = {*paper.tasks, "average", "pooled", "contents"}
     for figure in published(name).figures:
         assert figure.system in {*systems, *pairs} or figure.task == "contents"
         assert figure.task in tasks
         assert (0 <= figure.value <= 1) if figure.unit == "share" else (-100 < figure.value < 5000)
+
+
+def test_a_name_that_the_paper_does_not_have_is_refused():
+    with refused(ConfigError, "environment 'wiki_fr'"):
+        load_paper("misknow", ["tasks.huatuo.environments.wiki=wiki_fr"])
+    with refused(ConfigError, "utility", "choice"):
+        load_paper("misknow", ["tasks.nq.judges=[utility]"])
 
 
 def test_a_dry_run_of_environment_aware_shows_the_rows_of_warm_starts(tmp_path, capsys):
@@ -66,15 +74,6 @@ def test_a_sweep_shares_a_value_among_the_settings_of_a_system():
     assert len(systems) == 4 * 5, "two figures of the same systems are of the same runs"
     ours = systems["misknow_qa[first_k+second_k=6]"]
     assert (ours.settings["first_k"], ours.settings["second_k"], ours.tasks) == (3, 3, ["huatuo"])
-
-
-def test_a_task_has_the_knowledge_bases_of_its_language():
-    paper = load_paper("misknow")
-    assert paper.tasks["huatuo"].environments == {"wiki": "wiki_zh", "pairs": "pairs_zh", "merged": "merged_zh"}
-    for environment in paper.environments.values():
-        assert preset_of(environment.env).similarity == "cos"
-    with refused(ConfigError, "environment 'wiki_fr'"):
-        load_paper("misknow", ["tasks.huatuo.environments.wiki=wiki_fr"])
 
 
 def answer(task, system, question, metrics, **changes):
