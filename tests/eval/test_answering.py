@@ -52,11 +52,6 @@ class Client:
         ]
 
 
-def ask(engine, client, rewriter, options, size=2):
-    conversation = PolicyConversation(engine, rewriter, ROLLOUT)
-    return [answer(conversation, part, options, client) for part in batches(QUESTIONS, size)]
-
-
 def test_questions_of_like_length_stand_together_and_the_longest_come_first():
     assert [[question.id for question in part] for part in batches(QUESTIONS, 3)] == [["q3", "q2", "q1"], ["q0"]]
     talked = replace(QUESTIONS[0], history=(Utterance("user", "a long story " * 20),))
@@ -65,8 +60,8 @@ def test_questions_of_like_length_stand_together_and_the_longest_come_first():
 
 def test_every_turn_is_timed_and_only_the_last_goes_without_the_documents_words(engine, rewriter):
     client = Client()
-    batches = ask(engine, client, rewriter, DecodeOptions(2, ["ndcg@10", "mrr"], samples=2), size=4)
-    ((trees, seconds),) = batches
+    conversation = PolicyConversation(engine, rewriter, ROLLOUT)
+    trees, seconds = answer(conversation, QUESTIONS, DecodeOptions(2, ["ndcg@10", "mrr"], samples=2), client)
     assert [len(list(tree.paths())) for tree in trees] == [2] * 4
     assert len(seconds) == 2
     assert min(seconds) > 0
@@ -76,12 +71,3 @@ def test_every_turn_is_timed_and_only_the_last_goes_without_the_documents_words(
     assert {record.truncated for record in records} == {1, None}, "unknown where an answer was not searched"
     second = [child for tree in trees for root in tree.roots for child in root.children]
     assert any("About statin" in engine.tokenizer.decode(node.prompt_ids) for node in second)
-
-
-def test_greedy_answers_do_not_depend_on_the_batches(engine, rewriter):
-    def texts_by_question(size):
-        answered = ask(engine, Client(), rewriter, DecodeOptions(2, ["ndcg@10"]), size)
-        return {tree.question.id: [node.text for node in tree.walk()] for trees, _ in answered for tree in trees}
-
-    assert texts_by_question(1) == texts_by_question(3)
-    assert len(texts_by_question(4)) == len(QUESTIONS)

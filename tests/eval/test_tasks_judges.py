@@ -136,8 +136,6 @@ def test_guideline_in_three_steps():
     thought = {**answers, "from the text below": "<think>a metal? yes</think>\na metal"}
     (verdict,), script = verdicts("guideline", thought, case(CONTENT))
     assert (verdict["value"], "think" in script.prompts[1]) == (0.5, False)
-    nothing = {"Ideal answer": {"points": []}, "from the text below": "x"}
-    assert verdicts("guideline", nothing, case(CONTENT))[0][0]["failure"] == GARBLED
 
 
 def mark(statement, attributed):
