@@ -21,7 +21,7 @@ from .history import History, records_of
 from .judgements import COLUMNS, judged_splits, read_judgements
 from .rows import ALL_LINES, Id, Row, Span, Text, Texts, checked, plain_or_gzipped, read_rows
 from .topics import NAMES, read_topics
-from .types import Dataset, Document, Question, Split
+from .types import SPLITS, Dataset, Document, Question, Split
 
 _SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
 """The split of each name of a qrel file."""
@@ -272,19 +272,10 @@ def _unjudged_splits(folder: Path) -> dict[str, Split]:
     """The splits that the questions name themselves; empty for a folder without questions."""
     if not any(plain_or_gzipped(folder / name).is_file() for name in ("queries.jsonl", *NAMES)):
         return {}
-    by_split: dict[str, list[Question]] = {name: [] for name in dict.fromkeys(_SPLITS.values())}
+    by_split: dict[str, list[Question]] = {name: [] for name in SPLITS}
     for question, more in questions_of(folder):
-        if (split := more.get("split")) is not None:
-            if str(split) not in _SPLITS:
-                raise DataError(
-                    f"{folder}: question {question.id!r} has the split {split!r}; expected {list(_SPLITS)}."
-                )
-            by_split[_SPLITS[str(split)]].append(question)
-    if not any(by_split.values()):
-        raise DataError(
-            f"{folder} has no qrels/train.tsv, dev.tsv or test.tsv, and no question names its 'split'; expected "
-            "judgements, or a split of questions with right answers."
-        )
+        if split := _SPLITS.get(str(more.get("split"))):
+            by_split[split].append(question)
     return {
         name: Split(tuple(questions), {question.id: {} for question in questions})
         for name, questions in by_split.items()

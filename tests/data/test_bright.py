@@ -23,8 +23,6 @@ from querylect.errors import ConfigError, DataError
 from ..command import end
 from ..raising import refused
 
-pytestmark = pytest.mark.server
-
 DOCUMENTS = {
     "moths/post_0.txt": "why do moths circle a lamp at night moths lamp",
     "moths/post_1.txt": "moths circle the lamp moths",
@@ -80,24 +78,12 @@ def config(folder, subset="biology", queries="examples"):
 
 
 @pytest.fixture(scope="module")
-def env(tmp_path_factory):
+def environment(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bright")
     write(folder / "bright")
-    environment = config(folder)
-    build_index(environment)
-    return environment
-
-
-@pytest.fixture(scope="module")
-def url(env, run_app):
-    with run_app(create_app(Environment.open(env))) as url:
-        yield url
-
-
-@pytest.fixture
-def client(url):
-    with EnvironmentClient(ClientConfig(urls=[url])) as opened:
-        yield opened
+    env = config(folder)
+    build_index(env)
+    return Environment.open(env)
 
 
 @pytest.mark.parametrize("lines", [False, True], ids=["parquet", "jsonl"])
@@ -133,34 +119,30 @@ def test_files_and_rows_that_do_not_belong_together_are_refused(tmp_path):
         open_bright(write(tmp_path / "text", [{**EXAMPLES[0], "gold_ids": "x"}], lines=True), "biology")
 
 
-def test_excluded_documents_are_not_ranked_and_as_many_others_are(client):
-    restricted, free = client.step(
+def test_excluded_documents_are_not_ranked_and_as_many_others_are(environment):
+    restricted, free = environment.step(
         [Step(question_id="0", plan=MOTHS), Step(question_id="1", plan=MOTHS)], with_text=True
     )
     ids, all_ids = ([hit.id for hit in result.ranking] for result in (restricted, free))
     assert set(all_ids) > {"moths/post_0.txt", "moths/post_1.txt"}, "another question sees them"
     assert sorted(ids) == ["moths/navigation_0.txt", "moths/navigation_1.txt"]
     assert restricted.metrics["ndcg@10"] == 1.0
-    narrow = client.step([Step(question_id="0", plan=SearchPlan.of(EXAMPLES[0]["query"], k=1))])[0]
+    narrow = environment.step([Step(question_id="0", plan=SearchPlan.of(EXAMPLES[0]["query"], k=1))])[0]
     assert len(narrow.ranking) == 1
     assert narrow.ranking[0].id in ids, "the place of an excluded document is taken by the next one"
 
 
-def test_a_plan_leaves_out_the_documents_that_it_names(env, client):
-    """As a step of a question that excludes them; also in this process."""
-
-    def ids(searching, *without):
-        (result,) = searching.search([MOTHS.model_copy(update={"without": without})])
-        return [hit.id for hit in result.ranking]
-
-    excluded = client.questions("test")[0].excluded
-    (step,) = client.step([Step(question_id="0", plan=MOTHS)])
-    for searching in (client, Environment.open(env)):
-        assert ids(searching, *excluded) == [hit.id for hit in step.ranking]
-        plain = ids(searching)
-        assert set(plain) & set(excluded), "the ranking with them is another one"
-        assert ids(searching, "not in the corpus") == plain
-    assert not set(ids(client, *plain)) & set(plain)
+@pytest.mark.server
+def test_a_plan_leaves_out_the_documents_that_it_names(environment, run_app):
+    """As a step of a question that excludes them, also over HTTP."""
+    excluded = environment.questions("test")[0].excluded
+    plans = [MOTHS.model_copy(update={"without": without}) for without in ((), excluded, ("not in the corpus",))]
+    with run_app(create_app(environment)) as url, EnvironmentClient(ClientConfig(urls=[url])) as client:
+        (step,) = client.step([Step(question_id="0", plan=MOTHS)])
+        plain, restricted, same = ([hit.id for hit in result.ranking] for result in client.search(plans))
+    assert restricted == [hit.id for hit in step.ranking]
+    assert set(plain) & set(excluded), "the ranking with them is another one"
+    assert same == plain
 
 
 def test_the_packaged_spec_searches_questions_and_long_rewrites(tmp_path, monkeypatch, capsys):
