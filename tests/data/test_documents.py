@@ -10,7 +10,7 @@ from querylect.data.document_readers import SourceDocument, TextSection, clean, 
 from querylect.data.documents import documents_of_passages, passages_of, word_count, write_corpus
 from querylect.data.types import Dataset, Document
 
-from ..documents import LEAVE, save_documents
+from .documents import LEAVE, save_documents
 
 pytest.importorskip("pypdf", reason="the extra documents is not installed")
 

@@ -13,7 +13,7 @@ from ..conftest import TEXTS
 from ..encoders import loaded, save_mlm
 from ..pages import blocks
 from ..raising import refused
-from ..wings import plan
+from .wings import plan
 
 CONTENTS = {name: f"About {name} {text}" for name, text in TEXTS.items()}
 

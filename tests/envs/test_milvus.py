@@ -21,7 +21,7 @@ from querylect.errors import (
 from ..encoders import save_bert
 from ..raising import refused
 from ..waiting import until
-from ..wings import PROBES, documents, plan, save
+from .wings import PROBES, documents, plan, save
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 

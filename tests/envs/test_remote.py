@@ -25,7 +25,7 @@ from starlette.responses import JSONResponse, PlainTextResponse
 
 from ..encoders import hidden_states, save_bert
 from ..raising import refused
-from ..wings import PROBES, documents, plan, save
+from .wings import PROBES, documents, plan, save
 
 pytestmark = pytest.mark.server
 

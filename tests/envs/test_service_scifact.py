@@ -17,8 +17,8 @@ from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.rewards.metrics import ndcg
 
-from ..wings import plan
 from .test_milvus import same_scores
+from .wings import plan
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 

@@ -18,7 +18,7 @@ from ..chat_server import ChatServer, last_user, serving
 from ..command import mistake
 from ..lessons import change, records
 from ..raising import refused
-from ..suggestible import BETTER, WORSE, prompting
+from .suggestible import BETTER, WORSE, prompting
 
 pytestmark = pytest.mark.model
 

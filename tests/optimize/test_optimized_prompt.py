@@ -15,7 +15,7 @@ from querylect.train.run import train
 from ..chat_server import ChatServer, serving
 from ..evaluated import evaluate
 from ..lessons import change, records
-from ..suggestible import BETTER, prompting
+from .suggestible import BETTER, prompting
 
 pytestmark = pytest.mark.model
 

@@ -12,8 +12,8 @@ from querylect.rollouts.tree import Node, Tree
 from querylect.train.credit import assign_credit
 from querylect.train.turns import gather, turns_of
 
-from ..credited import Credited
 from ..several import side_by_side
+from .credited import Credited
 
 pytestmark = pytest.mark.model
 

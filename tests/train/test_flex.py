@@ -17,8 +17,8 @@ from querylect.train.attention import TILE, packed_row
 from querylect.train.packing import pack
 from torch.nn.attention.flex_attention import create_block_mask
 
-from ..rectangular import packed_logps
 from ..tiny import tiny_model
+from .rectangular import packed_logps
 from .test_packing import batch, gradient, relative, tree_rows
 
 pytestmark = [

@@ -12,7 +12,9 @@ from querylect.train.step_trees import StepTrees
 from querylect.train.turns import describe
 
 from ..lessons import change
-from ..wrong_credit import (
+from .test_losses import disturb
+from .test_trl import losses_and_gradients, ready, step_inputs, with_trainer
+from .wrong_credit import (
     entropy_of_what_was_shown,
     equal_node_weights,
     kl_of_each_node_once,
@@ -26,8 +28,6 @@ from ..wrong_credit import (
     siblings_only,
     signal_only_normalizer,
 )
-from .test_losses import disturb
-from .test_trl import losses_and_gradients, ready, step_inputs, with_trainer
 
 pytestmark = pytest.mark.model
 

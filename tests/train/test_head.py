@@ -7,8 +7,8 @@ import torch
 from querylect.train import head as packed_head
 from querylect.train.head import ForwardPass, score
 
-from ..rectangular import packed_logps
 from ..tiny import tiny_model
+from .rectangular import packed_logps
 from .test_packing import TEMPERATURE, batch, gradient, relative, tree_rows
 
 pytestmark = pytest.mark.model

@@ -3,7 +3,6 @@
 import pytest
 from querylect.train.arguments import grpo_config
 
-from ..credited import Credited
 from ..lessons import change
 from .test_trl import loss_and_gradients, ready, step_inputs, with_trainer
 

@@ -21,9 +21,9 @@ from querylect.train.memory import (
 )
 from querylect.train.processes import Processes
 
-from ..rectangular import packed_logps
-from ..tensor_bytes import LiveBytes
 from ..tiny import tiny_model
+from .rectangular import packed_logps
+from .tensor_bytes import LiveBytes
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 

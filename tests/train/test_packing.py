@@ -11,8 +11,8 @@ from querylect.train import attention as packed_attention
 from querylect.train.attention import blocks
 from querylect.train.packing import pack
 
-from ..rectangular import packed_logps
 from ..tiny import tiny_model
+from .rectangular import packed_logps
 
 pytestmark = pytest.mark.model
 

@@ -12,10 +12,10 @@ from querylect.train import loss as policy_loss
 from querylect.train.loss import StepFigures, importance_weights
 from querylect.train.run import train
 
-from ..credited import Credited
 from ..lessons import change, records
 from ..raising import refused
 from ..vllm_doubles import serving
+from .credited import Credited
 from .test_trl import losses_and_gradients, ready, step_inputs, with_trainer
 
 pytestmark = pytest.mark.model

@@ -16,8 +16,8 @@ from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.tree import Node, Tree
 from querylect.train import turns
 
-from ..credited import Credited
-from ..wrong_credit import equal_node_weights, leaf_advantages_without_lambda, plain_means
+from .credited import Credited
+from .wrong_credit import equal_node_weights, leaf_advantages_without_lambda, plain_means
 
 pytestmark = pytest.mark.model
 

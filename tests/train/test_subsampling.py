@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from querylect.train.credit import inclusion_probabilities, subsample
 
-from ..credited import Credited
 from ..lessons import change
+from .credited import Credited
 from .test_credit import node, tree
 from .test_trl import losses_and_gradients, ready, step_inputs, with_trainer
 

@@ -11,7 +11,7 @@ import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RunConfig
 from querylect.data.types import Dataset, Document, Question, Split
 
-from .lessons import ASKED, CLOSE, OPEN, TEXTS, WORDS, save_chain
+from ..lessons import ASKED, CLOSE, OPEN, TEXTS, WORDS, save_chain
 
 START = """
 system: Name the medicine, such as scurvy.
