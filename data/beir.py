@@ -237,9 +237,8 @@ def write_meta(folder: Path, meta: Mapping[str, object]) -> None:
 
 
 def judging(dataset: Dataset) -> dict[str, object]:
-    """The fields of `meta.json` that say how judgements count, as far as they differ from the defaults."""
-    ignores = {"ignore_identical_ids": True} if dataset.ignore_identical_ids else {}
-    return {**ignores, **({"relevance_level": dataset.relevance_level} if dataset.relevance_level != 1 else {})}
+    """The fields of `meta.json` that say how judgements count."""
+    return {"ignore_identical_ids": dataset.ignore_identical_ids, "relevance_level": dataset.relevance_level}
 
 
 def _writable(identifier: str) -> str:

@@ -104,19 +104,9 @@ def get(
         notes += [*leaks, *described(benchmark.name, near_leaks(splits))]
         write_questions(folder, splits)
         counts = {split: len(content.questions) for split, content in splits.items()}
-        write_meta(
-            folder,
-            {
-                "name": benchmark.name,
-                "licence": licence,
-                "ignore_identical_ids": entry.ignore_identical_ids,
-                "relevance_level": entry.relevance_level,
-                "made_from": {"name": name, "subset": subset, "folders": list(map(str, folders))},
-                "notes": notes,
-                "documents": len(documents),
-                "questions": counts,
-            },
-        )
+        meta = {"name": benchmark.name, "licence": licence, "notes": notes, "made_from": list(map(str, folders))}
+        judged = {"ignore_identical_ids": entry.ignore_identical_ids, "relevance_level": entry.relevance_level}
+        write_meta(folder, {**meta, **judged})
     listed = ", ".join(f"{count:,} {split}" for split, count in counts.items()) or "none"
     return [f"{benchmark.name}: {len(documents):,} documents; questions: {listed}", f"licence: {licence}", *notes]
 
@@ -128,27 +118,18 @@ def _opened(name: str, entry: KnownBenchmark, folders: list[Path], subset: str |
     from .conversations import open_qrecc, open_topiocqa
     from .hub_tables import open_tables
 
-    folder = folders[0]
-    match entry.kind:
-        case "ragbench":
-            return open_ragbench(folder, subset.split(",") if subset else None)
-        case "bright":
-            if not subset:
-                raise ConfigError("BRIGHT is one benchmark for each domain. Choose one: --subset biology.")
-            return open_bright(folder, subset, queries)
-        case "finagentbench":
-            return open_finagentbench(folder, subset or "chunks")
-        case "topiocqa":
-            return open_topiocqa(folder)
-        case "qrecc":
-            return open_qrecc(folder)
-        case "pairs":
-            return open_pairs(name, folder, entry.layout)
-        case "passages":
-            return open_passages(name, folder, entry.layout)
-        case _:
-            tables = name.removeprefix("beir/").removeprefix("hub:")
-            return open_tables(folder, tables, subset, folders[1] if len(folders) > 1 else None)
+    folder, tables = folders[0], name.removeprefix("beir/").removeprefix("hub:")
+    readers = {
+        "tables": lambda: open_tables(folder, tables, subset, folders[1] if len(folders) > 1 else None),
+        "ragbench": lambda: open_ragbench(folder, subset.split(",") if subset else None),
+        "bright": lambda: open_bright(folder, subset or "", queries),
+        "finagentbench": lambda: open_finagentbench(folder, subset or "chunks"),
+        "topiocqa": lambda: open_topiocqa(folder),
+        "qrecc": lambda: open_qrecc(folder),
+        "pairs": lambda: open_pairs(name, folder, entry.layout),
+        "passages": lambda: open_passages(name, folder, entry.layout),
+    }
+    return readers[entry.kind]()
 
 
 def _downloaded(name: str, benchmark: KnownBenchmark) -> list[Path]:

@@ -96,12 +96,8 @@ def judged_splits(
         if not expected:
             raise DataError(f"{name}: the {split} split judges no document as relevant (grade above 0).")
         if dropped:
-            missing = next(
-                f"{question!r} or {document!r}"
-                for question, grades in qrels[split].items()
-                for document in grades
-                if question not in questions or document not in documents
-            )
+            pairs = ((question, document) for question, grades in qrels[split].items() for document in grades)
+            missing = next(pair for pair in pairs if pair[0] not in questions or pair[1] not in documents)
             note = (
                 f"{name}, {split}: {dropped} of {total} judgements ({lost} of {expected} above 0) are of questions "
                 f"or documents that do not exist, such as {missing}"

@@ -76,12 +76,14 @@ def words(text: str) -> str:
 
 def exact_leaks(splits: Mapping[str, Split]) -> list[Leak]:
     """The questions of each split whose id or text a later split has."""
-    return [leak for a, b in _pairs(splits) for leak in same_questions(a, splits[a].questions, b, splits[b].questions)]
+    pairs = combinations([name for name in SPLITS if name in splits], 2)
+    return [leak for a, b in pairs for leak in same_questions(a, splits[a].questions, b, splits[b].questions)]
 
 
 def near_leaks(splits: Mapping[str, Split]) -> list[Leak]:
     """The pairs of questions of two splits that are nearly the same, without those of `exact_leaks`."""
-    return [leak for a, b in _pairs(splits) for leak in near_questions(a, splits[a].questions, b, splits[b].questions)]
+    pairs = combinations([name for name in SPLITS if name in splits], 2)
+    return [leak for a, b in pairs for leak in near_questions(a, splits[a].questions, b, splits[b].questions)]
 
 
 def without_leaks(name: str, splits: Mapping[str, Split], near: bool = False) -> tuple[dict[str, Split], list[str]]:
@@ -174,7 +176,3 @@ def _near_forms(question: Question) -> tuple[str, str]:
     form = same_form(question.in_context)
     form = " ".join(_PUNCTUATION.sub(" ", form).split()) or form
     return form, " ".join(sorted(form.split()))
-
-
-def _pairs(splits: Mapping[str, Split]) -> list[tuple[str, str]]:
-    return list(combinations([name for name in SPLITS if name in splits], 2))

@@ -18,7 +18,7 @@ from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import Step
 from querylect.envs.server.app import create_app
-from querylect.errors import ConfigError, DataError
+from querylect.errors import DataError
 
 from ..command import end
 from ..raising import refused
@@ -110,7 +110,7 @@ def test_files_and_rows_that_do_not_belong_together_are_refused(tmp_path):
         config(tmp_path, "physics")
     with refused(DataError, "grit_reason", "biology"):
         config(tmp_path, queries="grit_reason")
-    with refused(ConfigError, "--subset"):
+    with refused(DataError, "--subset"):
         config(tmp_path, "")
     both = [{**EXAMPLES[0], "excluded_ids": ["moths/navigation_0.txt"]}]
     with refused(DataError, "row 1", "'0'"):

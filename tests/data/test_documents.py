@@ -184,9 +184,7 @@ def test_long_sections_keep_their_headings_and_repeat_the_end_of_the_passage_bef
 def test_a_corpus_in_beir_form_is_taken_as_it_is(tmp_path):
     documents = (Document("d1", "T", "word " * 500), Document("d2", "T", "word " * 500))
     save_beir(Dataset("mine", documents, {}, licence="CC0"), tmp_path / "mine")
-    for source in (tmp_path / "mine", tmp_path / "mine" / "corpus.jsonl"):
-        (line,) = write_corpus(source, tmp_path / f"to-{source.name}")
-        assert load_beir(tmp_path / f"to-{source.name}").corpus == documents
-        assert "2 documents in 2 passages" in line
-    assert documents_of_passages(tmp_path / "to-mine") == {"d1": "d1", "d2": "d2"}
-    assert json.loads((tmp_path / "to-mine" / "meta.json").read_text())["licence"] == "CC0"
+    (line,) = write_corpus(tmp_path / "mine", tmp_path / "to")
+    assert "2 documents in 2 passages" in line
+    assert (load_beir(tmp_path / "to").corpus, load_beir(tmp_path / "to").licence) == (documents, "CC0")
+    assert documents_of_passages(tmp_path / "to") == {"d1": "d1", "d2": "d2"}

@@ -84,10 +84,8 @@ def test_a_broken_download_goes_on_where_it_stopped(tmp_path, hub):
     ("name", "copy", "facts"),
     [
         ("scifacts", "copy", ["'scifacts'", "ragbench"]),
-        ("beir/scifact", "absent", ["absent"]),
         ("ragbench", "copy", ["copy", "covidqa", "--subset"]),
         ("finagentbench", None, ["finagentbench", "Kaggle"]),
-        ("finagentbench", "copy", ["copy", "*chunk_ranking*"]),
         ("medqa", "copy", ["phrases_no_exclude_train.jsonl"]),
     ],
 )

@@ -81,10 +81,8 @@ def test_a_subset_is_chosen_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "facts"),
     [
-        ([("q1", "d1", float("nan"))], ["row 1", "nan"]),
         ([("q1", "d1", 0.5)], ["row 1", 0.5]),
         ([("q1", "d1", 1.0), ("q1", "d1", 2.0)], ["row 2", "'q1'", "'d1'", " 2 ", " 1 "]),
-        ([("q1", "d1", 0.0)], ["relevant"]),
     ],
 )
 def test_a_broken_judgement_is_told(tmp_path, rows, facts):
