@@ -1,70 +1,42 @@
 """The demo set: parsing by hand-written blocks, and the real file's facts."""
 
-import hashlib
-import importlib.machinery
 import importlib.util
 
 import pytest
 from querylect.data.hpo import load_hpo
+from querylect.data.types import Document
 
-HEAD = "format-version: 1.2\ndata-version: hp/releases/2025-01-16\n\n"
+BLOCKS = r"""format-version: 1.2
 
+[Term]
+id: HP:1
+name: Brachydactyly
+def: "So called \"O\" legs\, bent\nout." [PMID:1 "x"]
+synonym: "Short fingers" EXACT layperson [orcid:1]
+synonym: "Stubby fingers" RELATED layperson []
+synonym: "Small fingers" EXACT []
+synonym: "Shortened digits" EXACT abbreviation []
+synonym: "brachy-dactyly" EXACT layperson []
+synonym: "SHORT, fingers" EXACT layperson []
 
-def lay(text):
-    """An exact layperson synonym."""
-    return f'synonym: "{text}" EXACT layperson []'
+[Term]
+id: HP:2
+name: Gone
+is_obsolete: true
 
-
-def block(identifier, name, *lines):
-    return "\n".join(["[Term]", f"id: {identifier}", f"name: {name}", *lines]) + "\n\n"
-
-
-@pytest.fixture
-def load(tmp_path):
-    """Write blocks as an OBO file and load them with one test and one validation term."""
-
-    def write(*blocks, head=HEAD, **sizes):
-        file = tmp_path / "hp.obo"
-        file.write_text(head + "".join(blocks), encoding="utf-8")
-        return load_hpo(file, **({"test_terms": 1, "validation_terms": 1} | sizes))
-
-    return write
-
-
-FILLERS = tuple(block(f"HP:9{n}", f"filler {n}", lay(f"lay word {n}")) for n in range(3))
+[Typedef]
+id: part_of
+name: part of
+"""
 
 
-def phrases(dataset):
-    return {
-        question.text: set(split.qrels[question.id])
-        for split in dataset.splits.values()
-        for question in split.questions
-        if not question.text.startswith("lay word")
-    }
-
-
-def test_only_exact_layperson_synonyms_that_differ_from_the_name_are_questions(load):
-    dataset = load(
-        block(
-            "HP:1",
-            "Brachydactyly",
-            'synonym: "Short fingers" EXACT layperson [orcid:1]',
-            'synonym: "Stubby fingers" RELATED layperson []',
-            'synonym: "Small fingers" EXACT []',
-            'synonym: "Shortened digits" EXACT abbreviation []',
-            lay("brachy-dactyly"),
-            lay("SHORT, fingers"),
-        ),
-        *FILLERS,
-    )
-    assert phrases(dataset) == {"Short fingers": {"HP:1"}}
-
-
-def test_the_corpus_keeps_asked_terms_and_fills_up_by_hash(load):
-    identifiers = [f"HP:{n}" for n in range(20)]
-    dataset = load(*(block(identifier, identifier) for identifier in identifiers), *FILLERS, corpus_size=8)
-    by_hash = sorted(identifiers, key=lambda identifier: hashlib.sha256(identifier.encode()).hexdigest())
-    assert [document.id for document in dataset.corpus] == sorted([*by_hash[:5], "HP:90", "HP:91", "HP:92"])
+def test_only_exact_layperson_synonyms_that_differ_from_the_name_are_questions(tmp_path):
+    (tmp_path / "hp.obo").write_text(BLOCKS)
+    dataset = load_hpo(tmp_path / "hp.obo", test_terms=0, validation_terms=0)
+    assert dataset.corpus == (Document("HP:1", "Brachydactyly", 'So called "O" legs, bent\nout.'),)
+    (question,) = dataset.splits["train"].questions
+    assert question.text == "Short fingers"
+    assert dataset.splits["train"].qrels == {question.id: {"HP:1": 1}}
 
 
 @pytest.fixture(scope="module")

@@ -39,40 +39,7 @@ def write(folder: Path, *entries) -> Path:
     return folder
 
 
-def filler(number: int):
-    """A synset with a question, which has no word in common with another one."""
-    numeral = "".join(chr(ord("a") + int(digit)) for digit in str(number))
-    gloss = f"{numeral * 4} distinct {numeral * 7} meaning {numeral * 5} here"
-    return (f"filler{number}", "n", [f"zz{number}zz"], gloss, 1, {})
-
-
-FILLERS = tuple(filler(number) for number in range(10, 16))
-
-
-@pytest.fixture
-def load(tmp_path):
-    """Write entries beside fillers and load them with one test and one validation question."""
-
-    def loaded(*entries):
-        return load_wordnet(write(tmp_path / "dict", *entries, *FILLERS), {"test": 1, "validation": 1, "train": None})
-
-    return loaded
-
-
-def answers_by_question(dataset):
-    """The questions besides those of the fillers, and their answers' titles."""
-    titles = {document.id: document.title for document in dataset.corpus}
-    return {
-        question.text: {titles[answer] for answer in split.qrels[question.id]}
-        for split in dataset.splits.values()
-        for question in split.questions
-        if " distinct " not in question.text
-    }
-
-
-def document(dataset, title):
-    (match,) = [document for document in dataset.corpus if document.title == title]
-    return match
+ALL = {"test": 0, "validation": 0, "train": None}
 
 
 DEFINITION = "a lorry whose contents can be emptied without handling; the bed tilts"
@@ -84,33 +51,21 @@ EMPTY = ("empty", "v", ["empty", "dumper"], "take it all out", 0, {})
 FULL = ("full", "s", ["full(p)"], "nothing more goes in", 0, {})
 
 
-def test_documents_and_questions_of_synsets_with_a_tagged_sense(load):
+def test_documents_and_questions_of_synsets_with_a_tagged_sense(tmp_path):
     """A document is words, examples, hypernyms and related words without the gloss, which is the question."""
-    dataset = load(TRUCK, VEHICLE, EMPTY, FULL)
-    truck = document(dataset, "dump truck, dumper")
+    glosses = ("four words of gloss", "made dirty with sticky tar", "smeared with tarlike sticky stuff")
+    others = [(f"it{n}", "n", ["Tar"], gloss, 1, {}) for n, gloss in enumerate(glosses)]
+    dataset = load_wordnet(write(tmp_path / "dict", TRUCK, VEHICLE, EMPTY, FULL, *others), ALL)
+    truck, *rest = dataset.corpus
+    assert [document.title for document in rest] == ["Tar"] * 3
+    assert (truck.id[:2], truck.title) == ("n0", "dump truck, dumper")
     assert truck.text == (
         "the dumper tipped its load. a big one! Kind of: motor vehicle, automotive vehicle. Related: empty, full."
     )
-    assert truck.id.startswith("n0")
-    assert answers_by_question(dataset) == {DEFINITION: {"dump truck, dumper"}}
-    assert {document.title for document in dataset.corpus} == {truck.title, *(entry[2][0] for entry in FILLERS)}
-    (question,) = (q.id for split in dataset.splits.values() for q in split.questions if q.text == DEFINITION)
-    assert answers_of(dataset)[question] == {"answers": ["dump truck", "dumper"]}
-
-
-@pytest.mark.parametrize(
-    ("terms", "gloss", "is_question"),
-    [
-        (["tar"], "made dirty with something sticky", True),
-        (["tar"], "four words of gloss", False),
-        (["Tar"], "made dirty with sticky tar", False),
-        (["tar"], "smeared with tarlike sticky stuff", False),
-        (["sticky stuff"], "smeared with black sticky stuff", False),
-        (["sticky stuff"], "smeared with stuff so very sticky", True),
-    ],
-)
-def test_a_definition_needs_five_words_and_none_of_its_own_terms(load, terms, gloss, is_question):
-    assert list(answers_by_question(load(("it", "n", terms, gloss, 1, {})))) == [gloss] * is_question
+    (question,) = dataset.splits["train"].questions
+    assert question.text == DEFINITION, "others are too short, or have one of their own words"
+    assert dataset.splits["train"].qrels == {question.id: {truck.id: 1}}
+    assert answers_of(dataset) == {question.id: {"answers": ["dump truck", "dumper"]}}
 
 
 @pytest.mark.parametrize(
@@ -158,7 +113,7 @@ MAUL = ("maul", "n", ["maul"], "the largest one of all", 0, {"@": ["n:hammer"]})
 
 def test_follow_ups_ask_along_the_pointers_of_a_word(tmp_path):
     folder = write(tmp_path / "dict", TOOL, HAMMER, HEAD, MAUL)
-    split = load_wordnet_conversations(folder, {"test": 0, "validation": 0, "train": None}).splits["train"]
+    split = load_wordnet_conversations(folder, ALL).splits["train"]
     (question,) = (entry for entry in split.questions if entry.history[0].text == "What does hammer mean?")
     assert question.text == "What is it a kind of?", "the definition names the head, and a maul is no document"
     assert question.history[1] == Utterance("assistant", "a heavy head on a handle")
