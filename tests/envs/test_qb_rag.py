@@ -3,29 +3,23 @@
 import json
 
 import pytest
-from querylect.cli import main
-from querylect.configs.environment import (
-    ClientConfig,
-)
 from querylect.configs.schema import QuestionsConfig
 from querylect.envs.build import build_index
-from querylect.envs.client.client import EnvironmentClient, Step
 from querylect.envs.environment import Environment
 from querylect.envs.index import open_index
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.presets import questions_settings
-from querylect.envs.retrievers.open import verify_indexes
+from querylect.envs.retrievers.open import open_retriever, verify_indexes
 from querylect.envs.retrievers.qb_rag import open_question_index
-from querylect.envs.server.app import create_app
+from querylect.envs.schemas import Step
 from querylect.errors import IndexFolderError
 from querylect.questions.index import write_question_index
 from querylect.rewriters.levels import query_form
 from querylect.rewriters.retriever_info import RetrieverInfo
 
-from ..question_models import TEXTS, corpus, save_corpus  # noqa: F401 (a fixture)
+from ..encoders import save_bert
+from ..question_models import corpus, save_corpus  # noqa: F401 (a fixture)
 from ..raising import refused
-
-pytestmark = pytest.mark.server
 
 VETTED = {
     "What helps when my head hurts?": ["aspirin", "triptan"],
@@ -57,22 +51,18 @@ def changed(env, **changes):
     return env.model_copy(update={"question_index": env.question_index.model_copy(update=changes)})
 
 
-def test_a_served_environment_ranks_by_questions_and_rewards(served, run_app):
-    app = create_app(Environment.open(served))
-    with run_app(app) as url, EnvironmentClient(ClientConfig(), [url]) as client:
-        info = client.info()
-        retriever = RetrieverInfo.from_service(info.retriever)
-        assert (retriever.name, retriever.kind) == ("qb-rag", "questions")
-        assert "7 questions that were written for the documents beforehand" in retriever.trained
-        assert retriever.trained.endswith("and it knows no synonyms."), "what ranks the questions is said too"
-        assert query_form(retriever)["kinds"] == ["questions"]
-        plan = SearchPlan.of("my head hurts and I have a headache", k=5)
-        (result,) = client.step([Step(question_id="q-head", plan=plan)], with_text=True)
-        (gums,) = client.step([Step(question_id="q-gums", plan=SearchPlan.of("bleed from the gums"))])
-    assert [hit.id for hit in result.ranking] == ["aspirin", "triptan"]
-    assert [hit.text for hit in result.ranking] == [TEXTS["aspirin"], TEXTS["triptan"]]
-    assert 0.5 < result.reward < 1.0
-    assert gums.reward == 1.0
+def test_an_environment_ranks_by_questions_and_rewards(served):
+    environment = Environment.open(served)
+    retriever = RetrieverInfo.from_service(environment.info().retriever)
+    assert (retriever.name, retriever.kind) == ("qb-rag", "questions")
+    assert "7 questions that were written for the documents beforehand" in retriever.trained
+    assert retriever.trained.endswith("and it knows no synonyms."), "what ranks the questions is said too"
+    assert query_form(retriever)["kinds"] == ["questions"]
+    plan = SearchPlan.of("my head hurts and I have a headache", k=5)
+    gums = Step(question_id="q-gums", plan=SearchPlan.of("bleed from the gums"))
+    head, gums = environment.step([Step(question_id="q-head", plan=plan), gums])
+    assert [hit.id for hit in head.ranking] == ["aspirin", "triptan"]
+    assert 0.5 < head.reward < gums.reward == 1.0
 
 
 PROBES = [
@@ -91,8 +81,6 @@ def brute_force(env, terms, k):
     for answer in folder.answers():
         answers.setdefault(answer.question, []).append(answer.content)
     index = open_index(env.question_index.index)
-    from querylect.envs.retrievers.open import open_retriever
-
     probe = Probe(terms=tuple(Term(text=text, weight=weight) for text, weight in terms))
     (ranked,) = open_retriever(index, questions_settings(env)).rank([probe], [len(index.documents)])
     scores = {}
@@ -103,12 +91,10 @@ def brute_force(env, terms, k):
     return dict(list(scores.items())[:k])
 
 
-@pytest.mark.parametrize("base", ["bm25", "dense"])
+@pytest.mark.parametrize("base", ["bm25", pytest.param("dense", marks=pytest.mark.model)])
 def test_every_plan_is_ranked_as_by_brute_force(served, tmp_path, base):
     env = served
     if base == "dense":
-        from ..encoders import save_bert
-
         model = save_bert(tmp_path / "model")
         env = changed(env, retriever=model, index=str(tmp_path / "dense-questions"))
         env = env.model_copy(update={"index": str(tmp_path / "dense")})
@@ -123,12 +109,6 @@ def test_every_plan_is_ranked_as_by_brute_force(served, tmp_path, base):
             expected = brute_force(env, terms, k)
             assert [hit.id for hit in ranking] == list(expected), terms
             assert [hit.score for hit in ranking] == pytest.approx(list(expected.values()))
-    both = SearchPlan(probes=tuple(plan.probes[0] for plan in plans[:2]), fuse="interleave", k=4)
-    first, second = ([hit.id for hit in environment.rank([plan])[0]] for plan in plans[:2])
-    woven = list(dict.fromkeys(name for pair in zip(first, second, strict=False) for name in pair))[:4]
-    assert [hit.id for hit in environment.rank([both])[0]][: len(woven)] == woven
-    (cut,) = environment.rank([SearchPlan(probes=(plans[0].probes[0].model_copy(update={"k": 1}),), k=6)])
-    assert [hit.id for hit in cut] == first[:1]
     (nothing,) = environment.rank([SearchPlan.of("statin", k=6)])
     assert "word" not in [hit.id for hit in nothing], "a content without a question is never found"
 
@@ -147,23 +127,3 @@ def test_questions_that_changed_are_refused_until_the_index_is_built_again(serve
     file.write_bytes(file.read_bytes()[:-1])
     with refused(IndexFolderError, "documents.bin"):
         verify_indexes(served)
-
-
-def test_the_command_line_goes_from_questions_to_a_verified_index(tmp_path, corpus, capsys):  # noqa: F811
-    config = tmp_path / "mine.yaml"
-    settings = corpus.model_dump(mode="json", include={"dataset", "retriever", "question_index", "index"})
-    config.write_text(json.dumps({"env": settings}))
-    file = tmp_path / "vetted.jsonl"
-    file.write_text(json.dumps({"question": "headache?", "contents": ["aspirin"]}) + "\n")
-    for arguments in (["questions", str(config), "--add", str(file)], ["build", str(config)], ["verify", str(config)]):
-        with pytest.raises(SystemExit) as ended:
-            main(["index", *arguments])
-        assert not ended.value.code
-    stdout = capsys.readouterr().out
-    assert "contents without a question: 5" in stdout
-    assert "questions: 1" in stdout
-    assert f"{corpus.index}: 6 documents, every file as its meta.json says" in stdout
-    with pytest.raises(SystemExit) as ended:
-        main(["index", "questions", "demo"])
-    assert ended.value.code == 2
-    assert "--to FOLDER" in capsys.readouterr().err
