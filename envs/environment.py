@@ -120,20 +120,21 @@ class Environment:
 
     def search(self, plans: Sequence[SearchPlan], *, with_text: bool = True) -> list[PlanResult]:
         """One result for each plan. Raises as `rank`."""
-        rankings = [ranking for part in in_batches(plans, PLANS_AT_ONCE) for ranking in self.rank(part)]
-        return [self.result(ranking, with_text) for ranking in rankings]
+        return [self.result(ranking, with_text) for ranking in self._rank_in_parts(plans)]
 
     def step(self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()) -> list[StepResult]:
         """Rank and score every step.
 
         Raises RequestError for an unknown question, ConfigError for an unknown metric, and as `rank`.
         """
-        plans = list(map(self.plan_of, steps))
-        rankings = [ranking for part in in_batches(plans, PLANS_AT_ONCE) for ranking in self.rank(part)]
+        rankings = self._rank_in_parts(list(map(self.plan_of, steps)))
         return [
             StepResult.model_validate(self.step_fields(step, ranking, with_text, metrics))
             for step, ranking in zip(steps, rankings, strict=True)
         ]
+
+    def _rank_in_parts(self, plans: Sequence[SearchPlan]) -> list[Ranking]:
+        return [ranking for part in in_batches(plans, PLANS_AT_ONCE) for ranking in self.rank(part)]
 
     def plan_of(self, step: Step) -> SearchPlan:
         """The plan to rank for a step. It leaves out the documents that the question excludes, and the one with the

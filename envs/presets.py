@@ -1,6 +1,6 @@
 """What a retriever's settings mean: its preset (model, pooling, similarity, prompts), and the indexes that it needs.
 
-A built-in preset follows the model card. `env.recipe` overrides fields of a built-in preset, or of the defaults of any
+A built-in preset (presets.yaml) follows the model card. `env.recipe` overrides fields of a built-in preset, or of the defaults of any
 other model, so that a model can be added by settings alone (docs/add-a-retriever.md).
 """
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..configs.environment import DatasetConfig, EnvironmentConfig, Precision, RecipeConfig, VectorsConfig
+from ..configs.load import read_yaml
 from ..errors import ConfigError
 from ..storage import data_sha256
 
@@ -39,81 +40,10 @@ class RetrieverPreset(RecipeConfig):
 
 PYTHON = "python:"
 """Prefix of a retriever name that is a path to a custom Python file."""
-
-_BUILT_IN = (
-    RetrieverPreset(
-        name="bm25",
-        kind="bm25",
-        trained="BM25, a lexical retriever that is not trained: it counts exact word matches (stemmed, stopwords "
-        "removed), rare words weigh more, and it knows no synonyms.",
-    ),
-    RetrieverPreset(
-        name="all-minilm-l6-v2",
-        kind="dense",
-        model="sentence-transformers/all-MiniLM-L6-v2",
-        trained="all-MiniLM-L6-v2, a small dense retriever trained with a contrastive loss on about one billion "
-        "sentence pairs (questions and answers, titles and bodies, duplicates).",
-        pooling="mean",
-        similarity="cos",
-        max_length=256,
-    ),
-    RetrieverPreset(
-        name="contriever",
-        kind="dense",
-        model="facebook/contriever",
-        trained="Contriever, a dense retriever trained without labels by contrastive learning on pairs of text "
-        "spans cropped from the same document (Wikipedia and CCNet).",
-        pooling="mean",
-        similarity="dot",
-        max_length=512,
-    ),
-    RetrieverPreset(
-        name="qwen3-embedding-0.6b",
-        kind="dense",
-        model="Qwen/Qwen3-Embedding-0.6B",
-        trained="Qwen3-Embedding-0.6B, a dense retriever built on a language model and trained on synthetic and "
-        "labelled pairs to follow an instruction that is put before the query.",
-        pooling="lasttoken",
-        similarity="cos",
-        query_prompt="Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:",
-        max_length=8192,
-    ),
-    RetrieverPreset(
-        name="medcpt",
-        kind="dense",
-        model="ncbi/MedCPT-Article-Encoder",
-        query_model="ncbi/MedCPT-Query-Encoder",
-        trained="MedCPT, a dense retriever for biomedicine with one encoder for queries and one for articles, trained "
-        "by contrastive learning on 255 million pairs of a PubMed search and the article that was clicked.",
-        pooling="cls",
-        similarity="dot",
-        pair=True,
-        max_length=512,
-        query_max_length=64,
-    ),
-    *(
-        RetrieverPreset(
-            name=f"bge-{size}-en-v1.5",
-            kind="dense",
-            model=f"BAAI/bge-{size}-en-v1.5",
-            trained=f"BGE-{size} (English, v1.5), a dense retriever pre-trained on plain text and then trained by "
-            "contrastive learning on pairs of texts, to answer queries that follow a fixed instruction.",
-            pooling="cls",
-            similarity="cos",
-            query_prompt="Represent this sentence for searching relevant passages: ",
-            max_length=512,
-        )
-        for size in ("small", "base", "large")
-    ),
-    RetrieverPreset(name="hybrid", kind="hybrid", trained="Several retrievers whose rankings are merged."),
-    RetrieverPreset(
-        name="qb-rag",
-        kind="questions",
-        trained="QB-RAG, which compares a query with questions that were written for the documents beforehand.",
-    ),
-)
-
-PRESETS = {preset.name: preset for preset in _BUILT_IN}
+PRESETS = {
+    name: RetrieverPreset(name=name, **fields)
+    for name, fields in read_yaml(Path(__file__).with_name("presets.yaml")).items()
+}
 """The built-in presets by name."""
 _INDEXED = {"model", "recipe", "hybrid", "remote", "engine", "vectors"}
 """Settings that lead to a different index for the same retriever and dataset."""

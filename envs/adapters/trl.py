@@ -30,19 +30,13 @@ class RetrievalEnvironment:
 
     def __init__(self, client: EnvironmentClient, shown: int = 5) -> None:
         """`shown` documents of each ranking are shown to the policy; all instances may share one client."""
-        self._client = client
-        self._shown = shown
-        self._begin("")
-
-    def _begin(self, question_id: str) -> None:
-        self._question_id = question_id
-        self._reward: float | None = 0.0
-        self._failed_search = False
-        self._error: QuerylectError | None = None
+        self._client, self._shown = client, shown
+        self.reset("")
 
     def reset(self, question_id: str, **_: object) -> None:
         """Begin with a question of the environment; the other columns of the row are not needed."""
-        self._begin(question_id)
+        self._question_id, self._reward, self._failed_search = question_id, 0.0, False
+        self._error: QuerylectError | None = None
 
     def search(self, query: str) -> str:
         """Search the documents.

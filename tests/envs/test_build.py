@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
-from querylect.data.beir import load_beir
-from querylect.data.corpus import Corpus, corpus_hash
 from querylect.envs import build
 from querylect.envs.build import build_index, build_shard, merge_index
 from querylect.envs.environment import Environment
-from querylect.envs.index import open_index
 from querylect.errors import ConfigError, DataError, IndexFolderError, StorageError
 
 from ..forked import forked
@@ -158,18 +155,6 @@ def test_an_id_that_stands_twice_is_found_across_parts(config, tmp_path):
     path.write_text(path.read_text().replace('"_id": "d80"', '"_id": "d3"'))
     with refused(DataError, "'d3'", "4 and 81"):
         build_index(config)
-
-
-def test_the_corpus_is_read_in_blocks_that_hold_every_document_once(config, tmp_path):
-    build_index(config)
-    blocks, lines = Corpus(config.dataset).blocks(BLOCK)
-    assert len(blocks) > 5
-    assert lines == len((tmp_path / "data" / "corpus.jsonl").read_text().split("\n"))
-    for size in (1, 7, 100, 10**6):
-        corpus = Corpus(config.dataset)
-        loaded = [document for block in corpus.blocks(size)[0] for document in corpus.read(block)]
-        assert loaded == list(load_beir(tmp_path / "data").corpus)
-    assert open_index(config.index).meta.corpus_hash == corpus_hash(loaded)
 
 
 def test_a_corpus_file_with_other_content_is_refused_and_a_copy_is_not(config, tmp_path):

@@ -1,7 +1,6 @@
 """Retrieval from Milvus: the rankings of the local index, from an embedded database and from a served one."""
 
 import json
-import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from querylect.errors import (
 
 from ..encoders import save_bert
 from ..raising import refused
+from ..several import free_port
 from ..waiting import until
 from .wings import PROBES, documents, plan, save
 
@@ -52,14 +52,6 @@ def dataset(tmp_path_factory):
     return save(tmp_path_factory.mktemp("data") / "mine", CORPUS)
 
 
-@pytest.fixture(scope="module")
-def retrievers(tmp_path_factory):
-    """The settings of each retriever: BM25, and a dense one with random weights."""
-    model = save_bert(tmp_path_factory.mktemp("bert") / "model")
-    recipe = RecipeConfig(pooling="cls", similarity="cos")
-    return {"bm25": {}, "dense": {"retriever": "contriever", "model": model, "recipe": recipe}}
-
-
 def settings(dataset, index, **changes):
     return EnvironmentConfig(dataset=dataset, index=str(index), **changes)
 
@@ -82,9 +74,13 @@ def same_scores(rankings, expected):
 
 
 @pytest.mark.parametrize("kind", ["bm25", "dense"])
-def test_probes_score_as_with_the_local_index_also_from_shards(kind, dataset, retrievers, tmp_path):
-    local = built(settings(dataset, tmp_path / "local", **retrievers[kind]))
-    config = settings(dataset, tmp_path / "milvus", engine="milvus", **retrievers[kind])
+def test_probes_score_as_with_the_local_index_also_from_shards(kind, dataset, tmp_path):
+    retriever = {}
+    if kind == "dense":
+        recipe = RecipeConfig(pooling="cls", similarity="cos")
+        retriever = {"retriever": "contriever", "model": save_bert(tmp_path / "model"), "recipe": recipe}
+    local = built(settings(dataset, tmp_path / "local", **retriever))
+    config = settings(dataset, tmp_path / "milvus", engine="milvus", **retriever)
     for shard in (2, 1):
         build_shard(config, shard, 2)
     merge_index(config)
@@ -118,49 +114,40 @@ def test_a_collection_without_all_rows_is_refused_and_loaded_again(dataset, tmp_
     assert built(config).rank(plans("bm25")) == expected
 
 
-class Served:
-    """milvus-lite's server in a process of its own."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.process = None
-
-    def listens(self):
-        assert self.process.poll() is None
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
-
-    def start(self):
-        command = ["-m", "milvus_lite", "server", "--data-dir", str(self.folder), "--host", "127.0.0.1"]
-        self.process = subprocess.Popen(
-            [sys.executable, *command, "--port", str(self.port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        until(self.listens)
-
-    def stop(self):
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-
-
 @pytest.fixture
 def served(tmp_path):
-    server = Served(tmp_path / "served")
-    server.start()
-    yield server
-    server.stop()
+    """milvus-lite's server in a process of its own, and its URL."""
+    port = free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "milvus_lite",
+        "server",
+        "--data-dir",
+        str(tmp_path / "served"),
+        "--port",
+        str(port),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def listens():
+        assert process.poll() is None
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    until(listens)
+    yield process, f"http://127.0.0.1:{port}"
+    process.kill()
+    process.wait()
 
 
 def test_a_served_collection_ranks_alike_and_its_outage_is_no_ranking(dataset, tmp_path, served, monkeypatch):
     monkeypatch.setattr("querylect.envs.retrievers.milvus._SECONDS", 2)
-    config = settings(dataset, tmp_path / "index", engine="milvus", milvus_uri=served.url)
+    process, url = served
+    config = settings(dataset, tmp_path / "index", engine="milvus", milvus_uri=url)
     environment = built(config)
     same_scores(environment.rank(plans("bm25")), built(settings(dataset, tmp_path / "l")).rank(plans("bm25")))
-    served.stop()
-    with refused(EnvironmentUnavailableError, served.url, "env.milvus_uri"):
+    process.kill()
+    process.wait()
+    with refused(EnvironmentUnavailableError, url, "env.milvus_uri"):
         environment.rank(plans("bm25"))
-    with refused(EnvironmentUnavailableError, served.url):
-        Environment.open(config)

@@ -2,8 +2,7 @@
 
 BM25 on Cranfield against bm25s' own `retrieve` and rank-bm25's own `get_scores`; a dense retriever on a part of SciFact
 against `encode` and `semantic_search` of sentence-transformers. Scores agree within 1e-4, and documents wherever two
-scores lie further apart than that. BM25 on all of SciFact: test_service_scifact.py; compiled code against plain code:
-test_batches.py.
+scores lie further apart than that. BM25 on all of SciFact: test_scifact.py.
 """
 
 from itertools import chain

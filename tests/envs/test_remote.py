@@ -1,12 +1,10 @@
 """Documents in an OpenSearch-compatible service: requests, rankings from its answers, and outages.
 
-`tests/recordings/opensearch.json` is an exchange in the form that OpenSearch's API reference describes; `StandIn`
-scores like such a service, and refuses what it refuses.
+`tests/recordings/opensearch.json` is an exchange in the form that OpenSearch's API reference describes; `StandIn` has
+vectors, and faults.
 """
 
 import json
-import math
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -31,26 +29,7 @@ pytestmark = pytest.mark.server
 
 RECORDING = Path(__file__).parents[1] / "recordings" / "opensearch.json"
 CORPUS = documents(80)
-POSITIVE = [[("heat of a wing", 1.0)], [("heat air", 2.0), ("flow", 0.3)], [(" ", 1.0), ("drag", 1.0), ("lift", 0.0)]]
-
-
-@cache
-def words(field):
-    """The blank-separated words of one field of every document."""
-    return {document: getattr(document, field).lower().split() for document in CORPUS}
-
-
-@cache
-def bm25(field, text, document):
-    """Lucene's BM25 over one field."""
-    document_words, mean = words(field)[document], np.mean([len(field_words) for field_words in words(field).values()])
-    score = 0.0
-    for word in text.lower().split():
-        df = sum(word in field_words for field_words in words(field).values())
-        idf = math.log(1 + (len(CORPUS) - df + 0.5) / (df + 0.5))
-        tf = document_words.count(word)
-        score += idf * tf / (tf + 1.2 * (0.25 + 0.75 * len(document_words) / mean)) if tf else 0.0
-    return score
+PLAIN = [("heat of a wing", 1.0)]
 
 
 class StandIn:
@@ -58,7 +37,7 @@ class StandIn:
 
     def __init__(self, vectors=None):
         self.vectors = vectors
-        self.trouble, self.requests, self.headers = [], [], []
+        self.trouble = []
         self.uuid, self.count = "first", len(CORPUS)
 
     async def __call__(self, scope, receive, send):
@@ -70,7 +49,6 @@ class StandIn:
             body += message.get("body", b"")
             if not message.get("more_body"):
                 break
-        self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
         await self.answer(scope["path"], body.decode())(scope, receive, send)
 
     def answer(self, path, lines):
@@ -82,7 +60,6 @@ class StandIn:
             return JSONResponse({"error": {"type": "index_not_found_exception"}, "status": 404}, 404)
         messages = [json.loads(line) for line in lines.splitlines()]
         assert all(header["index"] == "mine" for header in messages[::2])
-        self.requests.append(messages[1::2])
         responses = [self.search(body) for body in messages[1::2]]
         if self.trouble:
             trouble = self.trouble.pop(0)
@@ -90,27 +67,13 @@ class StandIn:
         return JSONResponse({"took": 1, "responses": responses})
 
     def search(self, body):
-        scores = {position: self.score(body["query"], document) for position, document in enumerate(CORPUS)}
-        ranking = sorted(
-            (position for position, score in scores.items() if score is not None), key=lambda p: -scores[p]
-        )
-        hits = [{"_id": f"d{position}", "_score": scores[position]} for position in ranking[: body["size"]]]
+        scores = np.arange(len(CORPUS), 0.0, -1.0)
+        if "knn" in body["query"]:
+            products = self.vectors @ np.array(body["query"]["knn"]["vector"]["vector"])
+            scores = np.where(products >= 0, products + 1, 1 / (1 - np.minimum(products, 0)))
+        ranking = np.argsort(-scores, kind="stable")[: body["size"]]
+        hits = [{"_id": f"d{position}", "_score": scores[position]} for position in ranking.tolist()]
         return {"timed_out": False, "_shards": {"failed": 0}, "hits": {"hits": hits}, "status": 200}
-
-    def score(self, query, document):
-        """The score of a query that a document matches, else None."""
-        ((kind, body),) = query.items()
-        if kind == "match":
-            ((field, arguments),) = body.items()
-            assert arguments["boost"] >= 0, "negative boosts are refused"
-            score = bm25(field, arguments["query"], document)
-            return arguments["boost"] * score if score else None
-        if kind == "knn":
-            product = float(np.array(body["vector"]["vector"]) @ self.vectors[CORPUS.index(document)])
-            return product + 1 if product >= 0 else 1 / (1 - product)
-        scores = [self.score(clause, document) for clause in body["should"]]
-        matched = [score for score in scores if score is not None]
-        return sum(matched) if matched else None
 
 
 @pytest.fixture(scope="module")
@@ -141,40 +104,6 @@ def opened(config):
     return Environment.open(config)
 
 
-def scores_by_hand(terms):
-    weighted_texts = [(text, weight) for text, weight in terms if text.strip()]
-    scores = {
-        document.id: sum(
-            weight * bm25(field, text, document) for text, weight in weighted_texts for field in ("title", "text")
-        )
-        for document in CORPUS
-    }
-    return {id_: score for id_, score in scores.items() if score > 1e-12}
-
-
-def check(ranking, scores, k):
-    score_by_id = {hit.id: hit.score for hit in ranking}
-    best = sorted(scores.values(), reverse=True)[:k]
-    assert [hit.score for hit in ranking] == pytest.approx(best)
-    assert score_by_id == pytest.approx({id_: scores[id_] for id_ in score_by_id})
-
-
-def test_probes_score_as_computed_by_hand(config):
-    environment = opened(config)
-    for k in (5, 80):
-        rankings = environment.rank([plan(terms, k) for terms in POSITIVE])
-        for ranking, terms in zip(rankings, POSITIVE, strict=True):
-            check(ranking, scores_by_hand(terms), k)
-        assert rankings == [environment.rank([plan(terms, k)])[0] for terms in POSITIVE]
-
-
-def test_a_negative_weight_is_refused_for_bm25(config, stand_in):
-    environment = opened(config)
-    with refused(RequestError, "'wing'", "-0.5", "negative"):
-        environment.rank([plan(PROBES[1])])
-    assert not stand_in.requests
-
-
 def test_the_recorded_exchange_is_asked_and_read(small_environment, run_app, tmp_path):
     exchange = json.loads(RECORDING.read_text(encoding="utf-8"))
     used = []
@@ -198,6 +127,8 @@ def test_the_recorded_exchange_is_asked_and_read(small_environment, run_app, tmp
         config = small_environment.model_copy(update={"remote": remote, "index": str(tmp_path / "index")})
         environment = opened(config)
         rankings = environment.rank([plan([("headache", 1.0)], 3), plan([("blood", 2.0)], 3)])
+        with refused(RequestError, "'wing'", "-0.5", "negative"):
+            environment.rank([plan([("heat", 1.0), ("wing", -0.5)])])
     rounded = [[(hit.id, round(hit.score, 6)) for hit in ranking] for ranking in rankings]
     assert rounded == [
         [("aspirin", 1.386294), ("triptan", 1.150728)],
@@ -206,27 +137,20 @@ def test_the_recorded_exchange_is_asked_and_read(small_environment, run_app, tmp
     assert all(recorded in used for recorded in exchange)
 
 
-@pytest.mark.parametrize("similarity", ["dot", "cos"])
-def test_dense_probes_are_one_vector_and_scores_are_inner_products(similarity, dataset, run_app, tmp_path):
+@pytest.mark.model
+def test_dense_probes_are_one_vector_and_scores_are_inner_products(dataset, run_app, tmp_path):
     model = save_bert(tmp_path / "model")
     documents = np.stack([hidden_states(model, document.contents)[0].numpy() for document in CORPUS]).astype(float)
-    if similarity == "cos":
-        documents /= np.linalg.norm(documents, axis=1, keepdims=True)
     with run_app(StandIn(documents)) as url:
-        config = settings(dataset, tmp_path, url).model_copy(
-            update={
-                "retriever": "contriever",
-                "model": model,
-                "recipe": RecipeConfig(pooling="cls", similarity=similarity),
-            }
-        )
+        recipe = RecipeConfig(pooling="cls", similarity="dot")
+        changes = {"retriever": "contriever", "model": model, "recipe": recipe}
+        config = settings(dataset, tmp_path, url).model_copy(update=changes)
         rankings = opened(config).rank([plan(terms, 80) for terms in PROBES])
     for ranking, terms in zip(rankings, PROBES, strict=True):
         query = np.zeros(32)
         for text, weight in terms:
             if text.strip() and weight:
-                vector = hidden_states(model, text)[0].numpy().astype(float)
-                query += weight * (vector / np.linalg.norm(vector) if similarity == "cos" else vector)
+                query += weight * hidden_states(model, text)[0].numpy().astype(float)
         expected = documents @ query if query.any() else np.array([])
         assert [hit.score for hit in ranking] == pytest.approx(sorted(expected, reverse=True), rel=1e-3, abs=1e-3)
         for hit in ranking:
@@ -250,20 +174,16 @@ def garbled(responses):
     return PlainTextResponse("<html>", 200)
 
 
-@pytest.mark.parametrize("trouble", [busy, half, rejected, garbled])
-def test_an_incomplete_answer_is_an_outage_and_never_a_ranking(trouble, config, stand_in):
+def test_an_incomplete_answer_is_an_outage_and_never_a_ranking(config, stand_in):
     environment = opened(config)
-    stand_in.trouble = [trouble] * 9
-    with refused(EnvironmentUnavailableError, stand_in.url):
-        environment.rank([plan(POSITIVE[0])])
-
-
-def test_a_document_that_the_corpus_lacks_is_named(config, stand_in):
-    environment = opened(config)
+    for trouble in (busy, half, rejected, garbled):
+        stand_in.trouble = [trouble] * 9
+        with refused(EnvironmentUnavailableError, stand_in.url):
+            environment.rank([plan(PLAIN)])
     hits = {"hits": {"hits": [{"_id": "foreign", "_score": 1.0}]}, "timed_out": False, "_shards": {"failed": 0}}
     stand_in.trouble = [lambda _: JSONResponse({"responses": [hits]})]
     with refused(IndexFolderError, "'foreign'"):
-        environment.rank([plan(POSITIVE[0])])
+        environment.rank([plan(PLAIN)])
 
 
 def test_a_service_that_is_gone_is_an_outage_at_every_step(dataset, tmp_path, run_app):
@@ -273,11 +193,11 @@ def test_a_service_that_is_gone_is_an_outage_at_every_step(dataset, tmp_path, ru
         environment = opened(config)
         app = TestClient(create_app(environment), "http://localhost")
     with refused(EnvironmentUnavailableError, url, "env.remote"):
-        environment.rank([plan(POSITIVE[0])])
+        environment.rank([plan(PLAIN)])
     with pytest.raises(EnvironmentUnavailableError):
         Environment.open(config)
     with app:
-        steps = [{"question_id": "q", "plan": plan(terms).model_dump()} for terms in POSITIVE]
+        steps = [{"question_id": "q", "plan": plan(PLAIN).model_dump()}]
         answer = app.post("/v1/step", json={"steps": steps})
     assert answer.status_code == 503
     assert answer.headers["Retry-After"]

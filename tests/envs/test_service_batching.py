@@ -2,8 +2,6 @@
 
 import asyncio
 import threading
-from functools import wraps
-from inspect import Signature, signature
 
 import pytest
 from querylect.envs.environment import RankedHit, Ranking
@@ -13,14 +11,10 @@ from querylect.envs.server.batching import Batcher, Metrics, OverloadedError
 
 
 class Recorder:
-    """An environment that ranks k documents named after the plan, remembers its batches and can be paused."""
+    """Ranks k documents named after the plan, remembers its batches, and is paused until it is freed."""
 
-    def __init__(self, paused=False):
-        self.batches = []
-        self.free = threading.Event()
-        if not paused:
-            self.free.set()
-        self.entered = threading.Event()
+    def __init__(self):
+        self.batches, self.free, self.entered = [], threading.Event(), threading.Event()
 
     def rank(self, plans):
         self.batches.append([plan.probes[0].terms[0].text for plan in plans])
@@ -50,36 +44,30 @@ async def release(search):
     search.free.set()
 
 
-def batched(paused=False):
-    """Run a test with a started batcher, its search and its own fixtures."""
+def batched(test):
+    """Run a test with a started batcher and its paused search."""
 
-    def decorate(test):
-        @wraps(test)
-        def run(**fixtures):
-            async def beside():
-                search = Recorder(paused)
-                batcher = Batcher(search, Metrics())
-                await batcher.start()
-                try:
-                    await test(batcher, search, **fixtures)
-                finally:
-                    search.free.set()
-                    await batcher.stop()
+    def run():
+        async def beside():
+            search = Recorder()
+            batcher = Batcher(search, Metrics())
+            await batcher.start()
+            try:
+                await test(batcher, search)
+            finally:
+                search.free.set()
+                await batcher.stop()
 
-            asyncio.run(beside())
+        asyncio.run(beside())
 
-        _, _, *parameters = signature(test).parameters.values()
-        run.__signature__ = Signature(parameters)
-        return run
-
-    return decorate
+    return run
 
 
 def ids(rankings):
     return [[hit.id for hit in ranking] for ranking in rankings]
 
 
-@batched(paused=True)
+@batched
 async def test_requests_that_wait_together_are_searched_together_and_equal_plans_once(batcher, search):
     first = await start_paused(batcher, search)
     requests = [ask(batcher, f"t{i % 3}") for i in range(9)]
@@ -90,7 +78,7 @@ async def test_requests_that_wait_together_are_searched_together_and_equal_plans
     assert search.batches == [["first"], ["t0", "t1", "t2"]]
 
 
-@batched(paused=True)
+@batched
 async def test_a_plan_that_fails_fails_only_the_requests_that_contain_it(batcher, search):
     first = await start_paused(batcher, search)
     failing, joined, fine = ask(batcher, "a", "bad"), ask(batcher, "bad"), ask(batcher, "a", "b")
@@ -105,7 +93,7 @@ async def test_a_plan_that_fails_fails_only_the_requests_that_contain_it(batcher
     assert search.batches[-1] == ["bad"], "a failure is not cached"
 
 
-@batched(paused=True)
+@batched
 async def test_a_request_that_was_cancelled_leaves_the_plans_to_others(batcher, search):
     first = await start_paused(batcher, search)
     leaving, staying = ask(batcher, "a"), ask(batcher, "a", "b")
@@ -116,13 +104,14 @@ async def test_a_request_that_was_cancelled_leaves_the_plans_to_others(batcher, 
     assert ids(await staying) == [["a-0"], ["b-0"]]
 
 
-@batched(paused=True)
-async def test_a_full_queue_refuses_new_plans_and_lets_in_what_is_known(batcher, search, monkeypatch):
-    monkeypatch.setattr(batching, "MAX_PENDING", 4 * SearchPlan.of("w0", k=1).work)
-    pending = await start_paused(batcher, search, *(f"w{i}" for i in range(4)))
-    assert not batcher.ready
-    with pytest.raises(OverloadedError):
-        await ask(batcher, "w0", "x")
+@batched
+async def test_a_full_queue_refuses_new_plans_and_lets_in_what_is_known(batcher, search):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batching, "MAX_PENDING", 4 * SearchPlan.of("w0", k=1).work)
+        pending = await start_paused(batcher, search, *(f"w{i}" for i in range(4)))
+        assert not batcher.ready
+        with pytest.raises(OverloadedError):
+            await ask(batcher, "w0", "x")
     joined = ask(batcher, "w1")
     await release(search)
     assert ids(await joined) == [["w1-0"]], "what waits already takes no room"
@@ -132,7 +121,7 @@ async def test_a_full_queue_refuses_new_plans_and_lets_in_what_is_known(batcher,
     assert not any("x" in batch for batch in search.batches)
 
 
-@batched(paused=True)
+@batched
 async def test_stopping_fails_what_waits_instead_of_leaving_it(batcher, search):
     requests = [ask(batcher, "running"), await start_paused(batcher, search, "queued"), ask(batcher, "later")]
     await asyncio.sleep(0)

@@ -45,16 +45,12 @@ def test_the_reverse_dictionary_has_its_size_and_every_answer_in_the_corpus(reve
     assert reverse_dictionary.splits["test"].questions[0].text == "refer to or be relevant or familiar to"
 
 
-def test_no_question_names_a_word_of_its_answer(reverse_dictionary):
+def test_no_question_names_a_word_of_its_answer_and_splits_share_none(reverse_dictionary):
     titles = {document.id: document.title for document in reverse_dictionary.corpus}
     for split in reverse_dictionary.splits.values():
         for question in split.questions:
-            assert len(question.text.split()) >= 5
             (answer,) = split.qrels[question.id]
             assert not any(word in question.text.lower() for word in titles[answer].lower().split(", "))
-
-
-def test_splits_of_the_reverse_dictionary_share_no_answer_word_and_question(reverse_dictionary):
     no_shared_words(reverse_dictionary)
     assert exact_leaks(reverse_dictionary.splits) == []
 
@@ -99,20 +95,16 @@ def word_of(question):
     return question.history[0].text.removeprefix("What does ").removesuffix(" mean?")
 
 
-def test_the_conversations_have_their_size_and_share_no_word_between_splits(conversations):
+def test_the_conversations_share_no_word_between_splits_and_the_prompt_gives_none_away(conversations):
     sizes = {name: len(split.questions) for name, split in conversations.splits.items()}
     assert sizes == {"train": 1500, "validation": 200, "test": 400}
-    assert not words_of(conversations, "test") & (
-        words_of(conversations, "train") | words_of(conversations, "validation")
-    )
-    assert not words_of(conversations, "validation") & words_of(conversations, "train")
-
-
-def test_the_packaged_prompt_gives_no_held_out_word_away(conversations):
+    train, validation, test = (words_of(conversations, name) for name in sizes)
+    assert not test & (train | validation)
+    assert not validation & train
     prompt = load_prompt("wordnet_conversations")
     rewrite_words = {word for example in prompt.examples for turn in example.turns for word in turn.rewrite.split(", ")}
     assert len(rewrite_words) > 6
-    assert not rewrite_words & (words_of(conversations, "test") | words_of(conversations, "validation"))
+    assert not rewrite_words & (test | validation)
 
 
 def test_four_real_parts_are_indexed_and_searched(realdata, tmp_path):

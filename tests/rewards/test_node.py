@@ -19,14 +19,9 @@ def test_metric_and_format_are_weighed():
     assert (format_reward(True), format_reward(False)) == (1.0, 0.0)
 
 
-def test_a_failed_format_is_worth_nothing_whatever_the_metric():
-    for metric in (0.0, 1.0, None):
-        assert node_reward(metric, False, 0.1) == 0.0
-
-
-def test_an_outage_is_never_a_reward():
-    assert node_reward(None, True, 0.1) is None
-    assert node_reward(None, True, 1.0) is None
+def test_a_failed_format_is_worth_nothing_and_an_outage_is_never_a_reward():
+    assert [node_reward(metric, False, 0.1) for metric in (0.0, 1.0, None)] == [0.0] * 3
+    assert node_reward(None, True, 0.1) is node_reward(None, True, 1.0) is None
 
 
 def test_an_answer_is_rewarded_by_score_gain_and_metric():
@@ -56,25 +51,18 @@ def test_rewards_stay_in_range_and_follow_the_metric(first, second, weight):
     assert node_reward(low, False, weight) <= below
 
 
-@pytest.mark.parametrize("metric", [-0.1, 1.1, -2.0, math.nan])
-def test_a_metric_outside_its_range_is_refused(metric):
-    with pytest.raises(ValueError, match=r"^metric"):
-        node_reward(metric, True, 0.1)
-
-
-@pytest.mark.parametrize("weight", [-0.1, 1.1, math.nan])
-def test_a_weight_outside_its_range_is_refused(weight):
-    with pytest.raises(ValueError, match=r"^format_weight"):
-        node_reward(0.5, True, weight)
+def test_a_metric_or_a_weight_outside_its_range_is_refused():
+    for wrong in (-0.1, 1.1, math.nan):
+        with pytest.raises(ValueError, match=r"^metric"):
+            node_reward(wrong, True, 0.1)
+        with pytest.raises(ValueError, match=r"^format_weight"):
+            node_reward(0.5, True, wrong)
 
 
 def test_a_path_sums_its_weighted_turns_less_the_prices_of_its_searches():
     assert trajectory_value([0.4, 0.8], [0.5, 1.0]) == pytest.approx(0.5 * 0.4 + 0.8)
     assert trajectory_value([0.4], [0.5, 1.0]) == pytest.approx(0.2)
     assert trajectory_value([0.4, 0.6], [0.5, 1.0], [0.1, 0.1]) == pytest.approx(0.2 + 0.6 - 0.2)
-
-
-@pytest.mark.parametrize("rewards", [[], [0.1, 0.2, 0.3]])
-def test_a_path_without_turns_or_with_more_turns_than_weights_is_refused(rewards):
-    with pytest.raises(ValueError, match=f"{len(rewards)} rewards and 2"):
-        trajectory_value(rewards, [0.5, 1.0])
+    for rewards in ([], [0.1, 0.2, 0.3]):
+        with pytest.raises(ValueError, match=f"{len(rewards)} rewards and 2"):
+            trajectory_value(rewards, [0.5, 1.0])
