@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 _QUANTILES = (0.025, 0.975)
-_BLOCK_ELEMENTS = 1 << 21
-"""Random draws per block: bounds the memory of a test for any number of questions and resamples."""
+_FLIPS, _DRAWS = 1 << 21, 1 << 18
+"""Random numbers per block: they bound the memory of a test and of an interval, for any number of questions."""
 _TIE = 1e-9
 """Differences up to this are ties."""
 
@@ -71,7 +71,7 @@ def paired_permutation_test(a: ArrayLike, b: ArrayLike, permutations: int, seed:
     rounding = 1e-12 * np.abs(moving).sum()
     rng = np.random.default_rng(seed)
     extreme = 0
-    for rows in _blocks(permutations, len(moving)):
+    for rows in _blocks(permutations, len(moving), _FLIPS):
         flips = rng.integers(0, 2, size=(rows, len(moving)), dtype=np.int8)
         sums = moving.sum() - 2 * (flips @ moving)
         extreme += int((np.abs(sums) >= abs(observed) - rounding).sum())
@@ -200,14 +200,14 @@ def _resampled_means(
     """Means (resamples,) of samples drawn from each of `columns` (n,) with replacement, the same draws for all."""
     size = len(columns[0])
     blocks = []
-    for rows in _blocks(resamples, size):
+    for rows in _blocks(resamples, size, _DRAWS):
         drawn = rng.integers(0, size, size=(rows, size), dtype=np.int32)
         blocks.append([column.take(drawn).mean(axis=1) for column in columns])
     return [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
 
 
-def _blocks(total: int, width: int) -> Iterator[int]:
-    """Row counts of blocks that sum to `total`, each with a bounded number of elements."""
-    rows = max(1, _BLOCK_ELEMENTS // width)
+def _blocks(total: int, width: int, elements: int) -> Iterator[int]:
+    """Row counts of blocks that sum to `total`, each with at most so many elements, or one row."""
+    rows = max(1, elements // width)
     for start in range(0, total, rows):
         yield min(rows, total - start)

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 from querylect.configs.evaluation import load_spec
 from querylect.configs.load import load_config
-from querylect.errors import IncompleteError
 from querylect.eval.run import spec_of_run
 
-from ..command import end, mistake
+from ..command import end
 
 SPEC = "datasets: {hpo: {path: hpo}}\nenvironments: {bm25: {}}\n"
 
@@ -40,33 +39,6 @@ def test_a_spec_is_carried_out_and_a_run_is_made_one(replace_function, path, rep
     captured = capsys.readouterr()
     assert captured.out.split() == [str(report)] * 3
     assert captured.err.count("the tables") == 3
-
-
-def test_failed_cells_make_the_exit_code_one_after_the_tables_are_told(replace_function, path, report, capsys):
-    replace_function("eval.spec", "evaluate_spec", (report, IncompleteError("2 of 3 cells failed")))
-    assert end("eval", path) == 1
-    captured = capsys.readouterr()
-    assert captured.out == f"{report}\n"
-    assert "incomplete: 2 of 3 cells failed" in captured.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "facts"),
-    [
-        (["SPEC", "--checkpoint", "best"], ["--checkpoint", "systems.NAME.checkpoint"]),
-        (["SPEC", "limt=3"], ["'limt=3'", "limit"]),
-    ],
-)
-def test_what_does_not_go_together_is_refused(arguments, facts, path, capsys):
-    mistake("eval", *(path if word == "SPEC" else word for word in arguments))
-    stderr = capsys.readouterr().err
-    assert all((path if fact == "SPEC" else fact) in stderr for fact in facts), stderr
-
-
-def test_a_dry_run_prints_a_spec_that_can_be_given_again(path, tmp_path, capsys):
-    assert end("eval", path, "limit=3", "--dry-run") == 0
-    (tmp_path / "again.yaml").write_text(capsys.readouterr().out)
-    assert load_spec(str(tmp_path / "again.yaml")) == load_spec(path, ["limit=3"])
 
 
 def test_a_dry_run_shows_the_rows_of_warm_starts_and_baselines(path, tmp_path, capsys):

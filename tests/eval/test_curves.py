@@ -8,7 +8,7 @@ import pytest
 from querylect.configs.load import dump_config, load_config
 from querylect.configs.section import as_name
 from querylect.errors import ConfigError, DataError
-from querylect.eval.curves import curve_of, draw_run, grouped, progress, read_log, read_run, write_report
+from querylect.eval.curves import curve_of, draw_run, grouped, progress, read_run, write_report
 from querylect.eval.text import write_results
 
 from ..jsonl import jsonl, write_jsonl
@@ -119,19 +119,6 @@ def test_missing_and_null_values_are_left_out_and_turns_told_apart(tmp_path):
     rows[0]["kl_extra/turn1"] = 5.0
     drawings = {drawing.title: drawing.caption for drawing in draw_run(run(tmp_path / "gaps", rows=rows))}
     assert drawings == {"Reward": "turn 1 0.1 → 0.1, turn 2 0.2 → 0.2.", "Distance to the reference": "0.1 → 0.1."}
-
-
-def test_metrics_of_a_resumed_run_count_the_last_line_of_a_step(tmp_path):
-    rows = [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 2.0}, {"step": 2, "loss": 2.5}, {"step": 3, "loss": 3.0}]
-    (tmp_path / "metrics.jsonl").write_text(jsonl(rows) + '{"step": 4, "lo')
-    assert list(read_log(tmp_path / "metrics.jsonl")["loss"]) == [1.0, 2.5, 3.0]
-
-
-def test_where_the_page_goes(tmp_path):
-    first, second = (run(tmp_path / name, rows=ONE_CURVE) for name in ("one", "other"))
-    assert write_report([first, second], None) == tmp_path / "training.html"
-    assert write_report([first, second], tmp_path / "x" / "both.html").read_text().startswith("<!DOCTYPE html>")
-    assert write_report([first, first], None) == first / "training.html"
 
 
 def test_what_is_no_run_and_a_run_without_a_step_are_told(tmp_path):

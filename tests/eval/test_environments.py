@@ -6,18 +6,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 from querylect.configs.environment import DatasetConfig, EnvironmentConfig
 from querylect.configs.evaluation import SpecConfig, SystemConfig
-from querylect.configs.llm import LlmConfig
-from querylect.configs.schema import RewriterConfig, RunConfig
+from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError, ModelError
 from querylect.eval import environments
 from querylect.eval.cells import Cell
 from querylect.eval.environments import SpecEnvironments, folder_identity, model_identity, searched_here
 from querylect.eval.records import RecordStore
 from querylect.eval.summary import environments_of_training
-from querylect.eval.systems import RawSystem, RewritingSystem, llm_identity
+from querylect.eval.systems import RawSystem, RewritingSystem
 from querylect.rewriters.retriever_info import RetrieverInfo
 
 from ..lessons import PROMPT
@@ -34,14 +32,6 @@ def index(env=None, datasets=None, dataset="one"):
     return searched_here(plan, plan.environments["x"], dataset, plan.datasets[dataset])
 
 
-def test_an_index_is_named_by_dataset_and_retriever():
-    assert index().index == "indexes/one-bm25"
-    assert index(dataset="two").index == "indexes/two-bm25"
-    assert index(dataset="two").dataset == TWO
-    assert index({"retriever": "all-minilm-l6-v2"}).index == "indexes/one-all-minilm-l6-v2"
-    assert index({"retriever": "/models/my encoder"}).index == "indexes/one-models-my-encoder"
-
-
 def test_settings_that_make_another_index_make_another_name():
     names = {
         index(env).index
@@ -56,15 +46,6 @@ def test_a_named_index_holds_the_name_of_the_dataset_where_there_are_several():
     assert index({"index": "there/x"}, datasets=["one"]).index == "there/x"
     with refused(ConfigError, "env.index", "'there/x'", 2, "{dataset}"):
         index({"index": "there/x"})
-
-
-def test_members_of_a_hybrid_have_an_index_for_each_dataset():
-    members = [{"retriever": name, "index": f"there/{{dataset}}-{name}"} for name in ("bm25", "contriever")]
-    resolved = index({"retriever": "hybrid", "hybrid": {"members": members}}, dataset="two")
-    assert [member.index for member in resolved.hybrid.members] == ["there/two-bm25", "there/two-contriever"]
-    members[1]["index"] = "there/contriever"
-    with refused(ConfigError, "env.hybrid.members.index", "'there/contriever'"):
-        index({"retriever": "hybrid", "hybrid": {"members": members}})
 
 
 @pytest.fixture
@@ -156,40 +137,14 @@ def identity_of(config=None, system=None, retriever="bm25", model="org/a", seed=
         {"config": {"rewriter": {"name": "explore"}}},
         {"config": {"rewriter": {"name": "general", "keep_question_weight": 1.0}}},
         {"config": {"rollout": {"max_new_tokens": 9, "documents": 2}}},
-        {"config": {"rollout": {"max_new_tokens": 8, "documents": 3}}},
         {"config": {"rollout": {**BASE["rollout"], "max_prompt_tokens": 99}}},
-        {"config": {"rollout": {**BASE["rollout"], "document_tokens": 9}}},
-        {"config": {"rollout": {**BASE["rollout"], "observation_tokens": 9}}},
         {"config": {"rollout": {**BASE["rollout"], "engine": "vllm"}}},
-        {"system": {"turns": 3}},
         {"system": {"turns": 2, "samples": 1}},
         {"model": "org/b"},
     ],
 )
 def test_what_changes_an_answer_changes_the_identity(change):
     assert identity_of(**change) != identity_of()
-
-
-@pytest.mark.parametrize("settled", ["float32", "bfloat16"])
-def test_the_dtype_in_an_identity_is_what_this_device_computes_in(settled, monkeypatch):
-    monkeypatch.setattr("querylect.rollouts.policy.torch_dtype", lambda _: getattr(torch, settled))
-    explicit = identity_of({"policy": {"model": "org/a", "dtype": settled}})
-    assert identity_of({"policy": {"model": "org/a", "dtype": "auto"}}) == explicit
-    assert json.loads(explicit)["dtype"] == settled
-    assert llm_identity(LlmConfig(model="org/name"))["dtype"] == settled
-
-
-def test_what_changes_no_answer_does_not():
-    assert identity_of(seed=1) == identity_of()
-    assert identity_of({"rollout": {**BASE["rollout"], "micro_batch": 3, "branching": [2, 2]}}) == identity_of()
-    assert identity_of({"name": "other", "seed": 3}) == identity_of()
-    sampled = {"turns": 2, "samples": 2}
-    assert identity_of(system=sampled, seed=1) != identity_of(system=sampled)
-
-
-def test_the_retriever_that_is_named_in_a_prompt_is_part_of_the_identity():
-    explore = {"rewriter": RewriterConfig(name="explore").model_dump()}
-    assert identity_of(explore, retriever="bm25") != identity_of(explore, retriever="contriever")
 
 
 def test_another_prompt_file_is_another_system(tmp_path):

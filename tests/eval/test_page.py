@@ -122,11 +122,6 @@ def test_the_page_can_be_read_by_assistive_technology(page):
     assert {value for _, name, value in parsed.attributes if name == "aria-labelledby"} <= set(ids)
 
 
-@pytest.mark.parametrize("value", [0.25, None])
-def test_a_page_of_one_system_still_renders(value):
-    assert "raw question" in html("one", [evaluated([record(RAW, "q", value)])])
-
-
 def test_examples_are_the_largest_gains_and_losses():
     trained = [0.6, 0.9, 0.7, 0.1, 0.4, 0.3, 0.5, 0.5, *[0.55] * 6]
     examples = chosen({RAW: [0.5] * 14, TRAINED: trained})

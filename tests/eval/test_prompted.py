@@ -142,14 +142,6 @@ def test_an_answer_that_never_comes_is_told_with_its_reason_and_asked_for_again(
     assert row(results, "asked", 2)["n"] == 5
 
 
-def test_tokens_that_an_endpoint_does_not_say_are_not_called_zero(values, endpoint):
-    endpoint.usage = False
-    folder, results, _ = carry_out(values)
-    assert {(entry.tokens, entry.prompt_tokens) for entry in rows_of(folder)} == {(None, None)}
-    cost = row(results, "asked", 2)
-    assert (cost["prompt_tokens"], cost["tokens"], cost["calls"]) == (None, None, 2)
-
-
 def test_a_local_model_is_asked_through_the_same_door(values, endpoint, tiny_policy, tmp_path):
     llm = {"model": str(tiny_policy), "dtype": "float32", "cache": str(tmp_path / "replies.sqlite")}
     folder, _, failed = carry_out(with_system(values, llm=llm, rewriter={"name": "hyde"}))

@@ -1,6 +1,5 @@
 """Records of greedy trees, written and read back."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from querylect.data.types import Document, Question
@@ -46,13 +45,6 @@ def test_a_path_becomes_one_record_per_turn_with_running_costs():
     assert first.format_ok
 
 
-def test_a_failed_format_scores_zero_and_costs_tokens_but_no_search():
-    failed = node(1, 10, 4, Rewrite(None, failure="no tag"), metrics={"ndcg@10": 0.0}, reward=0.0)
-    (record,) = records_of_trees("untrained", [Tree(QUESTION, [failed])])
-    assert record.metrics == {"ndcg@10": 0.0, "recall@10": 0.0, "mrr@10": 0.0}
-    assert (record.searches, record.tokens, record.format_ok) == (0, 4, False)
-
-
 def test_an_outage_is_none_and_never_zero():
     (record,) = records_of_trees("untrained", [Tree(QUESTION, [node(1, 10, 4, metrics={}, reward=None)])])
     assert set(record.metrics.values()) == {None}
@@ -85,11 +77,6 @@ def test_the_search_is_recorded_as_it_was_sent_with_the_scores_of_its_documents(
     plan = SearchPlan.of("weak grip", k=7)
     raw = record_of_search("raw", QUESTION, plan.texts, plan, step_result(SCORES), list(SCORES))
     assert (SearchPlan.model_validate(raw.plan).k, raw.scores) == (7, (2.5,))
-
-
-def test_sampled_trees_are_refused():
-    with pytest.raises(ValueError, match="'q1' has branches"):
-        records_of_trees("trained", [Tree(QUESTION, [node(1, 1, 1, children=[node(2, 1, 1), node(2, 1, 1)])])])
 
 
 texts = st.text(st.characters(codec="utf-8"), max_size=20)

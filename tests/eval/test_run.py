@@ -8,14 +8,13 @@ import pytest
 from querylect.configs.evaluation import BEST_FREE, SpecConfig
 from querylect.configs.load import dump_config, write_yaml
 from querylect.configs.schema import RunConfig
-from querylect.errors import CheckpointError, ConfigError, StorageError
+from querylect.errors import ConfigError
 from querylect.eval.records import METRICS, EvalRecord, read_records
 from querylect.eval.results import EvalResults, read_results
 from querylect.eval.run import results_folder, spec_of_run, with_run_baselines
 from querylect.eval.summary import add_best_free, table_spec, verdict
 from querylect.eval.table import Arm, frame_of, tabulate
 from querylect.eval.training_free import Tuned
-from querylect.storage import only_command
 
 from ..evaluated import evaluate
 from ..lessons import change
@@ -99,11 +98,8 @@ def test_a_mix_is_one_evaluation_of_all_its_environments():
     ("changes", "checkpoint", "own"),
     [
         ({}, None, True),
-        ({}, "best", True),
         ({"bootstrap": 7, "permutations": 7}, None, True),
         ({"limit": 9}, None, False),
-        ({"turns": 3}, None, False),
-        ({"split": "validation"}, None, False),
         ({}, "checkpoint-2", False),
     ],
 )
@@ -115,16 +111,6 @@ def test_the_run_folder_is_for_the_settings_of_the_run(trained, changes, checkpo
     assert own or folder.parent == trained / "evaluations"
     assert results_folder(spec_of_run(config, trained, checkpoint), config, trained) == folder
     assert results_folder(spec_of_run(config, None), config, None).name.endswith("-untrained")
-
-
-def test_during_training_lasting_checkpoints_are_evaluated_and_best_is_not(trained):
-    """A validation may put another policy into best/ between its hash and its weights."""
-    with only_command(trained):
-        with refused(CheckpointError, trained / "best", "--checkpoint"):
-            spec_of_run(RunConfig(), trained)
-        assert spec_of_run(RunConfig(), trained, "checkpoint-2").systems["trained"].checkpoint == "checkpoint-2"
-        with refused(StorageError, trained):
-            evaluate(RunConfig(), trained, trained, checkpoint="checkpoint-2")
 
 
 def record(system, turn, question, score, *, rewrites=("new",), format_ok=True, cut=False):

@@ -214,33 +214,6 @@ def test_what_fails_is_told_and_the_others_go_on(values, engine_calls, tmp_path)
     assert "gone in bm25 on lessons failed: ModelError" in (folder / "tables.md").read_text()
 
 
-def test_a_dataset_that_could_not_be_read_is_evaluated_once_it_can(values, tmp_path):
-    datasets = {**values["datasets"], "late": {"path": str(tmp_path / "late")}}
-    both = {"datasets": datasets, "environments": {"bm25": {}}, "systems": {}}
-    _, results, incomplete = carry_out(values, **both)
-    assert [row["dataset"] for row in results["failed"]] == ["late"]
-    assert isinstance(incomplete, IncompleteError)
-    question = Question("q", "blood")
-    save_beir(
-        Dataset("late", [Document("d", "", "blood")], {"test": Split([question], {"q": {"d": 1}})}), tmp_path / "late"
-    )
-    _, results, incomplete = carry_out(values, **both)
-    assert incomplete is None
-    assert results["headline"] == ""
-    assert score(results, "raw", 0, dataset="late")["metrics"]["ndcg@10"] == 1.0
-
-
-def test_without_judgements_the_verdict_says_that_the_figures_say_nothing(values, tmp_path):
-    (tmp_path / "open").mkdir()
-    question = {"_id": "q", "text": "blood", "split": "test", "answers": ["red"]}
-    for name, row in (("corpus", {"_id": "d", "title": "", "text": "blood"}), ("queries", question)):
-        (tmp_path / "open" / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
-    datasets = {"open": {"path": str(tmp_path / "open")}}
-    _, results, incomplete = carry_out(values, datasets=datasets, environments={"bm25": {}}, systems={})
-    assert incomplete is None
-    assert "no relevant documents" in results["headline"]
-
-
 def test_a_service_that_dies_leaves_none_and_the_next_command_asks_the_rest(values, engine_calls, monkeypatch):
     opened = under_test.open_unserved
 

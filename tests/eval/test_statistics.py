@@ -4,8 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from querylect.eval.statistics import (
     Stratum,
     compare_exactly,
@@ -38,13 +36,6 @@ def test_permutation_test_agrees_with_the_exact_one_of_scipy():
     assert paired_permutation_test(A, B, 40_000, seed=11) == pytest.approx(exact, abs=error)
 
 
-def test_p_is_seeded_and_moves_with_the_seed():
-    first = paired_permutation_test(A, B, 999, seed=5)
-    assert first == paired_permutation_test(A, B, 999, seed=5)
-    assert len({paired_permutation_test(A, B, 999, seed=s) for s in range(8)}) > 1
-    assert first == paired_permutation_test(B, A, 999, seed=5), "two-sided: the order of the systems does not matter"
-
-
 def test_p_is_at_least_one_over_m_plus_one_and_exactly_one_for_equal_values():
     assert paired_permutation_test([1.0] * 60, [0.0] * 60, 500, seed=0) == 1 / 501
     assert paired_permutation_test(A, A, 1000, seed=0) == 1.0
@@ -64,38 +55,10 @@ def test_bootstrap_interval_is_close_to_scipy():
     assert (low, high) == pytest.approx((reference.low, reference.high), abs=0.004)
 
 
-def test_bootstrap_is_seeded():
-    assert bootstrap_ci(A, 2000, seed=0) == bootstrap_ci(A, 2000, seed=0) != bootstrap_ci(A, 2000, seed=1)
-
-
-def test_bootstrap_covers_the_mean_about_as_often_as_it_says():
-    rng = np.random.default_rng(7)
-    covered = 0
-    for trial in range(200):
-        low, high = bootstrap_ci(list(rng.normal(0.5, 0.2, size=80)), 500, seed=trial)
-        covered += low <= 0.5 <= high
-    assert 180 <= covered <= 199
-
-
-def test_the_bootstrap_of_many_questions_with_few_values_is_that_of_the_binomial():
-    values = [0.0] * 700 + [1.0] * 300
-    low, high = bootstrap_ci(values, 20_000, seed=3)
-    exact = [stats.binom.ppf(q, 1000, 0.3) / 1000 for q in (0.025, 0.975)]
-    assert (low, high) == pytest.approx(exact, abs=0.0015)
-
-
 def test_holm_by_hand():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
-def test_holm_never_lowers_a_p_value_and_keeps_the_order(p_values):
-    adjusted = holm(p_values)
-    assert all(p <= q <= 1 for p, q in zip(p_values, adjusted, strict=True))
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    assert [adjusted[i] for i in order] == sorted(adjusted)
 
 
 def compare(*strata):

@@ -4,20 +4,17 @@ import json
 from dataclasses import replace
 
 import pytest
-from querylect.data.types import Question, Utterance
-from querylect.errors import ConfigError, DataError, StorageError
+from querylect.data.types import Question
+from querylect.errors import ConfigError, DataError
 from querylect.eval.records import (
     RECORDS,
     STORE,
     RecordStore,
     answer_key,
-    open_store,
-    question_set,
     read_records,
     record_line,
     refuse_other,
 )
-from querylect.storage import only_command
 
 from ..evaluated import row
 from ..raising import refused
@@ -68,11 +65,6 @@ def test_what_is_published_are_the_records_of_the_tables_and_the_rest_is_kept_fo
     assert RecordStore(tmp_path).get("key of q2") == [keyed("q2")]
 
 
-def test_one_command_at_a_time_writes(tmp_path):
-    with only_command(tmp_path), pytest.raises(StorageError), open_store(tmp_path):
-        pass
-
-
 QUESTION = Question("q", "text")
 
 
@@ -80,9 +72,7 @@ QUESTION = Question("q", "text")
     "other",
     [
         ("settings", replace(QUESTION, text="other"), {"d": 1}),
-        ("settings", replace(QUESTION, history=(Utterance("user", "hi"),)), {"d": 1}),
         ("settings", replace(QUESTION, options=("a",)), {"d": 1}),
-        ("settings", replace(QUESTION, excluded=("d",)), {"d": 1}),
         ("settings", QUESTION, {"d": 2}),
         ("others", QUESTION, {"d": 1}),
     ],
@@ -103,8 +93,3 @@ def test_other_results_are_not_replaced_in_silence(tmp_path):
     with refused(ConfigError, path, "systems.a.engine: vllm → transformers", "--overwrite"):
         refuse_other(path, other)
     refuse_other(path, other, overwrite=True)
-
-
-def test_a_set_of_questions_has_no_order():
-    questions = [QUESTION, Question("other", "text")]
-    assert question_set(questions) == question_set(questions[::-1]) != question_set(questions[:1])

@@ -9,8 +9,7 @@ import pandas
 import pytest
 from querylect.errors import DataError
 from querylect.eval.results import read_results
-from querylect.eval.table import MEAN
-from querylect.eval.text import caption, html, latex, markdown, transfer, wide, write_results, written_table
+from querylect.eval.text import caption, html, latex, markdown, transfer, write_results, written_table
 
 from ..raising import refused
 from .test_table import ONE, RAW, TRAINED, TWO, evaluated, record, records, spec
@@ -67,16 +66,6 @@ def test_nine_datasets_make_one_table_with_the_same_figures_in_every_form():
     assert "Holm-corrected over all comparisons of this table" in caption(results)
 
 
-def test_columns_are_named_by_dataset_and_environment_where_there_are_several():
-    columns = {(RAW, "bm25"): [0.5] * 3, (RAW, "minilm"): [0.25] * 3, (ONE, "bm25"): [0.25] * 3}
-    rows = records(columns)
-    table = wide(evaluated([*rows, *records(columns, "two")]))
-    names = [f"{dataset} · {environment}" for environment in ("bm25", "minilm") for dataset in ("one", "two", MEAN)]
-    assert list(table.columns) == ["system", *names]
-    assert list(table.iloc[1]) == ["prompted, turn 1", *["0.250"] * 3, *["–"] * 3]
-    assert list(wide(evaluated(rows)).columns) == ["system", "bm25", "minilm"]
-
-
 def test_what_is_written_and_what_it_costs_stand_beside_each_other():
     texts = [("text of q0",), ("other",), ("other",), ("q9",)]
     rows = [record(ONE, f"q{n}", 0.5, rewrites=text, cut=n < 2) for n, text in enumerate(texts)]
@@ -112,15 +101,6 @@ def test_latex_compiles_a_table_of_nine_datasets_within_the_page(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace")
     assert done.returncode == 0, done.stdout
     assert "Overfull" not in done.stdout
-
-
-def test_latex_escapes_text_and_writes_marks_as_commands():
-    rows = records({(RAW, "bm25"): [0.0] * 30, (ONE, "bm25"): [0.5] * 30}, "a_b & 1%")
-    tex = latex(evaluated(rows))
-    assert r"\textbf{0.500}$^{\dagger}$" in tex
-    assert r" & a\_b \& 1\% \\" in tex
-    assert "†" not in tex
-    assert "p $<$ 0.05" in tex
 
 
 @pytest.fixture

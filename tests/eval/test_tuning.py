@@ -4,7 +4,7 @@ import pytest
 from querylect.data.types import Question
 from querylect.envs.schemas import HitBody, StepResult
 from querylect.errors import EnvironmentUnavailableError
-from querylect.eval.training_free import GRIDS, Tuned, best_baseline, tune
+from querylect.eval.training_free import GRIDS, best_baseline, tune
 
 from ..evaluated import environment_info
 from ..raising import refused
@@ -88,9 +88,3 @@ def test_a_question_without_a_score_under_some_weights_counts_under_none():
     assert "on 5 validation questions" in chosen.how
     with refused(EnvironmentUnavailableError, 6, "training_free"):
         tune("weighted_words", Client(lambda terms: None), [], **SETTINGS)
-
-
-def test_the_best_baseline_is_chosen_on_validation_where_one_was_tuned():
-    tuned = {"rm3": Tuned("rm3", {}, 0.1), "weighted_words": Tuned("weighted_words", {}, 0.4)}
-    assert best_baseline({"rm3": [0.9], "weighted_words": [0.1]}, tuned) == ("weighted_words", True)
-    assert best_baseline({}, {}) == (None, False)
