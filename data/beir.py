@@ -19,7 +19,7 @@ from ..errors import DataError
 from ..storage import atomic_folder, file_sha256, write_lines
 from .history import History, records_of
 from .judgements import COLUMNS, judged_splits, read_judgements
-from .rows import ALL_LINES, Id, Row, Span, Text, Texts, checked, plain_or_gzipped, read_rows
+from .rows import ALL_LINES, Id, Row, Span, Text, Texts, checked, plain_or_gzipped, read_rows, write_rows
 from .topics import NAMES, read_topics
 from .types import SPLITS, Dataset, Document, Question, Split
 
@@ -179,14 +179,14 @@ def write_documents(folder: Path, documents: Iterable[Document]) -> set[str]:
     """Write `corpus.jsonl`; return the ids. Raises DataError for a repeated or invalid id, and without any document."""
     ids: set[str] = set()
 
-    def lines() -> Iterator[str]:
+    def rows() -> Iterator[dict[str, object]]:
         for document in documents:
             if document.id in ids:
                 raise DataError(f"two documents have the id {document.id!r}; ids must be unique. Rename one.")
             ids.add(_writable(document.id))
-            yield _json({"_id": document.id, "title": document.title, "text": document.text})
+            yield {"_id": document.id, "title": document.title, "text": document.text}
 
-    write_lines(folder / "corpus.jsonl", lines())
+    write_rows(folder / "corpus.jsonl", rows())
     if not ids:
         raise no_document(folder / "corpus.jsonl")
     return ids
@@ -210,7 +210,7 @@ def write_questions(
     does not fit into a qrel file.
     """
     questions: dict[str, Question] = {}
-    lines: list[str] = []
+    rows: list[dict[str, object]] = []
     judged = any(split.relevant for split in splits.values())
     for name, split in splits.items():
         qrels = ["\t".join(COLUMNS)]
@@ -218,7 +218,7 @@ def write_questions(
         for question in split.questions:
             if question.id not in questions:
                 more = {} if judged else {"split": stem}
-                lines.append(_question_line(question, {**more, **(fields or {}).get(question.id, {})}))
+                rows.append(_question_row(question, {**more, **(fields or {}).get(question.id, {})}))
             if questions.setdefault(_writable(question.id), question) != question:
                 raise DataError(f"two questions have the id {question.id!r}; ids must be unique. Rename one.")
             qrels += [f"{question.id}\t{document}\t{grade}" for document, grade in split.qrels[question.id].items()]
@@ -226,7 +226,7 @@ def write_questions(
             (folder / "qrels").mkdir(exist_ok=True)
             write_lines(folder / "qrels" / f"{stem}.tsv", qrels)
     if splits:
-        write_lines(folder / "queries.jsonl", lines)
+        write_rows(folder / "queries.jsonl", rows)
 
 
 def write_meta(folder: Path, meta: Mapping[str, object]) -> None:
@@ -247,7 +247,7 @@ def _writable(identifier: str) -> str:
     return identifier
 
 
-def _question_line(question: Question, more: Mapping[str, object]) -> str:
+def _question_row(question: Question, more: Mapping[str, object]) -> dict[str, object]:
     optional: dict[str, object] = {
         "options": question.options,
         "history": records_of(question.history),
@@ -255,11 +255,7 @@ def _question_line(question: Question, more: Mapping[str, object]) -> str:
         "excluded_ids": question.excluded,
     }
     present = {name: value for name, value in optional.items() if value}
-    return _json({"_id": question.id, "text": question.text, **present, **more})
-
-
-def _json(value: Mapping[str, object]) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return {"_id": question.id, "text": question.text, **present, **more}
 
 
 def _qrel_file(folder: Path, stem: str) -> Path | None:

@@ -6,7 +6,8 @@ from pathlib import Path
 from ..errors import DataError
 from ..storage import file_sha256, writing
 from .beir import beir_folder, load_beir, read_meta
-from .leakage import described, exact_leaks, near_leaks, write_leaks
+from .leakage import described, exact_leaks, near_leaks
+from .rows import write_rows
 
 
 def check(path: Path, leaks_file: Path | None = None) -> Iterator[str]:
@@ -40,7 +41,7 @@ def check(path: Path, leaks_file: Path | None = None) -> Iterator[str]:
     yield from dataset.notes
     if leaks_file is not None:
         with writing(leaks_file):
-            write_leaks(leaks_file.expanduser(), (leak.record() for leak in leaks))
+            write_rows(leaks_file.expanduser(), (leak.record() for leak in leaks))
 
 
 def _digest(file: Path) -> str:

@@ -9,7 +9,6 @@ sentences and words. Sections of a few words are joined with their neighbours, u
 other headings stand in the text.
 """
 
-import json
 import logging
 import re
 from collections import Counter
@@ -23,12 +22,12 @@ from pydantic import Field
 from ..errors import DataError
 from ..logs import Progress
 from ..sources import optional_packages
-from ..storage import data_sha256, write_lines
+from ..storage import data_sha256
 from .beir import corpus_file, documents_of, new_beir_folder, read_meta, refuse_existing, write_documents, write_meta
 from .document_readers import SourceDocument, TextSection, UnreadableDocumentError, is_readable, read_documents
 from .knowledge_bases import WORD
 from .leakage import fingerprint
-from .rows import Id, Row, read_rows
+from .rows import Id, Row, read_rows, write_rows
 from .types import Document
 
 log = logging.getLogger(__name__)
@@ -76,7 +75,7 @@ def write_corpus(
         documents = ((document.id, passages_of(document, words, overlap)) for document in parsed)
         meta = {"name": source.stem if source.is_file() else source.resolve().name, "words": words, "overlap": overlap}
     fingerprints: set[bytes] = set()
-    of_passages: list[str] = []
+    of_passages: list[dict[str, object]] = []
     counts = Counter[str]()
 
     def passages() -> Iterator[Document]:
@@ -91,12 +90,12 @@ def write_corpus(
                 counts["words"] += word_count(passage.text)
                 # no white space in an id, which the qrel files of other programs do not take
                 name = passage.id if beir else re.sub(r"[\s%]", lambda match: quote(match[0]), passage.id)
-                of_passages.append(json.dumps({"_id": name, "document": document}, ensure_ascii=False))
+                of_passages.append({"_id": name, "document": document})
                 yield Document(name, passage.title, passage.text)
 
     with new_beir_folder(target) as folder:
         write_documents(folder, passages())
-        write_lines(folder / PASSAGES, of_passages)
+        write_rows(folder / PASSAGES, of_passages)
         made = {"made_from": str(source), "source_digest": source_digest(source), "skipped": skipped, **counts}
         write_meta(folder, {**meta, **made})
     lines = [

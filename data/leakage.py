@@ -6,7 +6,6 @@ without the punctuation of sentences, in their order or with the words sorted) a
 """
 
 import hashlib
-import json
 import logging
 import re
 import unicodedata
@@ -14,10 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import Literal
 
-from ..storage import write_lines
 from .sampling import in_batches
 from .types import SPLITS, Document, Question, Split
 
@@ -124,11 +121,6 @@ def described(name: str, leaks: Iterable[Leak]) -> list[str]:
         f"{group[0].question.text!r} and {group[0].other.text!r})."
         for (split, relation, other), group in groups.items()
     ]
-
-
-def write_leaks(path: Path, records: Iterable[Mapping[str, object]]) -> None:
-    """Write records of leaks as JSON lines. Raises OSError."""
-    write_lines(path, (json.dumps(record, ensure_ascii=False) for record in records))
 
 
 def fingerprint(document: Document) -> bytes:

@@ -5,7 +5,6 @@ with right answers, which become a folder with one JSON-lines file for each spli
 a BEIR folder without judgements, to train on (docs/answers_reward.md).
 """
 
-import json
 import string
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,9 +14,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from ..errors import DataError
-from ..storage import parse_json, write_lines
+from ..storage import json_object
 from .beir import beir_folder, link_corpus, new_beir_folder, read_meta, write_meta
-from .rows import document_id, raw_rows
+from .rows import document_id, raw_rows, write_rows
 from .sampling import draw
 from .types import Benchmark, Document, Question
 
@@ -87,9 +86,9 @@ def write_answers(
     records: dict[str, list[Record]] = {}
     skipped = 0
     for split in layout.splits:
-        rows = [_record(*row, layout) for row in _rows(name, folder, layout, split)]
-        records[split] = [record for record in rows if record is not None]
-        skipped += len(rows) - len(records[split])
+        usable = [_record(*row, layout) for row in _rows(name, folder, layout, split)]
+        records[split] = [record for record in usable if record is not None]
+        skipped += len(usable) - len(records[split])
         if len({record["_id"] for record in records[split]}) < len(records[split]) or not records[split]:
             raise DataError(f"{folder}: {split} of {name} has no question with an answer, or repeats an id.")
     if corpus is not None:
@@ -99,11 +98,11 @@ def write_answers(
     with new_beir_folder(target) as new:
         if corpus is None:
             for split, of_split in records.items():
-                write_lines(new / f"{split}.jsonl", (json.dumps(record, ensure_ascii=False) for record in of_split))
+                write_rows(new / f"{split}.jsonl", of_split)
         else:
             link_corpus(beir_folder(corpus), new)
-            entries = [{**record, "split": split} for split, of_split in records.items() for record in of_split]
-            write_lines(new / "queries.jsonl", (json.dumps(entry, ensure_ascii=False) for entry in entries))
+            rows = [{**record, "split": split} for split, of_split in records.items() for record in of_split]
+            write_rows(new / "queries.jsonl", rows)
         write_meta(new, {"name": name, "licence": licence, "made_from": str(folder)})
     counts = ", ".join(f"{len(of_split):,} {split}" for split, of_split in records.items())
     left_out = f", {skipped} rows without question or answer left out"
@@ -145,20 +144,19 @@ def _rows(name: str, folder: Path, layout: Layout, split: str) -> Iterator[tuple
     counts: Counter[str] = Counter()
     for path in files:
         prefix = path.parent.name if pattern.startswith("*/") else f"{name}-{split}"
-        for _, row in _nested(path, split) if path.suffix == ".json" else raw_rows(path, columns):
+        for row in _nested(path, split) if path.suffix == ".json" else (row for _, row in raw_rows(path, columns)):
             record_id = row.get(layout.id)
             identifier = f"{prefix}-{counts[prefix]:04d}" if record_id in (None, "") else str(record_id)
             yield identifier, row
             counts[prefix] += 1
 
 
-def _nested(path: Path, split: str) -> Iterator[tuple[str, dict[str, object]]]:
+def _nested(path: Path, split: str) -> Iterator[dict[str, Any]]:
     """The questions of one set in a JSON file of several: set → id → question."""
-    try:
-        questions = parse_json(path.read_text(encoding="utf-8"))[split].items()
-        yield from ((f"{path}, {identifier}", {"_id": identifier, **row}) for identifier, row in questions)
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise DataError(f"{path}: expected a JSON object with {split!r}: {{id: question}} ({error!r}).") from error
+    questions = (json_object(path) or {}).get(split)
+    if not isinstance(questions, dict):
+        raise DataError(f"{path}: expected a JSON object with {split!r}: {{id: question}}.")
+    yield from ({"_id": identifier, **row} for identifier, row in questions.items())
 
 
 def _question(row: Mapping[str, Any], layout: Layout) -> str:

@@ -2,10 +2,11 @@
 
 import gzip
 import io
+import json
 import re
 import reprlib
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -15,7 +16,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, Validation
 from pydantic_core import from_json
 
 from ..errors import DataError, in_one_line
-from ..storage import text_sha256
+from ..storage import text_sha256, write_lines
 
 _BATCH_ROWS = 512
 
@@ -118,6 +119,11 @@ def read_rows(path: Path, model: type[R], span: Span = ALL_LINES) -> Iterator[tu
         choices = [name.choices if isinstance(name, AliasChoices) else [name] for name in names]
         for location, record in raw_rows(path, [str(name) for names in choices for name in names]):
             yield location, checked(model.model_validate, record, location)
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
+    """Write rows as JSON lines. Raises OSError."""
+    write_lines(path, (json.dumps(row, ensure_ascii=False) for row in rows))
 
 
 def raw_rows(path: Path, columns: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:

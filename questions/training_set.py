@@ -25,7 +25,8 @@ from ..data.beir import (
 )
 from ..data.corpus import load_dataset
 from ..data.documents import documents_of_passages, word_count
-from ..data.leakage import exact_leaks, near_leaks, without, words, write_leaks
+from ..data.leakage import exact_leaks, near_leaks, without, words
+from ..data.rows import write_rows
 from ..data.sampling import draw
 from ..data.types import SPLITS, Document, Question, Split, relevant
 from ..envs.environment import Environment
@@ -162,7 +163,7 @@ def write_training_set(
         write_questions(folder, splits, origins)
         write_lines(folder / QUALITY, [json.dumps(quality, indent=1)])
         if leaks:
-            write_leaks(folder / LEAKS, (leak.record() for leak in leaks))
+            write_rows(folder / LEAKS, (leak.record() for leak in leaks))
         write_meta(folder, meta)
     sizes = ", ".join(f"{len(split.questions):,} {name}" for name, split in splits.items())
     lines = [*quality_lines(quality), f"{target}: {sizes} questions"]
