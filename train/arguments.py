@@ -16,65 +16,50 @@ if TYPE_CHECKING:
 def check_combinations(config: RunConfig, processes: int, sharded: bool = False) -> None:
     """Raise ConfigError where settings contradict each other or the processes that train, whatever the machine.
 
-    `sharded`: a job will start them with a file of configs/deepspeed.
+    `sharded`: a job will start them with a file of configs/deepspeed, which keeps float32 copies of bfloat16 weights.
+    Half a unit in the last place of a bfloat16 weight of .02 is 6e-5; an AdamW step at a learning rate of 1e-6 is
+    sixty times smaller, so without them it is rounded away and the weights hardly move.
     """
-    settings, rollout = config.train, config.rollout
+    settings, rollout, engine = config.train, config.rollout, config.rollout.engine
+    turns, warm, multiple = len(rollout.branching), settings.warm_start.questions, settings.questions_per_micro_batch
+    multiple *= processes
     if prod(rollout.branching) < 2:
         raise ConfigError(
             f"rollout.branching {rollout.branching} has one leaf; GRPO compares at least two, e.g. [4, 4]."
         )
-    turns = len(rollout.branching)
     if (earlier := rollout.earlier_tokens(turns)) >= rollout.max_prompt_tokens:
         raise ConfigError(
             f"rollout.max_prompt_tokens is {rollout.max_prompt_tokens}, and in the prompt of turn {turns} earlier "
             f"answers and documents alone may take {earlier} (rollout.max_new_tokens, documents, document_tokens, "
             "observation_tokens): the run would end in the middle. Raise it, or lower one of these."
         )
-    multiple = settings.questions_per_micro_batch * processes
     if settings.questions_per_step % multiple:
         raise ConfigError(
-            f"train.questions_per_step {settings.questions_per_step} is shared by {processes} processes, each with "
-            f"train.questions_per_micro_batch {settings.questions_per_micro_batch} whole trees: make it a multiple of "
-            f"{multiple}, or start fewer processes."
+            f"train.questions_per_step {settings.questions_per_step} is shared by {processes} processes with "
+            f"train.questions_per_micro_batch {settings.questions_per_micro_batch}: make it a multiple of {multiple}."
         )
-    engine = rollout.engine
-    if settings.warm_start.questions and turns == 1 and processes > 1 and engine == "vllm_server":
+    if warm and turns == 1 and processes > 1 and engine == "vllm_server":
         raise ConfigError(
             f"expert iteration samples in the main process of {processes}, and rollout.engine vllm_server is shared by "
             "all of them. Use rollout.engine=transformers or vllm, or set train.warm_start.questions to 0."
         )
-    if settings.staleness and rollout.top_p < 1:
+    if settings.staleness and (rollout.top_p < 1 or engine == "vllm"):
         raise ConfigError(
-            f"train.staleness is {settings.staleness}, and rollout.top_p {rollout.top_p:g}: the clipped ratio to the "
-            "sampler would be that of a cut distribution. Set one of the two to its default."
+            f"train.staleness is {settings.staleness}, which clips the ratio to a sampler on other processors: with "
+            f"rollout.top_p 1 instead of {rollout.top_p:g}, and another rollout.engine than vllm."
         )
-    if settings.staleness and engine == "vllm":
-        raise ConfigError(
-            f"train.staleness is {settings.staleness}, and rollout.engine vllm shares its GPU with the training. "
-            "Use rollout.engine=vllm_server on other GPUs, or train.staleness=0."
-        )
-    check_trained_dtype(config.policy, settings, sharded)
-
-
-def trains_bfloat16(policy: PolicyConfig) -> bool:
-    """Whether bfloat16 weights are trained, which needs the float32 copies of DeepSpeed ZeRO."""
-    return policy.dtype == "bfloat16" and policy.lora is None
-
-
-def check_trained_dtype(policy: PolicyConfig, settings: TrainConfig, sharded: bool = False) -> None:
-    """Raise ConfigError where bfloat16 weights would be trained without float32 master copies, which DeepSpeed keeps
-    (`sharded`: it will), but not during a warm start.
-
-    Half a unit in the last place of a bfloat16 weight of .02 is 6e-5; an AdamW step at a learning rate of 1e-6 is
-    sixty times smaller, so it is rounded away and the weights hardly move.
-    """
-    if trains_bfloat16(policy) and (settings.warm_start.questions or not (sharded or uses_deepspeed())):
+    if trains_bfloat16(config.policy) and (warm or not (sharded or uses_deepspeed())):
         raise ConfigError(
             "policy.dtype is bfloat16 and policy.lora is null: weights would be trained without float32 copies, and a "
             f"step at train.learning_rate {settings.learning_rate:g} rounds away. Set policy.dtype=auto or "
             "policy.dtype=float32, train LoRA (policy.lora={}), or launch under DeepSpeed ZeRO "
             "(configs/deepspeed/zero2.json) with train.warm_start.questions=0."
         )
+
+
+def trains_bfloat16(policy: PolicyConfig) -> bool:
+    """Whether bfloat16 weights are trained, which needs the float32 copies of DeepSpeed ZeRO."""
+    return policy.dtype == "bfloat16" and policy.lora is None
 
 
 def trainable_dtype(policy: PolicyConfig, settings: TrainConfig) -> PolicyConfig:
