@@ -313,11 +313,6 @@ def environments(config: RunConfig) -> dict[str, RunConfig]:
     }
 
 
-def deadlines(config: RunConfig) -> dict[str, float]:
-    """Seconds of `client.deadline` by environment; {"": …} without a mix."""
-    return {name: member.client.deadline for name, member in environments(config).items()}
-
-
 def chosen(config: RunConfig, name: str | None) -> dict[str, RunConfig]:
     """The entry `name` of `environments(config)`; all entries for None. Raises ConfigError."""
     by_name = environments(config)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ..configs.schema import ClientConfig, EnvironmentConfig, RunConfig, deadlines
+from ..configs.schema import ClientConfig, EnvironmentConfig, RunConfig
 from ..envs.client.child_process import local_service
 from ..envs.client.client import EnvironmentClient
 from ..envs.client.connect import AnyClient, known_services, open_environment, open_environments
@@ -29,8 +29,6 @@ T = TypeVar("T")
 
 START_TIMEOUT = timedelta(hours=3)
 """Of collective calls before the first step: another process may be opening an index or running the warm start."""
-STEP_TIMEOUT = timedelta(minutes=30)
-"""Of collective calls from the first step on, besides what the searches of a step may wait (`step_timeout`)."""
 _COUNTS = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
@@ -88,15 +86,6 @@ class Processes:
             yield self.on_main_process(lambda: stack.enter_context(atomic_folder(target)))
             self.all_gather(None)  # all have written
             self.on_main_process(stack.close)
-
-
-def step_timeout(config: RunConfig) -> timedelta:
-    """How long the processes of a step may wait for each other: each of its turns until the deadlines of its searches
-    and of the reader."""
-    longest = max(deadlines(config).values())
-    if config.reward.kind == "answer":
-        longest += config.reward.answer.reader.deadline
-    return STEP_TIMEOUT + timedelta(seconds=len(config.rollout.branching) * longest)
 
 
 @contextmanager

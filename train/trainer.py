@@ -31,6 +31,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -44,7 +45,7 @@ from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import use_adapter
 
-from ..configs.schema import RunConfig
+from ..configs.schema import RunConfig, environments
 from ..errors import EnvironmentUnavailableError
 from ..rollouts.chat import Tokenizer
 from ..rollouts.tree import Tree
@@ -56,7 +57,7 @@ from .credit import Credit, assign_credit, subsample
 from .loss import Rollout, StepFigures, TurnBatch, importance_weights, policy_loss, turn_batch
 from .metrics import mix_metrics, step_metrics
 from .packing import token_logps
-from .processes import Processes, step_timeout
+from .processes import Processes
 from .run_folder import RunFolder, remove_traces
 from .sharding import (
     enable_fsdp,
@@ -75,6 +76,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from trl import GRPOConfig
 
+STEP_TIMEOUT = timedelta(minutes=30)
+"""Of collective calls from the first step on, besides what the searches of a step may wait."""
 LOGGED_TREES = 4
 """Trees of a step that are written to rollouts.jsonl."""
 
@@ -115,7 +118,10 @@ class TreeTrainer(GRPOTrainer):
             fsdp2_prepare_model(self.accelerator, self.ref_model)
         elif self.ref_model is not None:
             self._move_reference("cpu")
-        self.processes.set_timeout(step_timeout(run))
+        # each turn waits until the deadlines of its searches and of the reader
+        longest = max(member.client.deadline for member in environments(run).values())
+        longest += run.reward.answer.reader.deadline if run.reward.kind == "answer" else 0
+        self.processes.set_timeout(STEP_TIMEOUT + timedelta(seconds=len(run.rollout.branching) * longest))
 
     def create_accelerator_and_postprocess(self) -> None:
         """As in TRL. Under FSDP only accelerate may know of it: TRL would gather the whole reference at once, and

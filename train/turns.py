@@ -92,14 +92,12 @@ def turns_of(trees: Sequence[Tree], weights: Sequence[float], count: Callable[[s
             seen = history | {words(rewrite) for rewrite in node.rewrite.rewrites}
             stack += [(child, len(columns), seen) for child in reversed(node.children)]
             columns.append(row)
-    names = {*chain.from_iterable(figures)}
-    return Turns(
-        [tree.question.id for tree in trees],
-        max((tree.turns for tree in trees), default=1),
-        *np.array(columns, np.int64).reshape(-1, 6).T,
-        value=np.array(values, np.float64),
-        figures={name: np.array([row.get(name, nan) for row in figures], np.float64) for name in names},
-    )
+    ids, depth = [tree.question.id for tree in trees], max((tree.turns for tree in trees), default=1)
+    number_of, parent_of, turn, state, leaf_count, tokens = np.array(columns, np.int64).reshape(-1, 6).T
+    named = {
+        name: np.array([row.get(name, nan) for row in figures], np.float64) for name in {*chain.from_iterable(figures)}
+    }
+    return Turns(ids, depth, number_of, parent_of, turn, state, leaf_count, tokens, np.array(values, np.float64), named)
 
 
 def leaves_below(trees: Sequence[Tree]) -> Counter[int]:
