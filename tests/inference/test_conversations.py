@@ -97,9 +97,9 @@ def test_a_policys_prompt_counts_the_history_in_tokens():
     [
         ("User: hi", "'User: hi'"),
         ([{"role": "system", "text": "x"}], "'system'"),
-        ([{"role": "user", "text": "x"}, {"role": "assistant", "content": " "}], "entry 2"),
-        (["hi"], "entry 1"),
-        ([{"role": "user", "text": "\ud800"}], "Unicode"),
+        ([{"role": "user", "text": "x"}, {"role": "assistant", "content": " "}], "history.1"),
+        (["hi"], "history.0"),
+        ([{"role": "user", "text": "\ud800"}], "Invalid JSON"),
     ],
 )
 def test_a_bad_history_names_file_line_and_entry(tmp_path, value, fact):
