@@ -4,6 +4,7 @@ import pytest
 from querylect.train.arguments import grpo_config
 
 from ..lessons import change
+from .credited import Credited
 from .test_trl import loss_and_gradients, ready, step_inputs, with_trainer
 
 pytestmark = pytest.mark.model
