@@ -1,7 +1,7 @@
 """What a retriever's settings mean: its preset (model, pooling, similarity, prompts), and the indexes that it needs.
 
-A built-in preset (presets.yaml) follows the model card. `env.recipe` overrides fields of a built-in preset, or of the
-defaults of any other model, so that a model can be added by settings alone (docs/add-a-retriever.md).
+A built-in preset (presets.yaml) follows the model card. `env.recipe` overrides its fields, or the defaults of any other
+model, so that a model can be added by settings alone (docs/add-a-retriever.md).
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The service as a child process: it answers, reports why it cannot, and has always ended afterwards."""
+"""The services of a run: a child process that has always ended afterwards, or those that a cluster job has started."""
 
 import json
 import os
@@ -9,15 +9,19 @@ from contextlib import suppress
 import httpx
 import psutil
 import pytest
-from querylect.configs.schema import ClientConfig
+from querylect.configs.load import load_config
+from querylect.configs.schema import ClientConfig, RunConfig
 from querylect.envs.client.child_process import local_service
 from querylect.envs.client.client import EnvironmentClient, Step
+from querylect.envs.client.connect import open_environment
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
-from querylect.errors import IndexFolderError
+from querylect.errors import ConfigError, IndexFolderError
+from querylect.train.processes import shared_environment
 
 from ..forked import Piped
 from ..raising import refused
+from ..several import side_by_side
 
 pytestmark = pytest.mark.server
 
@@ -95,3 +99,42 @@ def test_the_service_is_gone_after_its_parent_was_killed(small_environment, tmp_
         with suppress(psutil.NoSuchProcess):  # it may have ended meanwhile
             process.kill()
     assert ended == [child]
+
+
+@pytest.fixture
+def services(tmp_path, monkeypatch):
+    """The folder that the variable names."""
+    folder = tmp_path / "services"
+    folder.mkdir()
+    monkeypatch.setenv("QUERYLECT_SERVICES", str(folder))
+    return folder
+
+
+def test_a_served_environment_is_found_by_a_run_that_starts_none(small_environment, services, tmp_path, monkeypatch):
+    settings = [f"env.index={small_environment.index}"]
+    settings += [f"env.dataset.path={small_environment.dataset.path}"]
+    config = load_config("tiny", settings).env
+    command = ["serve", "tiny", *settings, "--tell", str(services / "it.json")]
+    monkeypatch.setenv("QUERYLECT_TOKEN", "s3cret")
+    with Piped(command, tmp_path) as process:
+        url = process.stdout.readline().strip()
+        with open_environment(config, ClientConfig()) as client:
+            assert url in repr(client)
+            assert client.info().corpus_size == 6
+        other = config.model_copy(update={"engine": "rank_bm25"})
+        (services / "other.json").write_text('{"by": "somebody else"}')
+        with refused(ConfigError, services), open_environment(other, ClientConfig()):
+            pass
+
+
+def test_every_process_asks_the_service_that_one_of_them_started(small_environment, monkeypatch):
+    monkeypatch.setenv("QUERYLECT_TOKEN", "of-another-service")
+    config = RunConfig.model_validate({"env": small_environment.model_dump()})
+
+    def corpus_size(processes):
+        with shared_environment(config, processes) as client:
+            size = client.info().corpus_size
+            processes.all_gather(None)  # the service ends with the process that started it
+            return size
+
+    assert side_by_side(2, corpus_size) == [6, 6]
