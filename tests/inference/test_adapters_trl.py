@@ -6,10 +6,8 @@ rollout and updates the weights.
 
 import json
 import math
-from types import SimpleNamespace
 
 import pytest
-from querylect.data.types import Question, Utterance
 from querylect.envs.adapters.trl import RetrievalEnvironment, environment_factory, question_dataset
 from querylect.errors import RequestError
 
@@ -113,16 +111,3 @@ def test_an_outage_teaches_trl_nothing(client, unavailable_client, tmp_path):  #
     entries, moved = train(trainer)
     assert entries[0]["rewards/RetrievalEnvironment/mean"] is None
     assert not moved
-
-
-def test_the_history_of_a_question_is_in_its_chat():
-    pytest.importorskip("datasets")
-    history = (Utterance("user", "a"), Utterance("assistant", "b"))
-    client = SimpleNamespace(questions=lambda split: [Question("q", "c", history=history)])
-    (row,) = question_dataset(client, "train", "Search.")
-    assert [(message["role"], message["content"]) for message in row["prompt"]] == [
-        ("system", "Search."),
-        ("user", "a"),
-        ("assistant", "b"),
-        ("user", "c"),
-    ]

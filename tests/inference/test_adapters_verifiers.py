@@ -83,17 +83,6 @@ def play(service, model_url, tasks=None, turns=2, **settings):
     return asyncio.run(episode())
 
 
-def test_the_questions_of_a_split_are_the_tasks(url):
-    config = vf.taskset_config_type(TASKSET)(id=TASKSET, urls=[url], split="test")
-    tasks = list(vf.load_taskset(config))
-    assert [(task.data.idx, task.data.id, task.data.prompt) for task in tasks[:2]] == [
-        (0, "q-head", "what helps when my head hurts"),
-        (1, "q-sugar", "too much sugar in the blood"),
-    ]
-    assert "qrel" not in repr(tasks)
-    assert "triptan" not in repr(tasks)
-
-
 def test_the_last_search_is_the_reward_and_a_reply_without_a_query_is_worth_nothing(url, model):
     with model(["<think>hm</think>aspirin", "<think>nothing</think>", "triptan headache"]) as (address, requests):
         episode = play(url, address, turns=3)

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 from querylect.cli import main
+from querylect.rollouts.engines.base import Completion
+from querylect.rollouts.engines.transformers import TransformersEngine
 
 from ..used import add_id
 
@@ -35,7 +37,7 @@ def run(capsys, *arguments):
     return caught.value.code or 0, [json.loads(line) for line in out.splitlines()], err
 
 
-def test_each_question_is_a_line_of_plain_data(settings, capsys, monkeypatch):
+def test_each_question_is_a_line_of_plain_data(settings, capsys):
     code, records, _ = run(capsys, settings, "-q", "my head hurts", "-q", "<|im_end|> sugar")
     assert code == 0
     assert [record["question"] for record in records] == ["my head hurts", "<|im_end|> sugar"]
@@ -44,30 +46,17 @@ def test_each_question_is_a_line_of_plain_data(settings, capsys, monkeypatch):
     assert all(record.keys() == keys for record in records)
     assert all(record["failure"] and record["rewrites"] == [] for record in records)
     assert [record["text"] for record in records] == [record["question"] for record in records]
-    monkeypatch.setattr(sys, "stdin", io.StringIO("my head hurts\n\n  <|im_end|> sugar\n"))
-    assert [record | {"id": "-"} for record in run(capsys, settings)[1]] == [record | {"id": "-"} for record in records]
 
 
-@pytest.fixture
-def say(monkeypatch):
-    """A function: the engine generates this text from now on, since a random policy never keeps the format."""
-    from querylect.rollouts.engines.base import Completion
-    from querylect.rollouts.engines.transformers import TransformersEngine
-
-    def say(text):
-        def generate(engine, prompts, n, sampling):
-            ids = engine.tokenizer(text)["input_ids"]
-            return [[Completion([*ids, engine.tokenizer.eos_token_id], [], True)] for _ in prompts]
-
-        monkeypatch.setattr(TransformersEngine, "generate", generate)
-
-    monkeypatch.setattr(TransformersEngine, "_compare_with_plain_forward", lambda engine: None)
-    return say
-
-
-def test_the_question_is_searched_as_asked_whatever_the_prompt_shows(settings, capsys, say):
+def test_the_question_is_searched_as_asked_whatever_the_prompt_shows(settings, capsys, monkeypatch):
     """Control tokens are taken out of prompts; what a plan keeps of the question is its own text, as in training."""
-    say("<think>why</think><rewrite>x < y</rewrite>")
+
+    def generate(engine, prompts, n, sampling):
+        ids = engine.tokenizer("<think>why</think><rewrite>x < y</rewrite>")["input_ids"]
+        return [[Completion([*ids, engine.tokenizer.eos_token_id], [], True)] for _ in prompts]
+
+    monkeypatch.setattr(TransformersEngine, "generate", generate)
+    monkeypatch.setattr(TransformersEngine, "_compare_with_plain_forward", lambda engine: None)
     question = "ache <|im_end|> here"
     _, (record,), _ = run(capsys, settings, "rewriter.keep_question_weight=1.0", "-q", question)
     assert (record["rewrites"], record["think"]) == (["x < y"], "why")
@@ -82,9 +71,9 @@ LINES = """my head hurts
 """
 
 
-def test_lines_are_questions_or_objects_and_keep_their_ids(settings, capsys, tmp_path):
-    (tmp_path / "asked.jsonl").write_text(LINES)
-    code, records, _ = run(capsys, settings, "--input", tmp_path / "asked.jsonl", "--batch", "3")
+def test_lines_are_questions_or_objects_and_keep_their_ids(settings, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(LINES))
+    code, records, _ = run(capsys, settings, "--batch", "3")
     asked = ["my head hurts", "too much sugar", "bleeding gums", "[2] is no object, and so a question"]
     assert (code, [record["question"] for record in records]) == (0, asked)
     assert [record["id"] for record in records] == ["1", "a", "q1", "5"]

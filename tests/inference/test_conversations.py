@@ -12,10 +12,8 @@ from querylect.data.beir import load_beir, save_beir
 from querylect.data.history import alternating, cut_history
 from querylect.data.leakage import without_leaks
 from querylect.data.types import Dataset, Question, Split, Utterance
-from querylect.envs.plan import SearchPlan
 from querylect.errors import DataError
 from querylect.eval.answering import TEXTS, unwritten_systems
-from querylect.eval.records import read_records, record_of_search, write_records
 from querylect.llms.access import Llm
 from querylect.rewriters.base import StagedQuestion
 from querylect.rewriters.registry import REWRITERS, make_rewriter
@@ -96,9 +94,7 @@ def test_a_policys_prompt_counts_the_history_in_tokens():
     ("value", "fact"),
     [
         ("User: hi", "'User: hi'"),
-        ([{"role": "system", "text": "x"}], "'system'"),
         ([{"role": "user", "text": "x"}, {"role": "assistant", "content": " "}], "history.1"),
-        (["hi"], "history.0"),
         ([{"role": "user", "text": "\ud800"}], "Invalid JSON"),
     ],
 )
@@ -137,19 +133,6 @@ def test_the_same_words_after_another_history_are_no_leak():
     }
     left, _ = without_leaks("set", splits)
     assert left["train"].questions == (after_history,)
-
-
-def record(question, system=RAW, score=0.5):
-    metrics = dict.fromkeys(("ndcg@10", "recall@10", "mrr@10"), score)
-    search_record = record_of_search(system, question, (), SearchPlan.of("x"), None, list(metrics))
-    return replace(search_record, metrics=metrics)
-
-
-def test_a_record_holds_the_history_of_its_question(tmp_path):
-    write_records(tmp_path / "eval.jsonl", [record(QUESTION), record(replace(ALONE, id="alone"))])
-    first, second = read_records(tmp_path / "eval.jsonl")
-    assert (first.history, second.history) == (SAID, ())
-    assert "history" not in (tmp_path / "eval.jsonl").read_text(encoding="utf-8").splitlines()[1]
 
 
 def test_baselines_of_conversations_appear_only_where_there_are_some():

@@ -23,15 +23,6 @@ QUESTION = "my head hurts"
 ANSWER = "<think></think><rewrite>headache</rewrite>"
 
 
-def found_by(rewriter, url):
-    """What the library finds, two documents deep."""
-    with EnvironmentClient(ClientConfig(), [url]) as client:
-        result = rewriter.search(QUESTION, client, k=2)
-    documents = [{"id": hit.id, "title": hit.title, "text": hit.text} for hit in result.ranking]
-    assert documents
-    return {"rewrite": result.rewrite.text, "failure": None, "searched": True, "documents": documents}
-
-
 def test_a_client_starts_the_server_and_searches_with_its_tool(settings, lesson_url, run_app, tmp_path):
     """With a model behind an endpoint: the process loads none."""
     config = tmp_path / "config.yaml"
@@ -58,7 +49,12 @@ def test_a_client_starts_the_server_and_searches_with_its_tool(settings, lesson_
     ):
         tool, answer, wrong, blank = asyncio.run(talk())
         assert "my migraine" in json.dumps(server.bodies[-1]), "what was said before the question"
-        assert answer.structured_content == found_by(rewriter, lesson_url)
+        with EnvironmentClient(ClientConfig(), [lesson_url]) as client:
+            result = rewriter.search(QUESTION, client, k=2)
+    documents = [{"id": hit.id, "title": hit.title, "text": hit.text} for hit in result.ranking]
+    assert answer.structured_content == {
+        "rewrite": result.rewrite.text, "failure": None, "searched": True, "documents": documents
+    }  # fmt: skip
     assert tool.name == "search"
     assert tool.input_schema["required"] == ["question"]
     assert set(tool.input_schema["properties"]) == {"question", "k", "history"}

@@ -43,10 +43,6 @@ def test_greedy_answers_are_those_of_eval_token_for_token(policy, request):
         alone = [rewriter.search(question, client, turns=2) for question in questions[:2]]
         rewritten = rewriter.rewrite([question.text for question in questions])
     assert rewriter.turns == 2
-    if policy == "failing":
-        assert len({tuple(tree.roots[0].completion_ids) for tree in evaluated}) > 1, "it tells questions apart"
-    else:
-        assert all(result.ranking for result in together)
     for tree, result, first in zip(evaluated, together, rewritten, strict=True):
         turns = [tree.roots[0], tree.roots[0].children[0]]
         assert [ids(turn.rewrite) for turn in result.turns] == [(n.prompt_ids, n.completion_ids) for n in turns]
@@ -80,12 +76,8 @@ def test_the_next_turn_is_shown_what_any_client_found(rewriter):
     assert "About triptan" in second.continuation.branch.messages[-1]["content"]
     empty = rewriter.rewrite("my head hurts", turn=2, client=Finding())
     assert "Found nothing." in empty.continuation.branch.messages[-1]["content"]
-    several = rewriter.rewrite(["my head hurts", "gums"], turn=2, client=Finding(hit))
-    assert ids(several[0]) == ids(second)
-    asked = Question("q", "my head hurts", ("yes", "no"))
-    result = rewriter.search(asked, Finding(), turns=1)
-    assert result.question.options == ("yes", "no")
-    assert (result.ranking, result.failure) == ((), None)
+    result = rewriter.search(Question("q", "my head hurts", ("yes", "no")), Finding(), turns=1)
+    assert (result.question.options, result.ranking, result.failure) == (("yes", "no"), (), None)
 
 
 @pytest.fixture
@@ -202,9 +194,6 @@ def test_a_question_is_rewritten_after_its_history(rewriter):
     assert "User: my head hurts\nAssistant: since when?\nsince monday" in prompts[1]
     assert "Assistant:" not in prompts[0]
     assert ids(rewriter.rewrite([question])[0]) == ids(after) == ids(asyncio.run(rewriter.arewrite(question)))
-    assert after.record()["history"] == [
-        {"role": "user", "text": "my head hurts"},
-        {"role": "assistant", "text": "since when?"},
-    ]
+    assert [entry["text"] for entry in after.record()["history"]] == ["my head hurts", "since when?"]
     with refused(RequestError):
         rewriter.rewrite(["since monday"], history=history)

@@ -20,10 +20,12 @@ from querylect.errors import EnvironmentUnavailableError, RequestError
 from querylect.inference import server as serving
 from querylect.inference.rewriter import Rewriter
 from querylect.inference.server import mount
+from querylect.rollouts.engines.transformers import TransformersEngine
 
 pytestmark = pytest.mark.model
 
 QUESTIONS = ["my head hurts", {"text": "too much sugar", "options": ["yes", "no"]}, "bleeding gums"]
+PLANS = {"plans": [SearchPlan.of("glucose").model_dump()]}
 
 
 @pytest.fixture
@@ -31,75 +33,46 @@ def service(trained_run, lessons, run_app):
     """Starts the service; gives an HTTP client of it and its rewriter."""
 
     @contextmanager
-    def start(token=None, turn=None):
-        rewriter = Rewriter.from_pretrained(trained_run[1], turn=turn)
-        extend = partial(mount, rewriter=rewriter)
-        app = create_app(Environment.open(lessons), token, extend)
+    def start(token=None):
+        rewriter = Rewriter.from_pretrained(trained_run[1])
+        app = create_app(Environment.open(lessons), token, partial(mount, rewriter=rewriter))
         with run_app(app) as url, httpx.Client(base_url=url, timeout=60, trust_env=False) as http:
             yield http, rewriter
 
     return start
 
 
-@pytest.fixture
-def blocked_model(monkeypatch):
-    """Blocks the model from when `hold` is called until `go_on` is set."""
-    from querylect.rollouts.engines.transformers import TransformersEngine
-
-    started, go_on = threading.Event(), threading.Event()
-    generate = TransformersEngine.generate
-
-    def wait(engine, prompts, n, sampling):
-        started.set()
-        assert go_on.wait(60)
-        return generate(engine, prompts, n, sampling)
-
-    def hold():
-        monkeypatch.setattr(TransformersEngine, "generate", wait)
-
-    yield hold, started, go_on
-    go_on.set()
-
-
-def answer_of(result):
-    """The body in which the service returns a result."""
-    return {"history": [], **result.record()}
-
-
 def test_questions_are_rewritten_and_searched_as_the_library_does(service, trained_run):
     with service() as (http, rewriter):
-        questions = [asked_as(entry) for entry in QUESTIONS]
+        questions = [
+            Question("", QUESTIONS[0]),
+            Question("", "too much sugar", ("yes", "no")),
+            Question("", QUESTIONS[2]),
+        ]
         with EnvironmentClient(ClientConfig(urls=[str(http.base_url)])) as client:
             expected = {turns: rewriter.search(questions, client, turns=turns) for turns in (1, 2)}
         history = [{"role": "user", "text": "my head hurts"}, {"role": "assistant", "text": "since when?"}]
         body = {"questions": [{"text": "since monday", "history": history}]}
         (after,) = http.post("/v1/ask", json=body).json()["answers"]
-        assert after["turns"] == [answer_of(rewriter.rewrite("since monday", history=history))]
+        assert after["turns"] == [rewriter.rewrite("since monday", history=history).record()]
         assert http.post("/v1/ask", json={"questions": QUESTIONS}).json()["rewriter"] == str(trained_run[1])
-        for body, turns in (({}, 1), ({"turns": 2}, 2), ({"turns": 2, "k": 1}, 2)):
+        for body, turns in (({}, 1), ({"turns": 2, "k": 1}, 2)):
             answer = http.post("/v1/ask", json={"questions": QUESTIONS, **body}).json()
             for entry, result in zip(answer["answers"], expected[turns], strict=True):
                 assert [turn["text"] for turn in entry["turns"]] == [turn.rewrite.text for turn in result.turns]
-                hits = result.ranking[: body.get("k")]
-                assert [hit["id"] for hit in entry["ranking"]] == [hit.id for hit in hits]
-                assert [hit["text"] for hit in entry["ranking"]] == [hit.text for hit in hits]
+                hits = [(hit.id, hit.text) for hit in result.ranking[: body.get("k")]]
+                assert [(hit["id"], hit["text"]) for hit in entry["ranking"]] == hits
         blank = http.post("/v1/ask", json={"questions": ["x", "  "]})
         assert 400 <= blank.status_code < 500
         assert "question 2 of 2 is '  '" in blank.text
 
 
-def asked_as(body):
-    """The question of a request's body."""
-    return Question("", body) if isinstance(body, str) else Question("", body["text"], tuple(body["options"]))
-
-
-def test_token_limits_and_errors_are_the_services_own(service):
+def test_token_limits_and_errors_are_the_services_own(service, monkeypatch):
     with service(token="s3cret") as (http, _):
         assert http.post("/v1/ask", json={"questions": ["x"]}).status_code == 401
         http.headers["Authorization"] = "Bearer s3cret"
         for body in (
             {"questions": []},
-            {"questions": [""]},
             {"questions": ["x"], "n": 1},
             {"questions": ["x"], "turns": 5},
             {"questions": ["x" * (serving.MAX_QUESTION + 1)]},
@@ -107,44 +80,40 @@ def test_token_limits_and_errors_are_the_services_own(service):
         ):
             answer = http.post("/v1/ask", json=body)
             assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
-        half = http.post("/v1/ask", content=rb'{"questions": ["\ud800"]}', headers={"content-type": "application/json"})
-        assert half.status_code == 422
         document = http.get("/v1/openapi.json").json()
-    schemathesis.openapi.from_dict(document).validate()
-    operation = document["paths"]["/v1/ask"]["post"]
-    assert {"200", "400", "401", "408", "413", "422", "500", "503"} <= set(operation["responses"])
-    assert operation["security"]
-
-
-def test_searches_go_on_while_the_model_answers_and_more_is_turned_away(service, blocked_model, monkeypatch):
-    hold, started, go_on = blocked_model
-    monkeypatch.setattr(serving, "MAX_WAITING", 2)
-    with service() as (http, _), ThreadPoolExecutor(2) as pool:
-        hold()
-        waiting = pool.submit(http.post, "/v1/ask", json={"questions": ["one", "two"]})
-        assert started.wait(60)
-        refused = http.post("/v1/ask", json={"questions": ["too many"]})
-        assert refused.status_code == 503
-        assert int(refused.headers["retry-after"]) >= 1
-        searched = http.post("/v1/search", json={"plans": [SearchPlan.of("glucose").model_dump()]})
-        assert searched.status_code == 200
-        go_on.set()
-        assert waiting.result(60).status_code == 200
-        assert http.post("/v1/ask", json={"questions": ["again"]}).status_code == 200
-
-
-def test_a_search_that_fails_answers_as_the_services_own(service, monkeypatch):
-    plans = {"plans": [SearchPlan.of("glucose").model_dump()]}
-    with service() as (http, _):
+        schemathesis.openapi.from_dict(document).validate()
+        operation = document["paths"]["/v1/ask"]["post"]
+        assert {"200", "401", "422", "503"} <= set(operation["responses"])
         for error, status in (
             (EnvironmentUnavailableError("the retriever is down"), 503),
             (OverloadedError("too much"), 503),
             (RequestError("no such probe"), 422),
         ):
-            rank = AsyncMock(side_effect=error)
-            monkeypatch.setattr("querylect.envs.server.batching.Batcher.rank", rank)
-            search_response = http.post("/v1/search", json=plans)
-            ask_response = http.post("/v1/ask", json={"questions": ["one"]})
-            assert (search_response.status_code, search_response.json()["detail"]) == (status, str(error))
-            assert (ask_response.status_code, ask_response.json()["detail"]) == (status, str(error))
-            assert ask_response.headers.get("retry-after") == search_response.headers.get("retry-after")
+            monkeypatch.setattr("querylect.envs.server.batching.Batcher.rank", AsyncMock(side_effect=error))
+            for path, body in (("search", PLANS), ("ask", {"questions": ["one"]})):
+                answer = http.post(f"/v1/{path}", json=body)
+                assert (answer.status_code, answer.json()["detail"]) == (status, str(error))
+                assert ("retry-after" in answer.headers) == (status == 503)
+
+
+def test_searches_go_on_while_the_model_answers_and_more_is_turned_away(service, monkeypatch):
+    started, go_on, generate = threading.Event(), threading.Event(), TransformersEngine.generate
+
+    def wait(*arguments):
+        started.set()
+        assert go_on.wait(60)
+        return generate(*arguments)
+
+    monkeypatch.setattr(serving, "MAX_WAITING", 2)
+    with service() as (http, _), ThreadPoolExecutor(2) as pool:
+        monkeypatch.setattr(TransformersEngine, "generate", wait)
+        try:
+            waiting = pool.submit(http.post, "/v1/ask", json={"questions": ["one", "two"]})
+            assert started.wait(60)
+            refused = http.post("/v1/ask", json={"questions": ["too many"]})
+            assert (refused.status_code, int(refused.headers["retry-after"]) >= 1) == (503, True)
+            assert http.post("/v1/search", json=PLANS).status_code == 200
+        finally:
+            go_on.set()
+        assert waiting.result(60).status_code == 200
+        assert http.post("/v1/ask", json={"questions": ["again"]}).status_code == 200

@@ -64,13 +64,12 @@ def test_an_export_says_its_turn_and_what_it_lacks_to_search(second, tmp_path):
     assert exported.turn_reason == "best on 5 validation questions: ndcg@10 of turn 1 0.000, turn 2 1.000"
     card = (tmp_path / "out" / "README.md").read_text()
     assert "The answer is that of turn 2 (best on 5 validation" in card
-    url = config.client.urls[0]
     assert "settings=['client.urls=[\"http://localhost:8765\"]']" in card
     alone = Rewriter.from_pretrained(tmp_path / "out")
     with refused(ConfigError, "turn 2", "client.urls", "turn=1"):
         alone.rewrite(ASKED[0])
     assert alone.rewrite(ASKED[0], turn=1).turn == 1
-    served = Rewriter.from_pretrained(tmp_path / "out", settings=[f'client.urls=["{url}"]'])
+    served = Rewriter.from_pretrained(tmp_path / "out", settings=[f'client.urls=["{config.client.urls[0]}"]'])
     assert served.rewrite(ASKED[0]) == Rewriter.from_pretrained(folder).rewrite(ASKED[0])
 
 
@@ -97,7 +96,6 @@ def test_a_failed_answer_falls_back_to_the_question_and_says_so(failing, failing
     [
         (["Heart defect", "defect heart"], "Heart defect"),
         (["Heart defect", "congenital heart defect"], "congenital heart defect"),
-        (["Heart-defect?", "heart defect."], "Heart-defect?"),
         (["a", "b", "a b"], "a b"),
         (["?", "!"], "?"),
     ],
