@@ -1,13 +1,12 @@
 """The memory of a training process, estimated before anything is loaded. Imports neither torch nor transformers.
 
 The peak is what lies there for the whole run and the largest phase: sampling, or the update with the activations of the
-longest tree that the token budgets allow. Activations are those of packed rows (train/packing) through a decoder with
+longest tree that the token budgets allow. Activations are those of packed rows (packing.py) through a decoder with
 gated MLPs, RMS norms and rotary positions; their bytes per token and layer were measured with saved-tensor hooks, which
 a test repeats. Experts have the activations of dense layers.
 """
 
 import json
-import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,12 +25,10 @@ if TYPE_CHECKING:
 
     from .processes import Processes
 
-log = logging.getLogger(__name__)
-
 HEAD_CHUNK = 1 << 24
 """Maximum number of logits held at a time: 64 MiB in float32, and up to eight copies of it on a CPU."""
 HEAD_TOKENS = 4096
-"""Number of tokens of such a tile: TOKEN_CHUNK_SIZE of TRL's kernel."""
+"""Number of tokens of such a tile of logits: TOKEN_CHUNK_SIZE of TRL's kernel."""
 BLOCK = 256
 """Number of queries of packed attention that share one set of gathered keys."""
 GIB = 2**30
