@@ -49,7 +49,7 @@ def main(shape: str = "tree", factor: str = "10", rounds: str = "3", dtype: str 
     config = settings(dtype, "train.warm_start.questions=0", *changes)
     stock, tree = trainers(config, ours=alone != "stock")
     if tree is not None:
-        tree.rollout = Rollout([], float(batch["num_items_in_batch"]), {})
+        tree.rollout = Rollout([turns_batch], float(batch["num_items_in_batch"]), {})
     if tree is None or alone:
         memory_before = memory("VmRSS")
         update(*((stock, batch) if tree is None else (tree, turns_batch)))

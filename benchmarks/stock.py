@@ -12,6 +12,7 @@ from querylect.data.types import Question
 from querylect.rollouts.policy import load_policy
 from querylect.train.arguments import grpo_config
 from querylect.train.loss import TurnBatch
+from querylect.train.processes import Processes
 from querylect.train.step_trees import StepTrees
 from querylect.train.trainer import TreeTrainer
 from torch import Tensor
@@ -33,11 +34,12 @@ def trainers(config: RunConfig, *, ours: bool = True, **changes: Any) -> tuple[G
     for name, value in changes.items():
         setattr(args, name, value)
     common: dict[str, Any] = {"model": model, "args": args, "processing_class": tokenizer}
-    questions = Dataset.from_dict({"prompt": ["question"]})
-    stock = GRPOTrainer(reward_funcs=lambda ids, **_: [0.0] * len(ids), train_dataset=questions, **common)
+    prompts = Dataset.from_dict({"prompt": ["question"]})
+    stock = GRPOTrainer(reward_funcs=lambda ids, **_: [0.0] * len(ids), train_dataset=prompts, **common)
     tree: Any = None
     if ours:
-        trees = StepTrees(config, None, None, [Question("q", "question")])  # type: ignore[arg-type]
+        questions, order = [Question("q", "question")], ["q"]
+        trees = StepTrees(config, None, None, questions, order, Processes())  # type: ignore[arg-type]
         tree = TreeTrainer(run=config, folder=None, step_trees=trees, **common)  # type: ignore[arg-type]
     for trainer in filter(None, (stock, tree)):
         trainer.current_gradient_accumulation_steps = 1
