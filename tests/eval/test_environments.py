@@ -80,7 +80,7 @@ def test_the_key_of_an_answer_is_of_all_that_it_depends_on(opened, tmp_path):
     for path, old, new, changed in (
         (qrels, "triptan\t2", "triptan\t1", 1),
         (queries, '"text": "too much', '"options": ["a", "b"], "text": "too much', 1),
-        (meta, "{", '{"ignore_identical_ids": true, ', 3),
+        (meta, '"ignore_identical_ids": false', '"ignore_identical_ids": true', 3),
     ):
         original = path.read_text()
         assert old in original
