@@ -131,7 +131,7 @@ def fingerprint(document: Document) -> bytes:
 def same_questions(
     split: str, questions: Sequence[Question], other_split: str, later: Sequence[Question]
 ) -> Iterator[Leak]:
-    """The `questions` whose id or text one of `later` has."""
+    """The `questions` of a split whose id or text one of `later`, those of another split, has."""
     ids = {question.id: question for question in later}
     texts = {same_form(question.in_context): question for question in later}
     texts.pop("", None)

@@ -116,5 +116,5 @@ def near_duplicates(
                 if survivor < document and document not in removed and survivor not in removed:
                     removed[document] = (survivor, cosines[row, column].item())
         if progress:
-            progress(start + BLOCK, len(unit))
+            progress(min(start + BLOCK, len(unit)), len(unit))
     return dict(sorted(removed.items()))
