@@ -91,10 +91,9 @@ def test_without_trust_no_command_runs_code_of_another_user(name, stranger, less
 
 
 def test_trust_on_the_very_call_runs_it(stranger, capfd):
-    folder = stranger
     with suppress(SystemExit, Exception):  # the code is of no use
-        main(["rewrite", str(folder), *ASKING, "--trust"])
-    assert (folder.parent / "marker").exists(), capfd.readouterr()
+        main(["rewrite", str(stranger), *ASKING, "--trust"])
+    assert (stranger.parent / "marker").exists(), capfd.readouterr()
 
 
 def test_what_the_user_sets_is_not_the_folders_word(tmp_path):

@@ -96,7 +96,6 @@ def test_nothing_is_made_public_unless_told(hub, evaluated_run):
     assert not hub.repositories[NAME].private
     with refused(ConfigError, NAME, "--public"):
         publish(hub, evaluated_run)
-    publish(hub, evaluated_run, **MERGED, public=True)
     hub.repositories[NAME].private = True
     publish(hub, evaluated_run, **MERGED, public=True)
     assert hub.repositories[NAME].private

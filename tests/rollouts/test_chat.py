@@ -74,14 +74,6 @@ def test_a_template_that_strips_thinking_changes_nothing_of_an_earlier_turn():
     assert "it aches" not in stripping.tokenizer.apply_chat_template(again, tokenize=False)
 
 
-@pytest.mark.parametrize("end", ["<think>", "<think>\n"])
-def test_a_template_that_begins_the_answer_itself_is_refused(end):
-    """Every answer would be a format failure: that looks like a policy which learns nothing."""
-    opens = chat_of(STRIPS_THINKING.replace("assistant\n{% endif %}", f"assistant\n{end}{{% endif %}}"))
-    with refused(ModelError, "<think>"):
-        opens.first(FIRST)
-
-
 def test_a_template_that_drops_turns_is_refused():
     with refused(ModelError, "rollout.branching"):
         chat_of(DROPS_ASSISTANT).continuation(FIRST, "Found", [])
@@ -136,9 +128,11 @@ def test_cut_keeps_to_its_budget_and_to_the_beginning(text, tokens):
         assert cut == "" or (cut.endswith("…") and full.startswith(cut[:-1]))
 
 
-def test_a_template_that_opens_thinking_leaves_its_tag_to_the_answer():
+def test_a_template_that_opens_thinking_leaves_its_tag_to_the_answer_or_is_refused():
     template = STRIPS_THINKING.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
     ids, opening = chat_of(template).first_of_prompted(FIRST, "Query 1:")
     assert opening == "<think>", "a label inside the thoughts would begin no answer"
+    with refused(ModelError, "<think>"):  # of a policy: every answer would be a format failure
+        chat_of(template).first(FIRST)
     assert chat_of(template).tokenizer.decode(ids).endswith("assistant\n<think>\n")
     assert chat_of().first_of_prompted(FIRST, "Query 1:") == (chat_of().first(FIRST, "Query 1:"), "Query 1:")
