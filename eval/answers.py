@@ -168,8 +168,10 @@ def answers_of(
     for top, (search, documents) in product(settings.top, zip([*alone, *searches], contexts, strict=True)):
         question = replace(_question(search), options=gold.by_id[search.question_id].question.options)
         prompts.append(reader_prompt(question, documents[:top], settings.document_words))
-        read = tuple(document.id for document in documents[:top])
-        records.append(replace(search, dataset=dataset, environment=f"top {top}", top=top, documents=read, cut=None))
+        document_ids = tuple(document.id for document in documents[:top])
+        records.append(
+            replace(search, dataset=dataset, environment=f"top {top}", top=top, documents=document_ids, cut=None)
+        )
     draw = SamplingParams(max_tokens=settings.max_tokens, seed=config.seed)
     replies = reader.ask(prompts, draw)
     read_records = [

@@ -64,12 +64,12 @@ def write_drift(
     """
     if len(sources) < 2:
         raise ConfigError(f"drift is between two or more retrievers; given is {', '.join(sources) or 'none'}.")
-    read = {name: read_queries(name, source, success) for name, source in sources.items()}
-    queries = {name: taken for name, (_, taken) in read.items()}
+    inputs = {name: read_queries(name, source, success) for name, source in sources.items()}
+    queries = {name: taken for name, (_, taken) in inputs.items()}
     encode, encoder = open_encoder(model)
     pairs = measure(queries, encode, shared=shared, permutations=permutations, bootstrap=bootstrap, seed=seed)
-    about = [
-        *(f"{name} ({sources[name]}): {counts}" for name, (counts, _) in read.items()),
+    provenance = [
+        *(f"{name} ({sources[name]}): {counts}" for name, (counts, _) in inputs.items()),
         f"Successful: {SUCCESS[success]}" + ("; only questions that both sides succeeded on" if shared else ""),
         f"Semantic kernel: exp(−|x − y|² / 2σ²) over embeddings by {encoder}; σ = {pairs.attrs['sigma']:.4f}, the "
         "median distance between two queries",
@@ -78,9 +78,9 @@ def write_drift(
         f"intervals; seed {seed}",
         *notes_of(pairs),
     ]
-    content = {"pairs": pairs.to_dict("records"), **pairs.attrs, "about": about, "versions": versions()}
+    content = {"pairs": pairs.to_dict("records"), **pairs.attrs, "provenance": provenance, "versions": versions()}
     write_json(output / "drift.json", {**content, "created": now()})
-    write_text(output / "drift.md", as_markdown(list(sources), pairs, about))
+    write_text(output / "drift.md", as_markdown(list(sources), pairs, provenance))
     return output / "drift.md"
 
 
@@ -254,7 +254,7 @@ def notes_of(pairs: pd.DataFrame) -> list[str]:
     return notes
 
 
-def as_markdown(names: Sequence[str], pairs: pd.DataFrame, about: Sequence[str]) -> str:
+def as_markdown(names: Sequence[str], pairs: pd.DataFrame, provenance: Sequence[str]) -> str:
     """drift.md: the matrices of the paper's figure 3, every pair, and where the numbers come from."""
     table = pd.DataFrame(
         {
@@ -276,7 +276,7 @@ def as_markdown(names: Sequence[str], pairs: pd.DataFrame, about: Sequence[str])
         parts += [f"## {kind.capitalize()} drift: {title}", matrix.to_markdown(disable_numparse=True)]
     parts += ["## Pairs", table.to_markdown(index=False, disable_numparse=True)]
     parts += [f"RE-MMD² × 100 over pairs of different questions. †: p < {ALPHA} after Holm's correction."]
-    parts += ["\n".join(f"- {line}" for line in about)]
+    parts += ["\n".join(f"- {line}" for line in provenance)]
     return "\n\n".join(parts) + "\n"
 
 

