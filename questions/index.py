@@ -76,11 +76,8 @@ def write_question_index(
             vetted += _vetted_in(add, hashes)
             pairs, asked, counts = _pairs(existing, "written"), dict[str, object](), {"contents": len(documents)}
             if existing is not None:
-                asked, counts, costs = (
-                    existing.description.asked,
-                    existing.description.counts,
-                    existing.description.costs,
-                )
+                former = existing.description
+                asked, counts, costs = former.asked, former.counts, former.costs
         else:
             with open_models(config, progress) as models:
                 asked = {**models.identity, "prompts": versions(["writer", "judge"])}
@@ -188,9 +185,8 @@ def _pairs(existing: QuestionIndex | None, source: Source) -> list[Pair]:
     if existing is None:
         return []
     texts = {question.id: question.text for question in existing.questions()}
-    return [
-        (texts[answer.question], answer.content, source) for answer in existing.answers() if answer.source == source
-    ]
+    answers = (answer for answer in existing.answers() if answer.source == source)
+    return [(texts[answer.question], answer.content, source) for answer in answers]
 
 
 def _vetted_in(add: Path, hashes: Mapping[str, str]) -> list[Pair]:
