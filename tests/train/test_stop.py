@@ -41,7 +41,7 @@ def rewriter(name, stop=True, **settings):
         ("<think><stop/></think><rewrite>headache</rewrite>", None),
     ],
 )
-def test_an_answer_that_stops_searches_the_question_and_any_other_is_read_by_the_rewriter(text, think):
+def test_a_stop_searches_the_question_and_any_other_answer_is_read_by_the_rewriter(text, think):
     assert read_stop(text) == think
     without = make_rewriter(RewriterConfig(name="general"), CARD, 20)
     stop = Rewrite(SearchPlan.of("my head hurts", k=20), think or "", stop=True)
