@@ -9,6 +9,7 @@ that is an error at once, and so are answers from two different indexes or by tw
 import asyncio
 import logging
 import random
+import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -112,7 +113,7 @@ class EnvironmentClient:
 
     @property
     def _urls(self) -> str:
-        return ", ".join(replica.url for replica in self._replicas)
+        return ", ".join(_without_password(replica.url) for replica in self._replicas)
 
     def __enter__(self) -> Self:
         return self
@@ -240,7 +241,7 @@ class EnvironmentClient:
                 try:
                     answer = await self._attempt(method, replica, path, kind, seconds, body)
                 except FailedAttemptError as failure:
-                    self.last_failure = f"{replica.url}: {failure}"
+                    self.last_failure = f"{_without_password(replica.url)}: {failure}"
                     pauses.append(failure.retry_after)
                 else:
                     if isinstance(answer, Identified):
@@ -275,7 +276,7 @@ class EnvironmentClient:
             detail = " ".join(response.text.split())[:300] or response.reason_phrase
         if 400 <= status < 500 and status not in (408, 429):
             refusal = TokenError if status in (401, 403) else RequestError
-            raise refusal(f"{method} {url} was refused with {status}: {detail}")
+            raise refusal(f"{method} {_without_password(url)} was refused with {status}: {detail}")
         pause = response.headers.get("retry-after", "")
         raise FailedAttemptError(f"HTTP {status}: {detail}", float(pause) if pause.isdecimal() else 0.0)
 
@@ -317,6 +318,10 @@ def _parts(plans: Sequence[SearchPlan], with_text: bool) -> Iterator[tuple[int, 
             start, work = i, plan.work
     if plans:
         yield start, len(plans)
+
+
+def _without_password(url: str) -> str:
+    return re.sub("//[^/@]*@", "//", url)
 
 
 def _replica(service: str | ServiceAddress, token_env: str) -> ServiceAddress:

@@ -158,7 +158,7 @@ class Batcher:
         """Search plans together; where that fails, each by itself, so that none fails for another."""
         started, plans = time.perf_counter(), [pending.plan for pending in batch]
         try:
-            ranked = await asyncio.get_running_loop().run_in_executor(self._thread, self._environment.rank, plans)
+            ranked = await asyncio.get_running_loop().run_in_executor(self._thread, self._rank, plans)
             rankings = list(zip(batch, ranked, strict=True))
         except Exception as error:  # noqa: BLE001 - whatever it is, the requests that hold the plan report it
             # a service behind the retriever may be down: then no plan is at fault
@@ -176,6 +176,12 @@ class Batcher:
             self._cache[pending.key] = ranking
             self._take(pending).ranking.set_result(ranking)
         self._metrics.queue.set(len(self._pending))
+
+    def _rank(self, plans: Sequence[SearchPlan]) -> list[Ranking]:
+        try:
+            return self._environment.rank(plans)
+        except StopIteration as error:  # no future can carry it, and the batch would wait for ever
+            raise RuntimeError("the retriever raised StopIteration") from error
 
     def _take(self, pending: _Pending) -> _Pending:
         self._work -= pending.work

@@ -106,12 +106,12 @@ def test_many_steps_go_in_parts_and_come_back_in_order(scripted, connect, monkey
 
 
 def test_a_dead_service_makes_searches_fail_after_growing_pauses(dead, connect, pauses):
-    with connect(dead, config=PATIENT.model_copy(update={"deadline": 35.0})) as client:  # own clock
+    url = dead.replace("//", "//user:password@")
+    with connect(url, config=PATIENT.model_copy(update={"deadline": 35.0})) as client:  # own clock
         assert client.step([]) == []
         assert client.last_failure is None
         assert client.step(steps("a", "b", "c")) == [None, None, None]
-        assert dead in client.last_failure
-        assert "ConnectError" in client.last_failure
+        assert f"{dead}: ConnectError" in client.last_failure, "without the password"
         assert pauses.pauses == [0.25, 0.5, 1, 2, 4, 8, 10], "another 10 seconds would be beyond the deadline"
         client.give_up_soon()
         assert client.step(steps("a")) == [None]

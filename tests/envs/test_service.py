@@ -180,9 +180,10 @@ class BlockingEnvironment:
         return self._environment.rank(plans)
 
 
-def test_a_failure_inside_is_a_500_without_its_trace(environment, run_app, caplog):
+@pytest.mark.parametrize("error", [ZeroDivisionError, StopIteration])
+def test_a_failure_inside_is_a_500_without_its_trace(environment, run_app, caplog, error):
     failing = BlockingEnvironment(environment)
-    failing.error = ZeroDivisionError("secret inside")
+    failing.error = error("secret inside")
     failing.free.set()
     with run_app(create_app(failing)) as url:
         answer = search(url, "a")
