@@ -77,10 +77,10 @@ def model_answers(
         trees, seconds = answer(conversation, part, options, client)
         records = records_of_trees(name, trees, options.metrics, seconds)
         if isinstance(conversation, PromptedConversation):
-            by_id = {question.id: question for question in part}
-            for (question, turn, sample), reason in conversation.missing.items():
-                records.append(record_of_failure(name, by_id[question], turn, sample, reason, options.metrics))
-            conversation.missing = {}
+            for (branch, turn, sample), reason in conversation.missing.items():
+                question = branch.tree.question
+                records.append(record_of_failure(name, question, turn, sample, reason, options.metrics))
+            conversation.missing.clear()
         yield records
 
 

@@ -78,7 +78,7 @@ class System(ABC):
         """Everything about the system that its answers depend on. Raises ConfigError where it does not fit."""
 
     @abstractmethod
-    def answer(self, asked: Asked, engine: Engine | Llm | None) -> Iterator[list[EvalRecord]]:
+    def answer(self, pending: Asked, engine: Engine | Llm | None) -> Iterator[list[EvalRecord]]:
         """Yield the records of one batch of the questions after another, of every question at least one. Raises as the
         model and the client."""
 
@@ -94,9 +94,9 @@ class RawSystem(System):
     def identity(self, environment: EvalEnvironment) -> Mapping[str, object]:
         return {"text": self.name}
 
-    def answer(self, asked: Asked, engine: Engine | Llm | None) -> Iterator[list[EvalRecord]]:
-        for part in in_batches(asked.questions, ANSWERED_AT_ONCE):
-            yield run_raw(asked.client, part, self.metrics, self.depth, self.name)
+    def answer(self, pending: Asked, engine: Engine | Llm | None) -> Iterator[list[EvalRecord]]:
+        for part in in_batches(pending.questions, ANSWERED_AT_ONCE):
+            yield run_raw(pending.client, part, self.metrics, self.depth, self.name)
 
 
 @dataclass(frozen=True)
@@ -120,18 +120,18 @@ class TrainingFreeSystem(System):
             "by": [TUNING_QUESTIONS, self.metrics[0], self.seed],
         }
 
-    def answer(self, asked: Asked, engine: Engine | Llm | None) -> Iterator[list[EvalRecord]]:
-        tuned = asked.tuned or tune(
+    def answer(self, pending: Asked, engine: Engine | Llm | None) -> Iterator[list[EvalRecord]]:
+        tuned = pending.tuned or tune(
             self.baseline,
-            asked.client,
-            asked.environment.everything,
+            pending.client,
+            pending.environment.everything,
             split=self.split,
             metric=self.metrics[0],
             seed=self.seed,
             depth=self.depth,
         )
-        for part in in_batches(asked.questions, ANSWERED_AT_ONCE):
-            yield answer(self.name, asked.client, tuned, part, self.metrics, self.depth)
+        for part in in_batches(pending.questions, ANSWERED_AT_ONCE):
+            yield answer(self.name, pending.client, tuned, part, self.metrics, self.depth)
 
 
 @dataclass(frozen=True)
@@ -211,17 +211,17 @@ class RewritingSystem(System):
         log.info("loading %s", self.checkpoint or self.config.policy.model)
         return load_engine(self.config.policy, self.config.rollout, self.config.seed, self.checkpoint)
 
-    def answer(self, asked: Asked, engine: Engine | Llm | None) -> Iterator[list[EvalRecord]]:
+    def answer(self, pending: Asked, engine: Engine | Llm | None) -> Iterator[list[EvalRecord]]:
         assert engine is not None, "a rewriter is asked with its model loaded"
         options, rollout = self.options, self.config.rollout
-        rewriter = self.rewriter(asked.environment)
+        rewriter = self.rewriter(pending.environment)
         lost: list[EvalRecord] = []
         spent: dict[str, Sequence[LlmResponse]] = {}
         remaining: list[Question] = []
         base = self.settings.llm or policy_llm(self.config.policy)
         with FirstStages(rewriter, base, rollout.history_tokens) as stages:
-            outcomes = stages.ask(asked.questions)
-        for question, outcome in zip(asked.questions, outcomes, strict=True):
+            outcomes = stages.ask(pending.questions)
+        for question, outcome in zip(pending.questions, outcomes, strict=True):
             if isinstance(outcome, str):
                 samples = range(options.paths)
                 lost += [record_of_failure(self.name, question, 1, i, outcome, self.metrics) for i in samples]
@@ -231,7 +231,7 @@ class RewritingSystem(System):
         if lost:
             yield lost
         parts = batches(remaining, ANSWERED_AT_ONCE)
-        for batch in model_answers(parts, self.name, options, self.settings, engine, asked.client, rewriter, rollout):
+        for batch in model_answers(parts, self.name, options, self.settings, engine, pending.client, rewriter, rollout):
             yield [with_first_stage(record, spent.get(record.question_id, ())) for record in batch]
 
     @property

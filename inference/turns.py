@@ -183,16 +183,16 @@ def _answers(
     for index, start in enumerate(starts):
         if isinstance(start, Branch) and (length := len(start.prompt_ids)) > limit:
             starts[index] = f"the prompt has {length} tokens of {limit}; shorten the question"
-    nodes: dict[int, Node] = {}
+    nodes: dict[Branch, Node] = {}
     for part in in_batches([start for start in starts if isinstance(start, Branch)], ANSWERED_AT_ONCE):
-        nodes |= {id(branch): node for branch, node in model.generate(part, turn, 1, greedy=True)}
+        nodes |= dict(model.generate(part, turn, 1, greedy=True))
         give_back_freed_memory()
 
     def answer(start: Branch) -> Continuation | str:
-        if id(start) in nodes:
-            return Continuation(start, nodes[id(start)])
+        if start in nodes:
+            return Continuation(start, nodes[start])
         assert isinstance(model, PromptedConversation), "a policy answers"
-        return model.missing[start.tree.question.id, turn, 0]
+        return model.missing.pop((start, turn, 0))
 
     return [start if isinstance(start, str) else answer(start) for start in starts]
 

@@ -98,22 +98,22 @@ class Llm:
             if self.cache is not None and (reply := self.cache.get(key)) is not None:
                 replies[key] = reply
                 del pending[key]
-        asked, reasons = list(pending), dict[str, str]()
-        self.costs.cached += len(prompts) - len(asked)
+        uncached, reasons = list(pending), dict[str, str]()
+        self.costs.cached += len(prompts) - len(uncached)
 
         def deliver(index: int, outcome: LlmResponse | str) -> None:
             if isinstance(outcome, str):
-                reasons[asked[index]] = outcome
+                reasons[uncached[index]] = outcome
                 self.costs.missing[outcome] += 1
                 return
-            replies[asked[index]] = outcome
+            replies[uncached[index]] = outcome
             if self.cache is not None:
-                self.cache.put(asked[index], outcome)
+                self.cache.put(uncached[index], outcome)
             self.costs.calls += 1
             self.costs.prompt_tokens += outcome.prompt_tokens or 0
             self.costs.tokens += outcome.tokens or 0
 
-        if asked:
+        if uncached:
             self.backend.generate(list(pending.values()), draw, deliver)
         for index, key in enumerate(keys):
             if missing is not None and key not in replies:

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 KEY = "QUERYLECT_LLM_KEY"
 """The environment variable with the API key; not OPENAI_API_KEY, which no other host should get."""
 FIRST_RETRIES = 5
-"""Retries at an endpoint that was never reached: about 20 seconds where nothing listens."""
+"""Retries of a prompt while nothing has answered at the URL: about 20 seconds where nothing listens."""
 RETRIES = 10**6
 """Retries of a prompt at an endpoint that was reached: its deadline ends them."""
 REFUSED, WRONG = (400, 413, 422), (401, 403, 404)
@@ -120,6 +120,7 @@ class Endpoint:
         config, queue, failures = self._config, iter(enumerate(prompts)), 0
 
         async def note(response: httpx.Response) -> None:
+            self._reached = True
             self._last_error = "" if response.is_success else f"HTTP {response.status_code}"
 
         async def worker(client: openai.AsyncOpenAI) -> None:
@@ -141,26 +142,12 @@ class Endpoint:
             base_url=self._url, api_key=key, timeout=seconds, max_retries=RETRIES, http_client=http
         ) as client:
             _ = client.chat.completions  # openai imports it lazily: here, not during a request
-            if not self._reached:
-                await self._reach(client)
             try:
                 async with asyncio.TaskGroup() as group:
                     for _ in range(min(config.concurrency, len(prompts))):
                         group.create_task(worker(client))
             except* QuerylectError as errors:
                 raise errors.exceptions[0] from None
-
-    async def _reach(self, client: openai.AsyncOpenAI) -> None:
-        """Wait until something answers at the URL, whatever it says."""
-        first = client.with_options(max_retries=FIRST_RETRIES, timeout=min(30.0, self._config.deadline))
-        try:
-            await first.models.with_raw_response.list()
-        except openai.APIStatusError:
-            pass
-        except openai.APIConnectionError as error:
-            self._last_error = str(error.__cause__ or error)
-            raise self._unavailable_error("it cannot be reached") from error
-        self._reached, self._last_error = True, ""
 
     async def _ask_prompt(self, client: openai.AsyncOpenAI, prompt: Prompt, draw: SamplingParams) -> LlmResponse | str:
         """Ask until there are n texts: some endpoints return one per request, whatever n is. Returns the reply, or why
@@ -180,9 +167,14 @@ class Endpoint:
                 ) from error
             self._last_error = error.message
             return f"HTTP {error.status_code}"
-        except (TimeoutError, openai.APIConnectionError):
+        except (TimeoutError, openai.APITimeoutError):
             self._last_error = self._last_error or "timeout"
             return self._last_error
+        except openai.APIConnectionError as error:
+            self._last_error = str(error.__cause__ or error)
+            if not self._reached:
+                raise self._unavailable_error("it cannot be reached") from error
+            return "no connection"
         except ValueError as error:
             self._last_error = f"no completion: {_problem(error)}"
             return self._last_error
@@ -209,20 +201,31 @@ class Endpoint:
             schema = {"name": "answer", "strict": True, "schema": json.loads(prompt.schema)}
             fields["response_format"] = {"type": "json_schema", "json_schema": schema}
         fields = {name: value for name, value in (fields | self._config.extra).items() if value is not None}
-        create, messages = client.chat.completions.with_raw_response.create, list[Any](prompt.messages)
         try:
-            raw = await create(model=self._config.model, messages=messages, extra_body=fields)
+            raw = await self._create(client, prompt, fields)
         except openai.APIStatusError as error:
             if error.status_code not in REFUSED or not fields.pop("response_format", None):
                 raise
             # Either the prompt or the schema was refused: ask without the schema.
-            raw = await create(model=self._config.model, messages=messages, extra_body=fields)
+            raw = await self._create(client, prompt, fields)
             if not self._without_schema:
                 log.warning("%s has no structured outputs; it is asked without", self._url)
             self._without_schema = True
         # Models write escapes of half a character, which pydantic does not read.
         text = json.dumps(json.loads(raw.content), ensure_ascii=False)
         return _Completion.model_validate_json(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+
+    async def _create(self, client: openai.AsyncOpenAI, prompt: Prompt, fields: dict[str, Any]) -> Any:
+        """The raw response. A request that began before anything had answered is repeated with all retries."""
+        reached, messages = self._reached, list[Any](prompt.messages)
+        client = client if reached else client.with_options(max_retries=FIRST_RETRIES)
+        create = client.chat.completions.with_raw_response.create
+        try:
+            return await create(model=self._config.model, messages=messages, extra_body=fields)
+        except openai.APIError as error:
+            if reached or not self._reached or getattr(error, "status_code", None) in (*REFUSED, *WRONG):
+                raise
+        return await self._create(client, prompt, fields)
 
     def _unavailable_error(self, reason: str) -> EngineUnavailableError:
         return EngineUnavailableError(

@@ -84,12 +84,12 @@ class FormPrompt:
             hint = self.hints.get(entry.key) or entry.hint
             more = " (one such line for each; none if there is none)" if entry.listed else ""
             rows.append(f"{entry.label}: <{hint}>{more}")
-        chat, before = list[Message](), "\n".join([self.task, "", *rows, "", ""])
+        chat, heading = list[Message](), "\n".join([self.task, "", *rows, "", ""])
         for example in self.examples:
-            chat.append(Message(role="user", content=before + example.case))
+            chat.append(Message(role="user", content=heading + example.case))
             chat.append(Message(role="assistant", content=example.lines))
-            before = ""
-        return Prompt((*chat, Message(role="user", content=before + self.case)), f"{fields[0].label}:")
+            heading = ""
+        return Prompt((*chat, Message(role="user", content=heading + self.case)), f"{fields[0].label}:")
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,15 +74,15 @@ def write_question_index(
             _refuse_other(existing, identity, overwrite)
             _refuse_changed(existing, hashes)
             vetted += _vetted_in(add, hashes)
-            pairs, asked, counts = _pairs(existing, "written"), dict[str, object](), {"contents": len(documents)}
+            pairs, models_used, counts = _pairs(existing, "written"), dict[str, object](), {"contents": len(documents)}
             if existing is not None:
                 former = existing.description
-                asked, counts, costs = former.asked, former.counts, former.costs
+                models_used, counts, costs = former.asked, former.counts, former.costs
         else:
             with open_models(config, progress) as models:
-                asked = {**models.identity, "prompts": versions(["writer", "judge"])}
-                _refuse_other(existing, identity | asked, overwrite)
-                pairs, counts = _ask(config, models, documents)
+                models_used = {**models.identity, "prompts": versions(["writer", "judge"])}
+                _refuse_other(existing, identity | models_used, overwrite)
+                pairs, counts = _ask(config, models, documents, required=not vetted)
                 costs = models.costs()
             pairs = _sampled(pairs, config.mean, len(documents))
         questions, answers = _matrix([*pairs, *vetted])
@@ -102,7 +102,7 @@ def write_question_index(
                 corpus_hash=corpus_hash(documents),
                 questions_hash=questions_hash,
                 questions=len(questions),
-                asked=asked,
+                asked=models_used,
                 settings=settings,
                 counts=counts,
                 costs=costs,
@@ -142,16 +142,16 @@ def _refuse_changed(existing: QuestionIndex | None, hashes: Mapping[str, str]) -
 
 
 def _ask(
-    config: QuestionsConfig, models: QuestionModels, documents: Sequence[Document]
+    config: QuestionsConfig, models: QuestionModels, documents: Sequence[Document], required: bool
 ) -> tuple[list[Pair], dict[str, int]]:
     """The questions of each content that the judge says it answers; nothing about one with a missing reply. Raises
-    DataError where there is none."""
+    DataError where there is none, if `required`."""
     texts = [excerpt([document], config.words) for document in documents]
     prompts = [prompt("writer", Written, count=config.per_content, about=config.about, text=text) for text in texts]
     answers = models.generate(prompts, Written)
     proposed = [distinct(answer.value.questions) if answer.value else [] for answer in answers]
-    asked = [(question, text) for text, questions in zip(texts, proposed, strict=True) for question in questions]
-    verdicts = iter(models.judge(asked))
+    candidates = [(question, text) for text, questions in zip(texts, proposed, strict=True) for question in questions]
+    verdicts = iter(models.judge(candidates))
     pairs: list[Pair] = []
     missing, judged = 0, Counter[bool | None]()
     for document, questions, answer in zip(documents, proposed, answers, strict=True):
@@ -163,7 +163,7 @@ def _ask(
         kept = (question for question, verdict in of_content if verdict.value and verdict.value.answerable)
         pairs += [(question, document.id, "written") for question in kept]
     failed = [answer for answer in answers if answer.failure]
-    if not pairs:
+    if required and not pairs:
         example = f" (such as {failed[0].text!r}: {failed[0].failure})" if failed else ""
         raise DataError(
             f"no question is left: of {len(documents)} contents, {len(failed)} got an answer without the required form"

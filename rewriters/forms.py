@@ -146,15 +146,16 @@ class LineForm(Form):
         think, answer, closed = split_think(text)
         if not closed:
             return Parsed(think, failure="unclosed think")
-        before, marks = self._split(answer)
-        if before and not text.startswith(THINK_OPEN):  # the model may repeat the opening, which is not part of `text`
-            before, marks = self._split(f"{self.opening} {answer}")
+        preamble, marks = self._split(answer)
+        if preamble and not text.startswith(THINK_OPEN):
+            # The model may repeat the opening, which is not part of `text`.
+            preamble, marks = self._split(f"{self.opening} {answer}")
         labels, bodies = [label for label, _ in marks], [body for _, body in marks]
         if set(labels) != set(self.parts):
             return Parsed(think, failure="missing part")
         if labels != list(self.parts):
             return Parsed(think, failure="repeated part" if len(labels) > len(self.parts) else "parts out of order")
-        if before or any(_BLANK.search(body) for body in bodies):
+        if preamble or any(_BLANK.search(body) for body in bodies):
             return Parsed(think, failure="text outside parts")
         texts = tuple(" ".join(body.split()) for body in bodies)
         empty = any(not text or _PLACEHOLDER.fullmatch(text) for text in texts)

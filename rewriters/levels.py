@@ -24,23 +24,23 @@ _KIND_IN_WORDS = {
 
 def general(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> TemplateRewriter:
     """Five ways of rewriting are explained; the reward alone has to teach what suits the retriever."""
-    own = tasks()["general"]
-    return level("general", config, k, own["task"], TagForm(own["reason"], own["count"]), own["again"])
+    texts = tasks()["general"]
+    return level("general", config, k, texts["task"], TagForm(texts["reason"], texts["count"]), texts["again"])
 
 
 def explore(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> TemplateRewriter:
     """The retriever is introduced, and the model works out how to query it."""
-    own = tasks()["explore"]
-    task = f"{introduce(retriever)}\n\n{own['task']}"
-    return level("explore", config, k, task, TagForm(own["reason"]), own["again"])
+    texts = tasks()["explore"]
+    task = f"{introduce(retriever)}\n\n{texts['task']}"
+    return level("explore", config, k, task, TagForm(texts["reason"]), texts["again"])
 
 
 def direct(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> TemplateRewriter:
     """The form of query that suits the retriever is prescribed. Raises ConfigError where none is known."""
-    own, query = tasks()["direct"], query_form(retriever)
-    task, again = (Template(own[key]).substitute(form=query["name"]) for key in ("task", "again"))
+    texts, query = tasks()["direct"], query_form(retriever)
+    task, again = (Template(texts[key]).substitute(form=query["name"]) for key in ("task", "again"))
     task = f"{introduce(retriever)} {query['advice']}\n\n{task}"
-    return level("direct", config, k, task, TagForm(own["reason"]), again)
+    return level("direct", config, k, task, TagForm(texts["reason"]), again)
 
 
 def level(name: str, config: RewriterConfig, k: int, task: str, form: TagForm, again: str) -> TemplateRewriter:
@@ -60,8 +60,8 @@ def query_form(retriever: RetrieverInfo) -> Mapping[str, str]:
     forms = list(tasks()["forms"].values())
     by_name = [form for form in forms if name.startswith(tuple(form["retrievers"]))]
     for form in by_name or [form for form in forms if retriever.kind in form["kinds"]]:
-        found: Mapping[str, str] = form
-        return found
+        suitable: Mapping[str, str] = form
+        return suitable
     raise ConfigError(
         f"rewriter.name is 'direct', and no form of query is known to suit the retriever {retriever.name!r} of kind "
         f"{retriever.kind!r}. Use rewriter.name=explore, which names the retriever and lets the policy find the form."

@@ -49,12 +49,14 @@ def query2doc(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> Templ
 
     def plan(question: Question, passages: Sequence[str]) -> SearchPlan:
         (passage,) = passages
-        kept: tuple[Term, ...] = ()
+        question_terms: tuple[Term, ...] = ()
         if retriever.kind == "bm25":
-            kept = weighted(question.text, REPEATED if question_weight is None else question_weight)
+            question_terms = weighted(question.text, REPEATED if question_weight is None else question_weight)
         elif question_weight != 0:
             passage = f"{question.text}\n{passage}"
-        return SearchPlan(probes=(Probe(terms=(*kept, Term(text=passage, weight=config.rewrite_weight))),), k=k)
+        return SearchPlan(
+            probes=(Probe(terms=(*question_terms, Term(text=passage, weight=config.rewrite_weight))),), k=k
+        )
 
     return _passages("query2doc", plan)
 

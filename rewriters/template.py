@@ -91,8 +91,8 @@ def query_plan(config: RewriterConfig, k: int) -> Plan:
     the question with that weight. `k`: documents a plan asks for."""
 
     def plan(question: Question, rewrites: Sequence[str]) -> SearchPlan:
-        kept = weighted(question.text, config.keep_question_weight or 0.0)
-        terms = [(*kept, Term(text=rewrite, weight=config.rewrite_weight)) for rewrite in rewrites]
+        question_terms = weighted(question.text, config.keep_question_weight or 0.0)
+        terms = [(*question_terms, Term(text=rewrite, weight=config.rewrite_weight)) for rewrite in rewrites]
         return SearchPlan(probes=tuple(Probe(terms=probe) for probe in terms), fuse="max", k=k)
 
     return plan

@@ -26,9 +26,9 @@ from .engines.base import Completion, Engine, Sampling, stream
 from .tree import Node, Tree
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Branch:
-    """The branch of the next turn: where it attaches to the tree, and its prompt."""
+    """The branch of the next turn: where it attaches to the tree, and its prompt. No two are equal."""
 
     tree: Tree
     messages: list[Message]
@@ -172,8 +172,8 @@ class PromptedConversation(Conversation):
         answers begin with the opening and are parsed as strictly as in training."""
         self.llm, self.rewriter, self.rollout, self.trained = llm, rewriter, rollout, trained
         self._seed = seed
-        self.missing: dict[tuple[str, int, int], str] = {}
-        """Why an answer was not given, by question id, turn and sample."""
+        self.missing: dict[tuple[Branch, int, int], str] = {}
+        """Why an answer was not given, by prompt, turn and sample."""
 
     def begin(self, question: Question, its_stream: int = 0) -> Branch:
         messages = self.rewriter.first(cut_history(question, self.rollout.history_tokens))
@@ -189,7 +189,7 @@ class PromptedConversation(Conversation):
             sampling = self._sampling(sample, greedy)
             for branch, number, node in zip(of_sample, numbers, self._answers(of_sample, turn, sampling), strict=True):
                 if isinstance(node, str):
-                    self.missing[branch.tree.question.id, turn, sample] = node
+                    self.missing[branch, turn, sample] = node
                 else:
                     node.number = number
                     branch.attach(node)

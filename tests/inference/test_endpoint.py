@@ -132,10 +132,10 @@ def test_an_answer_that_does_not_come_is_a_failure_of_that_question(write_settin
     with serving(run_app, server) as url:
         config = LlmConfig(model="m", base_url=url, cache=None, concurrency=1)
         with Rewriter.from_pretrained(write_settings(), endpoint=config) as rewriter:
-            server.script += [(400, {}), (400, {}), None]
+            server.script += [(400, {}), (422, {}), None]
             *refused_ones, answered = rewriter.rewrite(["what helps my head", "too much sugar", "bleeding gums"])
-            for result in refused_ones:
-                assert (result.failure, result.text) == ("HTTP 400", result.question.text)
+            for result, reason in zip(refused_ones, ("HTTP 400", "HTTP 422"), strict=True):
+                assert (result.failure, result.text) == (reason, result.question.text)
             assert answered.failure is None
             server.script += [(400, {})]
             assert rewriter.rewrite("what helps my head", turn=2).failure == "no turn to go on from"

@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel
 from querylect.configs.llm import LlmConfig
 from querylect.errors import ConfigError, EngineUnavailableError
+from querylect.llms import endpoint
 from querylect.llms.base import Prompt, SamplingParams, Text
 from querylect.llms.structured import FormPrompt, ask_structured, strict_schema
 from querylect.rollouts.llms import open_llm
@@ -94,6 +95,12 @@ def test_what_fails_in_passing_is_asked_again(opened, waits):
     assert reply.texts[0].text == "an answer"
     assert len(waits) == 4
     assert all(0.375 * 2**k <= seconds <= 0.5 * 2**k for k, seconds in enumerate(waits)), "pauses grow"
+
+
+def test_first_prompts_have_all_retries_once_anything_answered(opened, waits):
+    server = ChatServer()
+    server.script.extend([(503, {})] * 3 * (endpoint.FIRST_RETRIES + 1))
+    assert None not in opened(server).ask([ask("a"), ask("b")], SamplingParams())
 
 
 @pytest.mark.parametrize(

@@ -149,3 +149,8 @@ def test_only_some_contents_and_no_questions_at_all(tmp_path, corpus):  # noqa: 
     assert (model.contents, description.counts["contents"]) == (["word", "insulin"], 2)
     with refused(DataError, "6 got", "'hm'"):
         write(QuestionModel(dict.fromkeys(TEXTS, "hm")), corpus, tmp_path / "none")
+    add = tmp_path / "live.jsonl"
+    add.write_text(json.dumps({"question": LEMON, "contents": ["citrus"]}))
+    for settings in ({"add": add}, {}):
+        write(QuestionModel(dict.fromkeys(TEXTS, "hm")), corpus, tmp_path / "none", **settings)
+        assert matrix_of(tmp_path / "none") == {LEMON: ["citrus"]}, "vetted questions are enough"
