@@ -15,9 +15,9 @@ from ..provenance import versions
 from ..rollouts.checkpoints import WARM_START_FOLDER
 from ..rollouts.llms import resolved_dtype
 from .cells import Cell
+from .evaluation import Evaluation, Records
 from .records import HYDE, TRAINED, UNTRAINED, WARM_START, EvalRecord
 from .results import EvalResults, Example, Examples, Side
-from .spec import Evaluation, Records
 from .systems import RewritingSystem
 from .table import ALPHA, MEAN, Arm, Note, TableSpec, decimal, frame_of, listed, tabulate
 from .training_free import Tuned, best_baseline

@@ -95,7 +95,7 @@ def word_of(question):
     return question.history[0].text.removeprefix("What does ").removesuffix(" mean?")
 
 
-def test_the_conversations_share_no_word_between_splits_and_the_prompt_gives_none_away(conversations):
+def test_conversations_share_no_word_between_splits_or_with_the_prompt(conversations):
     sizes = {name: len(split.questions) for name, split in conversations.splits.items()}
     assert sizes == {"train": 1500, "validation": 200, "test": 400}
     train, validation, test = (words_of(conversations, name) for name in sizes)

@@ -57,7 +57,7 @@ def test_a_later_turn_never_outlives_the_turn_that_it_followed(tmp_path):
     assert [(record.turn, record.sample) for record in store.get("key of q0")] == [(1, 0), (1, 1), (2, 1)]
 
 
-def test_what_is_published_are_the_records_of_the_tables_and_the_rest_is_kept_for_later(tmp_path):
+def test_only_the_records_of_the_tables_are_published(tmp_path):
     store = RecordStore(tmp_path)
     store.add([keyed("q1"), keyed("q0"), keyed("q2")])
     store.publish([keyed("q0"), keyed("q1")])
