@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..configs.schema import PolicyConfig, RunConfig, TrainConfig
 from ..errors import ConfigError
-from .sharding import uses_deepspeed, uses_fsdp
+from .sharding import keeps_float32_weights, uses_deepspeed, uses_fsdp
 
 if TYPE_CHECKING:
     from trl import GRPOConfig
@@ -54,6 +54,12 @@ def check_combinations(config: RunConfig, processes: int, sharded: bool = False)
             f"step at train.learning_rate {settings.learning_rate:g} rounds away. Set policy.dtype=auto or "
             "policy.dtype=float32, train LoRA (policy.lora={}), or launch under DeepSpeed ZeRO "
             "(configs/deepspeed/zero2.json) with train.warm_start.questions=0."
+        )
+    if config.policy.dtype != "float32" and uses_deepspeed() and not keeps_float32_weights():
+        raise ConfigError(
+            "ZeRO stage 0 and bf16.bf16_master_weights_and_grads step bfloat16 weights without float32 copies, and a "
+            f"step at train.learning_rate {settings.learning_rate:g} rounds away. Launch with "
+            "configs/deepspeed/zero2.json, or set policy.dtype=float32."
         )
 
 

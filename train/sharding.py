@@ -44,6 +44,14 @@ def zero_stage() -> int:
     return int(DeepSpeedPlugin().zero_stage)
 
 
+def keeps_float32_weights() -> bool:
+    """Whether DeepSpeed's optimizer steps float32 copies of bfloat16 weights, as in ZeRO stages 1 to 3 by default."""
+    from accelerate.utils import DeepSpeedPlugin
+
+    precision = DeepSpeedPlugin().deepspeed_config.get("bf16", {})
+    return zero_stage() > 0 and not precision.get("bf16_master_weights_and_grads", False)
+
+
 def sharding() -> Sharding:
     """What splits the training state over the processes."""
     stage = zero_stage()

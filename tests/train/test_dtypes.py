@@ -1,11 +1,13 @@
 """The dtype of trained weights: refusals, LoRA and DeepSpeed, and autocast in sampling and training."""
 
+import json
+
 import pytest
 import torch
 from querylect.errors import ConfigError
 from querylect.rollouts.policy import load_policy
 from querylect.train import run
-from querylect.train.arguments import grpo_config, trainable_dtype
+from querylect.train.arguments import check_combinations, grpo_config, trainable_dtype
 from querylect.train.run import train
 from querylect.train.trainer import TreeTrainer
 
@@ -24,6 +26,24 @@ def test_full_bfloat16_training_is_refused_before_anything_is_loaded(settings, m
     with refused(ConfigError, *remedies):
         train(config)
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("lora", [None, {}], ids=["full", "lora"])
+def test_deepspeed_without_float32_copies_trains_no_bfloat16(settings, monkeypatch, tmp_path, lora):
+    pytest.importorskip("deepspeed")
+    file = tmp_path / "deepspeed.json"
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", str(file))
+    config = change(settings, **{"policy.dtype": "bfloat16", "policy.lora": lora})
+    masters = {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True}}
+    for stage, more, accepted in ((2, {}, True), (0, {}, False), (2, masters, False)):
+        file.write_text(json.dumps({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage}, **more}))
+        check_combinations(change(config, **{"policy.dtype": "float32"}), 1)
+        if accepted:
+            check_combinations(config, 1)
+        else:
+            with refused(ConfigError, "policy.dtype=float32", "zero2.json"):
+                check_combinations(config, 1)
 
 
 def fast(monkeypatch):
