@@ -46,7 +46,7 @@ class Branch:
         """Make an answer to this prompt part of the tree."""
         (self.parent.children if self.parent else self.tree.roots).append(node)
 
-    def kept(self, rewrite: Rewrite) -> Rewrite:
+    def resolve_stop(self, rewrite: Rewrite) -> Rewrite:
         """A stop with the plan of the last turn that was searched; any other rewrite as it is."""
         return keep(rewrite, self.last_searched.rewrite.plan if self.last_searched is not None else None)
 
@@ -104,8 +104,8 @@ class PolicyConversation(Conversation):
         return nodes
 
     def next_turn(self, branch: Branch, node: Node, documents: Sequence[Document]) -> Branch:
-        question, shown = self.with_cut_history(branch.tree.question), documents[: self.rollout.documents]
-        message = self.rewriter.follow_up(question, self.cut_documents(shown), node.turn + 1)
+        question, visible = self.with_cut_history(branch.tree.question), documents[: self.rollout.documents]
+        message = self.rewriter.follow_up(question, self.cut_documents(visible), node.turn + 1)
         opening = self.rewriter.opening
         ids = self.chat.continuation(branch.messages, message, node.completion_ids, opening)
         answer = Message(role="assistant", content=opening + node.text)
@@ -122,7 +122,7 @@ class PolicyConversation(Conversation):
     def node(self, branch: Branch, sample: Completion, turn: int, number: int) -> Node:
         """The node of an answer, which is not part of the tree yet."""
         text = self.chat.text(sample.ids)
-        rewrite = branch.kept(self.rewriter.parse(branch.tree.question, text, turn))
+        rewrite = branch.resolve_stop(self.rewriter.parse(branch.tree.question, text, turn))
         return Node(
             turn,
             branch.prompt_ids,
@@ -231,7 +231,7 @@ class PromptedConversation(Conversation):
             if not received[i]:
                 yield reasons.get(i, "no reply")
                 continue
-            rewrite = branch.kept(rewrite)
+            rewrite = branch.resolve_stop(rewrite)
             yield Node(
                 turn,
                 [],

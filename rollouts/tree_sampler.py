@@ -118,7 +118,7 @@ class TreeSampler:
         (`rewriter.stop: answer`) is worth what the reader answers without documents.
         """
         streams = streams or [stream(question.id) for question in questions]
-        first = [self.conversation.begin(question, its) for question, its in zip(questions, streams, strict=True)]
+        first = [self.conversation.begin(question, key) for question, key in zip(questions, streams, strict=True)]
         for branch in first:
             branch.tree.branching = tuple(branching)
         self.grow_from(first, branching, greedy)
@@ -169,13 +169,13 @@ class TreeSampler:
                 node.cost = self.reward.search_price
                 searched.append((node, node.turn < len(tree.branching)))
                 steps.append(Step(question_id=tree.question.id, plan=plan))
-        with_text = any(shown for _, shown in searched)
+        with_text = any(keep_text for _, keep_text in searched)
         results = self._results(steps, [name for _, name in unsearched], with_text)
         nodes = [*searched, *((node, False) for node, _ in unsearched)]
-        for (node, shown), result in zip(nodes, results, strict=True):
+        for (node, keep_text), result in zip(nodes, results, strict=True):
             if result is not None:
                 node.ranking = [
-                    Hit(hit.document if shown else Document(hit.id, "", ""), hit.score) for hit in result.ranking
+                    Hit(hit.document if keep_text else Document(hit.id, "", ""), hit.score) for hit in result.ranking
                 ]
                 node.metrics, node.truncated = dict(result.metrics), result.truncated
                 self._score(node)

@@ -65,12 +65,12 @@ class PolicyWeights:
         if not self.split:
             yield "", self.policy, set()
             return
-        given: set[int] = set()
+        sent: set[int] = set()
         for path, layer in layers(getattr(self.policy, "get_base_model", lambda: self.policy)()):
             ids = {name: id(weight) for name, weight in layer.named_parameters()}
-            tied = {name for name, number in ids.items() if number in given}
+            tied = {name for name, number in ids.items() if number in sent}
             if tied != ids.keys() and (not self.adapted_only or _has_adapter(layer)):
-                given.update(ids.values())
+                sent.update(ids.values())
                 with gathered(layer):
                     yield path, layer, tied
 
@@ -182,10 +182,10 @@ def whole(weight: Tensor) -> Tensor:
 def layers(model: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
     """(prefix of the names of its weights, module) of parts that have each weight of `model` once, in its order: the
     layers of its stacks, and the modules beside them."""
-    own = nn.Module()
+    shell = nn.Module()
     for name, weight in model.named_parameters(recurse=False):
-        own.register_parameter(name, weight)
-    yield path, own
+        shell.register_parameter(name, weight)
+    yield path, shell
     for name, child in model.named_children():
         if isinstance(child, nn.ModuleList):
             yield from ((f"{path}{name}.{number}.", layer) for number, layer in enumerate(child))

@@ -160,10 +160,10 @@ class AnswerClient:
         """The score of the reader's answer for each result, in one batch; None without a result or a reply."""
         settings, started, reasons = self._reward.answer, time.perf_counter(), list[str]()
         present = [(index, result) for index, result in enumerate(results) if result is not None]
-        shown = [[hit.document for hit in result.ranking[: settings.top]] for _, result in present]
+        visible = [[hit.document for hit in result.ranking[: settings.top]] for _, result in present]
         prompts = [
             reader_prompt(self._question(result.question_id), documents, settings.document_words)
-            for (_, result), documents in zip(present, shown, strict=True)
+            for (_, result), documents in zip(present, visible, strict=True)
         ]
         replies = self._reader.ask(prompts, self._sampling, missing=lambda _, reason: reasons.append(reason))
         self._seconds += time.perf_counter() - started

@@ -179,8 +179,8 @@ class TreeTrainer(GRPOTrainer):
             "searches": sum(tree.searches for tree in grown),
             "paths": sum(1 for tree in grown for _ in tree.paths()),
         }
-        rest = max(0, LOGGED_TREES - processes.rank * len(trees))
-        logged = [record for part in processes.all_gather([*map(describe, trees[:rest])]) for record in part]
+        remaining = max(0, LOGGED_TREES - processes.rank * len(trees))
+        logged = [record for part in processes.all_gather([*map(describe, trees[:remaining])]) for record in part]
         tokens = float(turns.leaves @ turns.tokens) / processes.count
         self.tree_sampler.clock.add("score", started)
         return Rollout(self._micro_batches(trees, turns, rows, credit), tokens, metrics, counts, logged)

@@ -89,15 +89,17 @@ def turns_of(trees: Sequence[Tree], weights: Sequence[float], count: Callable[[s
             weight = weight_of_turn(lambdas, node.turn, node.rewrite.stop)
             values.append(nan if node.reward is None else weight * node.reward - node.cost)
             row = (number, parent, node.turn, _state(tree, node), leaves[id(node)], len(node.completion_ids))
-            seen = history | {words(rewrite) for rewrite in node.rewrite.rewrites}
-            stack += [(child, len(columns), seen) for child in reversed(node.children)]
+            texts = history | {words(rewrite) for rewrite in node.rewrite.rewrites}
+            stack += [(child, len(columns), texts) for child in reversed(node.children)]
             columns.append(row)
     ids, depth = [tree.question.id for tree in trees], max((tree.turns for tree in trees), default=1)
     number_of, parent_of, turn, state, leaf_count, tokens = np.array(columns, np.int64).reshape(-1, 6).T
-    named = {
+    by_name = {
         name: np.array([row.get(name, nan) for row in figures], np.float64) for name in {*chain.from_iterable(figures)}
     }
-    return Turns(ids, depth, number_of, parent_of, turn, state, leaf_count, tokens, np.array(values, np.float64), named)
+    return Turns(
+        ids, depth, number_of, parent_of, turn, state, leaf_count, tokens, np.array(values, np.float64), by_name
+    )
 
 
 def leaves_below(trees: Sequence[Tree]) -> Counter[int]:

@@ -160,15 +160,15 @@ def title_examples(
     for batch in in_batches(rng.sample(list(questions), len(questions)), STEPS_PER_CALL):
         raw = [(question.id, question.text) for question in batch]
         results = grade(client, raw, searched, depth, label, with_text=True)
-        found = [[hit.document for hit in result.ranking[: config.rollout.documents]] for result in results]
-        pairs = zip(batch, found, strict=True)
-        titles = [(question.id, document.title) for question, shown in pairs for document in shown if document.title]
+        visible = [[hit.document for hit in result.ranking[: config.rollout.documents]] for result in results]
+        pairs = zip(batch, visible, strict=True)
+        titles = [(question.id, document.title) for question, listed in pairs for document in listed if document.title]
         graded = iter(grade(client, titles, searched, depth, label))
         stop_rewards = [-1.0] * len(batch)
         if isinstance(rewriter, StoppableRewriter) and rewriter.unsearched and isinstance(client, ReadingClient):
             unsearched = client.step_and_read([], [question.id for question in batch], metrics=[searched])
             stop_rewards = [result.metrics[metric] for result in all_graded(unsearched, client, label)]
-        for question, result, documents, stop_reward in zip(batch, results, found, stop_rewards, strict=True):
+        for question, result, documents, stop_reward in zip(batch, results, visible, stop_rewards, strict=True):
             grades = [next(graded).metrics[metric] if document.title else 0.0 for document in documents]
             best = max(range(len(documents)), key=grades.__getitem__, default=None)
             if stop_reward >= max(LEAST_REWARD, result.metrics[metric], *grades):
@@ -236,6 +236,6 @@ def expert_rounds(
 def best_sample(tree: Tree) -> Node | None:
     """The sample to imitate; None where none is far enough above the mean."""
     scored = [(node.reward, node) for node in tree.roots if node.reward is not None]
-    least = fmean(reward for reward, _ in scored) + MARGIN if scored else 0.0
-    good = [(reward, node) for reward, node in scored if reward > least and node.finished and node.rewrite.format_ok]
+    lowest = fmean(reward for reward, _ in scored) + MARGIN if scored else 0.0
+    good = [(reward, node) for reward, node in scored if reward > lowest and node.finished and node.rewrite.format_ok]
     return max(good, key=lambda pair: pair[0])[1] if good else None

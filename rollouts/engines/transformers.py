@@ -270,8 +270,8 @@ def obstacle(config: "PreTrainedConfig", longest: int | None = None) -> str:
     for what, size in limited:
         if longest is None or size is None or longest > size:
             return f"{what} {size} tokens" + ("" if longest is None else f", and a sequence may have {longest}")
-    if others := kinds - {"full_attention", *limits}:
-        return f"layers of kind {', '.join(sorted(others))}"
+    if unsupported := kinds - {"full_attention", *limits}:
+        return f"layers of kind {', '.join(sorted(unsupported))}"
     if getattr(config, "attn_logit_softcapping", None):
         return "soft-capped attention scores"
     if getattr(config, "alibi", False) or getattr(getattr(config, "attn_config", None), "alibi", False):
@@ -349,8 +349,8 @@ class _TreeCache:
             self.prompt[layer] = (key, value)
             if prefix := self.prefix[layer]:
                 key, value = (
-                    torch.cat([shared.expand(rows, -1, -1, -1), own], dim=2)
-                    for shared, own in zip(prefix, (key, value), strict=True)
+                    torch.cat([shared.expand(rows, -1, -1, -1), suffix], dim=2)
+                    for shared, suffix in zip(prefix, (key, value), strict=True)
                 )
             mask = torch.ones(width, key.shape[2], dtype=torch.bool, device=query.device)
             mask = mask.tril(diagonal=key.shape[2] - width)

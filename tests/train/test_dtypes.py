@@ -37,7 +37,9 @@ def test_deepspeed_without_float32_copies_trains_no_bfloat16(settings, monkeypat
     config = change(settings, **{"policy.dtype": "bfloat16", "policy.lora": lora})
     masters = {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True}}
     for stage, more, accepted in ((2, {}, True), (0, {}, False), (2, masters, False)):
-        file.write_text(json.dumps({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage}, **more}))
+        file.write_text(
+            json.dumps({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage}, **more})
+        )
         check_combinations(change(config, **{"policy.dtype": "float32"}), 1)
         if accepted:
             check_combinations(config, 1)
