@@ -15,11 +15,11 @@ To = Annotated[Path, typer.Option("--to", metavar="FOLDER", help="The new BEIR f
 
 
 @app.command("list")
-def list_known() -> None:
+def list_known_benchmarks() -> None:
     """Say which benchmarks are known by name, and under which licence."""
-    from .get import known
+    from .get import known_benchmarks
 
-    for name, entry in known().items():
+    for name, entry in known_benchmarks().items():
         typer.echo(f"{name:<24} {entry.about}\n{'':<24} licence: {entry.licence}")
     typer.echo(f"{'hub:OWNER/NAME':<24} tables of documents, questions and judgements on the Hub")
 

@@ -96,8 +96,8 @@ def write_corpus(
     with new_beir_folder(target) as folder:
         write_documents(folder, passages())
         write_rows(folder / PASSAGES, of_passages)
-        made = {"made_from": str(source), "source_digest": source_digest(source), "skipped": skipped, **counts}
-        write_meta(folder, {**meta, **made})
+        created = {"made_from": str(source), "source_digest": source_digest(source), "skipped": skipped, **counts}
+        write_meta(folder, {**meta, **created})
     lines = [
         f"{target}: {counts['documents']:,} documents in {len(of_passages):,} passages of "
         f"{counts['words'] / len(of_passages):.0f} words on average, {counts['repeated']} repeated ones left out"

@@ -43,7 +43,7 @@ class KnownBenchmark(BaseModel):
 
 
 @cache
-def known() -> Mapping[str, KnownBenchmark]:
+def known_benchmarks() -> Mapping[str, KnownBenchmark]:
     """All benchmarks of known.yaml, by name, `beir/NAME` among them."""
     entries = parse_yaml((Path(__file__).parent / "known.yaml").read_text(encoding="utf-8"))
     for name, entry in entries.pop("beir").items():
@@ -82,10 +82,12 @@ def get(
     if name.startswith("hub:"):
         repository = HubFiles(repo=name.removeprefix("hub:"), files=["*"])
         entry = KnownBenchmark(kind="tables", about="", repositories=[repository])
-    elif name in known():
-        entry = known()[name]
+    elif name in known_benchmarks():
+        entry = known_benchmarks()[name]
     else:
-        raise DataError(f"no benchmark {name!r} is known; known are {', '.join(known())}, and hub:OWNER/NAME.")
+        raise DataError(
+            f"no benchmark {name!r} is known; known are {', '.join(known_benchmarks())}, and hub:OWNER/NAME."
+        )
     refuse_existing(target.expanduser())
     if corpus is not None and entry.kind != "answers":
         raise ConfigError(f"--corpus is for questions with right answers, and {name} has its own.")

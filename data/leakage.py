@@ -38,7 +38,7 @@ class Leak:
     question: Question
     """The question to leave out."""
     other_split: str
-    other: Question
+    match: Question
 
     def record(self) -> dict[str, object]:
         """The leak as a line of a file; `split` and `_id` name the question to leave out."""
@@ -48,7 +48,7 @@ class Leak:
             "text": self.question.text,
             "criterion": self.criterion,
             "similarity": round(self.similarity, 4),
-            "of": {"split": self.other_split, "_id": self.other.id, "text": self.other.text},
+            "of": {"split": self.other_split, "_id": self.match.id, "text": self.match.text},
         }
 
 
@@ -117,9 +117,9 @@ def described(name: str, leaks: Iterable[Leak]) -> list[str]:
         relation = "are nearly the same as one" if leak.criterion == "near" else "are by id or text one"
         groups[leak.split, relation, leak.other_split].append(leak)
     return [
-        f"{name}: {len({leak.question.id for leak in group})} questions of {split} {relation} of {other} (for instance "
-        f"{group[0].question.text!r} and {group[0].other.text!r})."
-        for (split, relation, other), group in groups.items()
+        f"{name}: {len({leak.question.id for leak in group})} questions of {split} {relation} of {later} (for instance "
+        f"{group[0].question.text!r} and {group[0].match.text!r})."
+        for (split, relation, later), group in groups.items()
     ]
 
 

@@ -159,15 +159,15 @@ def quality_by_style(questions: Sequence[WrittenQuestion], limit: int) -> list[Q
     rows: list[Quality] = []
     for style in [*dict.fromkeys(question.style for question in questions), "all"]:
         chosen = [question for question in questions if style in (question.style, "all")]
-        written = [question for question in chosen if question.draft]
+        drafts = [question for question in chosen if question.draft]
         rows.append(
             {
                 "style": style,
                 "requested": len(chosen),
-                "written": len(written),
-                "answerable": _mean(q.answerable for q in written if q.answerable is not None),
-                "repeated": _mean(first[words(q.text)] is not q for q in written),
-                "copied": _mean(copied(q.text, excerpt(q.passages, limit)) for q in written),
+                "written": len(drafts),
+                "answerable": _mean(q.answerable for q in drafts if q.answerable is not None),
+                "repeated": _mean(first[words(q.text)] is not q for q in drafts),
+                "copied": _mean(copied(q.text, excerpt(q.passages, limit)) for q in drafts),
                 "kept": sum(question.relevant > 0 for question in chosen),
                 "relevant": _mean(question.relevant for question in chosen if question.relevant),
             }

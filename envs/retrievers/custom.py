@@ -34,8 +34,10 @@ class CustomFactory(RetrieverFactory):
             spec.loader.exec_module(module)
         except Exception as error:
             lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-            where = f"; line {lines[-1]}" if lines else ""
-            raise ConfigError(f"{file} cannot be run ({type(error).__name__}: {in_one_line(error)}{where}).") from error
+            position = f"; line {lines[-1]}" if lines else ""
+            raise ConfigError(
+                f"{file} cannot be run ({type(error).__name__}: {in_one_line(error)}{position})."
+            ) from error
         if not isinstance(getattr(module, "Retriever", None), type):
             raise ConfigError(
                 f"{file} holds no class Retriever. Write one with __init__(documents) and rank(probes, limits): "

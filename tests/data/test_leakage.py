@@ -65,7 +65,7 @@ def test_different_questions_are_never_removed(left, right):
 )
 def test_nearly_the_same_letters_are_reported(left, right, near):
     leaks = near_leaks({"train": split(("a", left), ("x", "x" * 40)), "test": split(("y", "y" * 40), ("b", right))})
-    assert [(leak.question.id, leak.other.id, leak.criterion) for leak in leaks] == [("a", "b", "near")] * near
+    assert [(leak.question.id, leak.match.id, leak.criterion) for leak in leaks] == [("a", "b", "near")] * near
 
 
 def test_leaks_are_taken_out_of_the_earlier_split_and_described(caplog):

@@ -1,7 +1,7 @@
 """Published figures, and the check of measured figures against them."""
 
 import pytest
-from querylect.data.get import known
+from querylect.data.get import known_benchmarks
 from querylect.data.published import Measured, check_baseline, references
 
 
@@ -39,7 +39,7 @@ def test_the_shipped_figures_are_complete_and_consistent():
     table = [figure for figure in figures if "table 2" in figure.source]
     # the paper's own average, as a guard against mistyped figures
     assert round(100 * sum(figure.value for figure in table) / len(table), 2) == 28.84
-    beir = {name: entry for name, entry in known().items() if name.startswith("beir/")}
+    beir = {name: entry for name, entry in known_benchmarks().items() if name.startswith("beir/")}
     assert {f"beir/{figure.dataset}" for figure in table} == beir.keys()
     assert all(f" {figure.split} questions" in beir[f"beir/{figure.dataset}"].about for figure in table)
     assert all(entry.ignore_identical_ids and entry.licence for entry in beir.values())

@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from querylect.configs.schema import EnvironmentConfig
 from querylect.data.beir import load_beir
-from querylect.data.get import get, known
+from querylect.data.get import get, known_benchmarks
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.errors import DataError
@@ -36,7 +36,7 @@ def table(path, *rows):
 def convert(name, source, target):
     """The first line of the report."""
     report = get(name, target, source)
-    assert json.loads((target / "meta.json").read_text())["licence"] == known()[name].licence != ""
+    assert json.loads((target / "meta.json").read_text())["licence"] == known_benchmarks()[name].licence != ""
     return report[0]
 
 
@@ -66,7 +66,7 @@ def test_beside_a_corpus_questions_with_right_answers_become_a_dataset_to_train_
     gold = read_gold(folder / "queries.jsonl").by_id
     assert [gold[name].right for name in ("medqa-test-0000", "medqa-test-0001", "medqa-train-0000")] == [3, 0, 3]
     assert "textbooks: of its own" in dataset.licence
-    assert known()["medqa"].licence in dataset.licence
+    assert known_benchmarks()["medqa"].licence in dataset.licence
 
 
 def test_mmlu_med_takes_its_ids_from_the_subjects(tmp_path):
