@@ -24,7 +24,7 @@ COMMANDS = {
     "turn": (sys.executable, "generation.py", "hpo"),
     "streaming": (str(VLLM), "streaming.py"),
     "slow-search": (str(VLLM), "streaming.py", "12", "64", "2", "1"),
-    "evaluation": (sys.executable, "evaluation.py", "16"),
+    "evaluation": (sys.executable, "raw_evaluation.py", "bm25"),
 }
 """By name: the interpreter, and the benchmark with its arguments."""
 

@@ -125,7 +125,7 @@ def pairs(
 def check(
     path: Annotated[Path, typer.Argument(metavar="FOLDER", help="A BEIR folder.")],
     leaks: Annotated[
-        Path | None, typer.Option("--leaks", metavar="FILE", help="List the leaking questions, for dataset.leave_out.")
+        Path | None, typer.Option("--leaks", metavar="FILE", help="List the leaking questions there.")
     ] = None,
     verbose: Verbose = False,
 ) -> None:

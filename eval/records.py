@@ -105,7 +105,7 @@ class EvalRecord:
     dataset: str = ""
     environment: str = ""
     key: str = ""
-    """sha256 of everything that the answer depends on but turn and sample (store.py)."""
+    """sha256 of everything that the answer depends on but turn and sample."""
     failure: str = ""
     """Why the model gave no answer; such a record counts in no table and is asked again."""
     answer: str | None = None

@@ -34,10 +34,6 @@ def run(folder, overrides=(), rewards=(0.1, 0.2, 0.3), validation=(), torn="", f
     return folder
 
 
-ONE_CURVE = [{"step": step, "reward/turn1": step / 10} for step in (1, 2, 3)]
-"""Where it does not matter what is drawn."""
-
-
 @pytest.fixture
 def several(tmp_path):
     """Two seeds of one configuration, one of them unfinished, and another configuration."""
