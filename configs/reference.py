@@ -63,8 +63,10 @@ def _sections(model: type[Section], prefix: str, headings: dict[str, str]) -> It
                     headings[section] = prefix + relative
                     pages.append((relative, root["$defs"][section]))
             inner = [root["$defs"][section]["description"] for _, section in _sections_in("", setting)]
-            text = setting.get("description") or inner[0].splitlines()[0]
-            yield f"- `{name}` ({_kind(setting, headings)}{_default(setting)}): {_linked(' '.join(text.split()))}"
+            text = " ".join((setting.get("description") or inner[0]).split())
+            if "description" not in setting:
+                text = re.split(r"(?<=\.) (?=[A-Z`])", text, maxsplit=1)[0]  # the first sentence of the section's own
+            yield f"- `{name}` ({_kind(setting, headings)}{_default(setting)}): {_linked(text)}"
         yield ""
 
 
