@@ -174,11 +174,11 @@ def answers_of(
         )
     draw = SamplingParams(max_tokens=settings.max_tokens, seed=config.seed)
     replies = reader.ask(prompts, draw)
-    read_records = [
+    answered = [
         with_reply(record, gold.by_id[record.question_id].question, reply)
         for record, reply in zip(records, replies, strict=True)
     ]
-    return [_scored(record, gold) for record in read_records]
+    return [_scored(record, gold) for record in answered]
 
 
 def _scored(record: EvalRecord, gold: GoldSet) -> EvalRecord:

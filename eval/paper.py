@@ -20,7 +20,7 @@ from ..envs.build import build_index
 from ..envs.client.client import EnvironmentClient
 from ..envs.client.connect import open_environment
 from ..envs.retrievers.combined import PairScorer
-from ..errors import ConfigError, DataError, QuerylectError
+from ..errors import ConfigError, DataError, EnvironmentUnavailableError, QuerylectError
 from ..llms.access import Llm
 from ..llms.base import LlmResponse, SamplingParams
 from ..logs import progress_bar
@@ -98,6 +98,7 @@ def run_paper(
         run = PaperRun(paper, systems, clients, reader, writer, judge, cross_encoder, store)
         records = [record for task, name in rows for record in run.records(task, name, tasks[task][0])]
         refuse_silence(records, reader)
+        _refuse_unsearched(records, clients)
         store.publish(records)
         facts = {
             "questions": {name: counts for name, (_, counts) in tasks.items()},
@@ -162,6 +163,17 @@ def _environment(name: str, environment: PaperEnvironment) -> AbstractContextMan
         except DataError as error:
             raise DataError(f"environments.{name}: {error} {environment.about}") from error
     return open_environment(environment.env, environment.client)
+
+
+def _refuse_unsearched(records: Sequence[EvalRecord], clients: Mapping[str, EnvironmentClient]) -> None:
+    """Raise EnvironmentUnavailableError where every question that was searched for got no ranking."""
+    searched = [record for record in records if record.searches]
+    if searched and all(record.failure == NO_RANKING for record in searched):
+        failures = "; ".join(f"{name}: {client.last_failure}" for name, client in clients.items())
+        raise EnvironmentUnavailableError(
+            f"no environment answered any of {len(searched)} questions that were searched for ({failures}); nothing "
+            "was tabulated. Check the services and run the same command again."
+        )
 
 
 def _facts(client: EnvironmentClient) -> dict[str, object]:

@@ -93,19 +93,22 @@ def results_folder(spec: SpecConfig, config: RunConfig, run: Path | None) -> Pat
 def with_run_baselines(spec: SpecConfig) -> SpecConfig:
     """The spec with the systems NAME-untrained, NAME-hyde and NAME-warm-start before each trained system NAME.
 
-    `run_baselines` says which of them. They are not added where the spec has a system of that name, and runs of one
-    base model, rewriter and rollout share the first two. A run whose settings cannot be read has none: its own cell
-    reports that.
+    `run_baselines` says which of them. They are not added where the spec has a system of that name, or one with these
+    settings: runs of one base model, rewriter and rollout share the first two. A run whose settings cannot be read has
+    none: its own cell reports that.
     """
     systems: dict[str, SystemConfig] = {}
-    present: list[object] = []
+    configs = {name: _policy_config(spec, system) for name, system in spec.systems.items()}
+    present = [_untrained_settings(spec.systems[name], config) for name, config in configs.items() if config]
     for name, system in spec.systems.items():
-        config = _config_of_run(system)
-        for kind, baseline in baselines_of(system, config).items() if config is not None else ():
-            settings = [kind, _untrained_settings(baseline, config) if config and kind != WARM_START else system.run]
-            if kind.replace("-", "_") in spec.run_baselines and settings not in present:
-                present.append(settings)
-                systems |= {f"{name}-{kind}": baseline} if f"{name}-{kind}" not in spec.systems else {}
+        config, trained = configs[name], system.run and system.checkpoint not in (UNTRAINED, WARM_START_FOLDER)
+        if config is not None and trained:
+            for kind, baseline in baselines_of(system, config).items():
+                settings, title = _untrained_settings(baseline, config), f"{name}-{kind}"
+                requested = kind.replace("-", "_") in spec.run_baselines
+                if requested and title not in spec.systems and settings not in present:
+                    systems[title] = baseline
+                    present.append(settings)
         systems[name] = system
     return spec.model_copy(update={"systems": systems})
 
@@ -126,10 +129,13 @@ def baselines_of(system: SystemConfig, config: RunConfig) -> dict[str, SystemCon
     return kinds
 
 
-def _config_of_run(system: SystemConfig) -> RunConfig | None:
-    """The config of a trained system's run, only to describe it; None without one, and where it is unreadable."""
-    if system.run is None or system.checkpoint in (UNTRAINED, WARM_START_FOLDER):
+def _policy_config(spec: SpecConfig, system: SystemConfig) -> RunConfig | None:
+    """The settings of a policy, only to compare them; None for other systems, and where a run's are unreadable."""
+    if system.llm or system.training_free:
         return None
+    if system.run is None:
+        shared = {"policy": system.policy or spec.policy, "rewriter": spec.rewriter, "rollout": spec.rollout}
+        return RunConfig(name=spec.name).model_copy(update=shared)
     try:
         return load_run_config(Path(system.run).expanduser(), trust=True)
     except (ConfigError, OSError):
@@ -137,10 +143,12 @@ def _config_of_run(system: SystemConfig) -> RunConfig | None:
 
 
 def _untrained_settings(system: SystemConfig, config: RunConfig) -> object:
-    """All that the answers of the untrained policy of a run depend on."""
+    """All that the answers of an untrained policy depend on; a trained one as it stands."""
+    if system.run and system.checkpoint != UNTRAINED:
+        return system
     rewriter, mix = system.rewriter or config.rewriter, config.mix if system.rewriter is None else None
     settings = config.model_copy(update={"rollout": system.rollout or config.rollout})
-    task = task_model(config.optimize, Path(system.run or "").expanduser() / "best")
+    task = task_model(config.optimize, Path(system.run).expanduser() / "best") if system.run else None
     limits = [system.datasets, system.environments]
     return config.policy.model, answer_settings(system, settings, rewriter), mix, task, limits
 

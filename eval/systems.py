@@ -117,7 +117,7 @@ class TrainingFreeSystem(System):
         return {
             "training_free": self.baseline,
             "grid": [dict(weights) for weights in GRIDS[self.baseline]],
-            "by": [TUNING_QUESTIONS, self.metrics[0], self.seed],
+            "by": {"questions": TUNING_QUESTIONS, "metric": self.metrics[0], "seed": self.seed},
         }
 
     def answer(self, pending: Asked, engine: Engine | Llm | None) -> Iterator[list[EvalRecord]]:
@@ -189,7 +189,8 @@ class RewritingSystem(System):
             **self.weights,
             **answer_settings(self.settings, self.config, rewriter),
             "seed": self.seed if self.settings.sampled else None,
-            "templates": [_templates_identity(), prompt.read_text(encoding="utf-8") if prompt.is_file() else ""],
+            "templates": _templates_identity(),
+            "prompt": data_sha256(prompt.read_text(encoding="utf-8")) if prompt.is_file() else "",
             "retriever": asdict(environment.retriever),
         }
 

@@ -8,7 +8,7 @@ import yaml
 from querylect.configs.paper import PaperConfig
 from querylect.configs.section import Section
 from querylect.envs.client.client import EnvironmentClient
-from querylect.errors import ConfigError, DataError, EngineUnavailableError
+from querylect.errors import ConfigError, DataError, EngineUnavailableError, EnvironmentUnavailableError
 from querylect.eval.paper import run_paper
 from querylect.eval.records import read_records
 from querylect.methods.method import Result
@@ -181,8 +181,9 @@ def test_what_does_not_come_is_counted_and_asked_again(values, server, tmp_path,
     server.always = None
     with monkeypatch.context() as patch:
         patch.setattr(EnvironmentClient, "search", lambda self, plans, with_text=True: [None] * len(plans))
-        _, results, _ = run(values, tmp_path / "away", sweeps=[])
-    assert "rag in mcq: 4 without an answer: no ranking." in results["notes"]
+        with refused(EnvironmentUnavailableError, "small"):
+            run(values, tmp_path / "away", sweeps=[])
+    assert not (tmp_path / "away" / "results.json").exists()
     assert run(values, tmp_path / "away", sweeps=[])[2]["mcq", "rag", "accuracy"] == (3 / 4, 4)
 
 

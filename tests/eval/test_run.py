@@ -72,6 +72,7 @@ def test_runs_in_a_spec_bring_their_baselines_once(trained):
     every = ["mine-untrained", "mine-hyde", "mine-warm-start"]
     assert added({"mine": run}) == every
     assert added({"mine": run, "twin": run}) == every, "equal rows are shared"
+    assert added({"mine": run, "before": {**run, "checkpoint": "untrained"}}) == every[1:], "the spec has that row"
     assert added({"mine": {**run, "rewriter": {"name": "hyde"}}}) == ["mine-untrained", "mine-warm-start"]
     assert added({"mine": run}, run_baselines=["hyde"]) == ["mine-hyde"]
     assert added({"mine": {"run": str(trained / "nowhere")}}) == []
