@@ -50,8 +50,9 @@ def open_tables(folder: Path, name: str, subset: str | None, qrels: Path | None)
     if missing := [name for name, table in tables.items() if not table]:
         subsets = ", ".join(sorted({path.name.partition("-corpus")[0] for path in folder.glob("*-corpus*")}))
         raise DataError(
-            f"{folder} has no table of {', '.join(missing)}; expected corpus, queries and qrels (train, validation or "
-            f"test). Its subsets, for --subset, are: {subsets or 'none'}."
+            f"{folder} has no table of {', '.join(missing)}; looked for folders or files named {prefix}corpus and "
+            f"{prefix}queries (.parquet, .jsonl), and for {{train,dev,validation,test}} (.parquet, .jsonl, .tsv) in "
+            f"{qrels}. Subsets, for --subset: {subsets or 'none'}. Rename other tables in a copy, for --from."
         )
     questions: dict[str, Question] = {}
     for path in queries:

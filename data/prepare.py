@@ -17,10 +17,12 @@ from ..logs import Progress
 from ..storage import write_lines
 from .beir import (
     beir_folder,
+    corpus_file,
     documents_of,
     judging,
     load_beir,
     new_beir_folder,
+    no_document,
     questions_of,
     write_documents,
     write_meta,
@@ -54,6 +56,8 @@ def prepare(
     are removed; with `near`, also those that nearly repeat one. Raises DataError as the reader and for an old target.
     """
     folder = beir_folder(source)
+    if next(documents_of(folder), None) is None:
+        raise no_document(corpus_file(folder))
     dataset = load_beir(folder, documents=AllDocuments())
     splits, notes = without_leaks(dataset.name, dataset.splits, near)
     survivors: dict[str, tuple[str, float]] = {}

@@ -51,6 +51,13 @@ def test_judgements_follow_the_copy_that_is_kept(tmp_path, folder, capsys):
     assert "5 files, each with the sha256" in "\n".join(check(tmp_path / "out"))
 
 
+@pytest.mark.parametrize("encoder", [None, pytest.fail])
+def test_a_corpus_without_documents_is_refused_before_the_encoder_is_opened(tmp_path, encoder):
+    (tmp_path / "corpus.jsonl").touch()
+    with refused(DataError, tmp_path / "corpus.jsonl"):
+        prepare(tmp_path, tmp_path / "out", encoder)
+
+
 def test_without_an_encoder_only_questions_are_taken_out(tmp_path, folder):
     assert any("nearly the same" in line for line in prepare(folder, tmp_path / "all"))
     assert load_beir(tmp_path / "all").splits == load_beir(folder).splits
