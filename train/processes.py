@@ -17,7 +17,7 @@ from ..configs.schema import ClientConfig, EnvironmentConfig, RunConfig
 from ..envs.client.child_process import local_service
 from ..envs.client.client import EnvironmentClient
 from ..envs.client.connect import AnyClient, known_services, open_environment, open_environments
-from ..errors import QuerylectError, in_one_line
+from ..errors import ConfigError, QuerylectError, in_one_line
 from ..storage import atomic_folder
 from .sharding import launch_fsdp, prepare_deepspeed, uses_deepspeed, uses_fsdp
 
@@ -92,8 +92,8 @@ class Processes:
 def launched() -> Iterator[Processes]:
     """The processes that a launcher started; a single one without a launcher.
 
-    Raises ConfigError if FSDP is asked for as it is not done here; QuerylectError in the block where another process
-    has ended, or does not come before the time-out.
+    Raises ConfigError if FSDP is asked for as it is not done here, or nothing says which of them this is;
+    QuerylectError in the block where another process has ended, or does not come before the time-out.
     """
     count = next((int(os.environ[name]) for name in _COUNTS if os.environ.get(name, "").isdecimal()), 1)
     if uses_fsdp():
@@ -105,6 +105,12 @@ def launched() -> Iterator[Processes]:
     from accelerate import PartialState
 
     cpu = not torch.cuda.is_available()
+    needed = ("MASTER_ADDR", "MASTER_PORT", *(("RANK", "LOCAL_RANK") if "WORLD_SIZE" in os.environ else ()))
+    if missing := [name for name in needed if not os.environ.get(name)]:
+        raise ConfigError(
+            f"WORLD_SIZE is {count}, and {', '.join(missing)} not set. Start the processes with torchrun or accelerate "
+            "launch, or unset WORLD_SIZE for one process."
+        )
     if uses_deepspeed():
         prepare_deepspeed()
         state = PartialState(cpu=False, timeout=START_TIMEOUT, **({"backend": "gloo"} if cpu else {}))

@@ -18,6 +18,7 @@ from transformers.integrations.integration_utils import (
     rewrite_logs,
 )
 
+from ..errors import ConfigError
 from ..provenance import Start
 from ..storage import write_text
 from .run_folder import RunFolder
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def tracker_callbacks(trainer: "TreeTrainer", provenance: Start, cleanup: ExitStack) -> list[TrainerCallback]:
-    """The configured trackers of a run, which `cleanup` ends. Raises wandb.Error where W&B cannot be opened."""
+    """The configured trackers of a run, which `cleanup` ends. Raises ConfigError where W&B cannot be opened."""
     trackers: list[TrainerCallback] = []
     config, folder = trainer.run, trainer.folder
     settings = config.tracking
@@ -36,16 +37,19 @@ def tracker_callbacks(trainer: "TreeTrainer", provenance: Start, cleanup: ExitSt
         import wandb
 
         joined = (folder.path / "tracking_id").exists()
-        run = wandb.init(
-            project=trainer.args.project,
-            name=config.name,
-            id=tracking_id(folder),
-            resume="allow" if joined else None,
-            dir=str(folder.path),
-            mode="online" if mode == "online" else "offline",
-            config={**config.model_dump(mode="json"), "provenance": provenance},
-            settings=wandb.Settings(silent=True, console="off", finish_timeout=30),
-        )
+        try:
+            run = wandb.init(
+                project=trainer.args.project,
+                name=config.name,
+                id=tracking_id(folder),
+                resume="allow" if joined else None,
+                dir=str(folder.path),
+                mode="online" if mode == "online" else "offline",
+                config={**config.model_dump(mode="json"), "provenance": provenance},
+                settings=wandb.Settings(silent=True, console="off", finish_timeout=30),
+            )
+        except wandb.Error as error:
+            raise ConfigError(f"{error} W&B can also track the run offline: tracking.wandb=offline.") from error
         cleanup.callback(run.finish)
         trackers.append(WandbTracker())  # type: ignore[no-untyped-call]
     if "tensorboard" in settings.report_to:

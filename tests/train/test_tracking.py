@@ -143,3 +143,12 @@ def test_an_offline_run_that_was_resumed_is_uploaded_as_one_curve(server, tmp_pa
     configs = [json.loads(bucket["config"]) for bucket in server.buckets if bucket["config"]]
     assert configs[0]["provenance"]["value"]["git"]["commit"] == "c0ffee"
     assert "rates" in {bucket.get("groupName") for bucket in server.buckets}
+
+
+def test_an_online_run_without_a_login_is_refused_in_a_sentence(server, tmp_path):
+    environment = surroundings(server.url, tmp_path) | {"WANDB_API_KEY": ""}
+    arguments = [str(tmp_path), json.dumps({"wandb": "online"}), "1", "1"]
+    done = forked(arguments, tmp_path / "child", environment, code=TRACKED)
+    assert done.returncode
+    assert "ConfigError: " in done.stderr.splitlines()[-1]
+    assert "tracking.wandb=offline" in done.stderr.splitlines()[-1]
