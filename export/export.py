@@ -168,6 +168,8 @@ def _write_merged(folder: Path, model: "PreTrainedModel") -> None:
 
     model.generation_config = GenerationConfig()  # the base model's may enable sampling
     model.save_pretrained(folder)
+    for weights in folder.glob("*.safetensors"):
+        shutil.copymode(folder / "config.json", weights)  # safetensors makes its files readable to the owner only
 
 
 def _write_adapter(folder: Path, checkpoint: Path, base: BaseModelSource) -> None:

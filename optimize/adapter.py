@@ -123,9 +123,11 @@ class PromptAdapter:
             raise ConfigError(f"the system message holds {stray[0]}, which nothing replaces there")
         prompt = self.rewriter.prompt.model_copy(update={"system": text})
         try:
-            FewShotPrompt.model_validate(parse_yaml(prompt_yaml(prompt)))
-        except (YAMLError, ValueError) as error:
-            raise ConfigError("the text has characters that a YAML file cannot hold") from error
+            readable = FewShotPrompt.model_validate(parse_yaml(prompt_yaml(prompt))) == prompt
+        except (YAMLError, ValueError):
+            readable = False
+        if not readable:
+            raise ConfigError("the text has characters that a YAML file cannot hold")
         if isinstance(self.model, Llm):
             return prompt
         chat, rollout = Chat(self.model.tokenizer, set(self.model.stop_ids)), self.config.rollout

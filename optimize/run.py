@@ -2,7 +2,7 @@
 
 The folder is that of a training run (train/run_folder.py), with the optimised prompt in best/ in place of weights, and
 in gepa/ GEPA's own run folder, from which it resumes (its state before each iteration, all candidates in
-candidates.json, its log), and the record of each answer (eval.jsonl), which none asks for again.
+candidates.json, its log), and every answer (store.jsonl), so that none is generated again.
 """
 
 import json

@@ -190,8 +190,11 @@ def _pairs(existing: QuestionIndex | None, source: Source) -> list[Pair]:
 
 
 def _vetted_in(add: Path, hashes: Mapping[str, str]) -> list[Pair]:
-    """Questions of a file, each with its contents. Raises DataError for a content that the corpus does not hold."""
+    """Questions of a file, each with its contents. Raises DataError for a file without any, and for a content that the
+    corpus does not hold."""
     vetted: list[Pair] = [(text, content, "vetted") for text, contents in read_vetted(add) for content in contents]
+    if not vetted:
+        raise DataError(f"{add} holds no question with contents, and nothing was added.")
     for text, content, _ in vetted:
         if content not in hashes:
             raise DataError(

@@ -43,6 +43,7 @@ def test_an_export_is_a_plain_model_folder_that_says_what_was_measured(folder, e
         if path.suffix != ".safetensors":
             assert str(evaluated_run.parent.parent) not in path.read_text(), path
             assert "127.0.0.1" not in path.read_text(), path
+    assert len({path.stat().st_mode for path in folder.iterdir()}) == 1, "others may read the weights, too"
     generation = json.loads((folder / "generation_config.json").read_text())
     assert (generation["do_sample"], generation["max_new_tokens"]) == (False, 6)
     exported = read_exported(folder)
@@ -175,6 +176,8 @@ def test_an_adapter_leaves_alone_only_where_others_have_its_base(evaluated_run, 
     exported, card = read_exported(tmp_path / "out"), ModelCard.load(tmp_path / "out" / "README.md")
     assert (exported.lora, exported.base_model) == (True, "acme/base")
     assert (card.data.base_model, card.data.license) == ("acme/base", "apache-2.0")
+    rank = load_config(str(evaluated_run / "config.yaml")).policy.lora.r
+    assert f"--max-lora-rank {max(rank, 8)} " in card.text, "vLLM takes ranks from 8"
     quantised = BaseModelSource("package:llm", "acme/base", dequantised=True, licence={})
     with refused(ConfigError, "package:llm", "--merge-lora"):
         refuse_lone_adapter(quantised, evaluated_run / "final")

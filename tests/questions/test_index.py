@@ -110,7 +110,8 @@ def test_vetted_questions_are_added_without_asking_and_stay(tmp_path, corpus):  
     save_corpus(tmp_path / "data", {**TEXTS, "aspirin": "other words"})
     with refused(DataError, "'aspirin'"):
         write(model, corpus, add=add, mean=0.5)
-    for text, facts in (('{"question": "?", "contents": ["x"]}', ("'?'", "'x'")), ('{"question": "?"}', ("line 1",))):
+    no_content, garbled = '{"question": "?", "contents": ["x"]}', '{"question": "?"}'
+    for text, facts in ((no_content, ("'?'", "'x'")), (garbled, ("line 1",)), ("", ())):
         add.write_text(text)
         with refused(DataError, add, *facts):
             write(model, corpus, tmp_path / "new", add=add)
