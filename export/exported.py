@@ -60,7 +60,7 @@ class ExportedRun(BaseModel, frozen=True):
     step: int | None = None
     """Training steps of these weights, if known."""
     checkpoint_hash: str
-    """sha256 over the files of the checkpoint (eval/systems.py)."""
+    """sha256 over the files of the checkpoint (eval/environments.py)."""
     base_fingerprint: str | None = None
     """Fingerprint of the weights before training (rollouts/policy.py); None if the run did not record it."""
 
