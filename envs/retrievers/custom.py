@@ -6,7 +6,8 @@ sha256 of the code, so that rankings of changed code are never confused with ear
 
 import importlib.util
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from ...configs.environment import EnvironmentConfig
@@ -30,14 +31,8 @@ class CustomFactory(RetrieverFactory):
         if spec is None or spec.loader is None:
             raise ConfigError(f"env.retriever is '{PYTHON}{file}'; expected a Python file that ends in .py.")
         module = importlib.util.module_from_spec(spec)
-        try:
+        with self._running():
             spec.loader.exec_module(module)
-        except Exception as error:
-            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-            position = f"; line {lines[-1]}" if lines else ""
-            raise ConfigError(
-                f"{file} cannot be run ({type(error).__name__}: {in_one_line(error)}{position})."
-            ) from error
         if not isinstance(getattr(module, "Retriever", None), type):
             raise ConfigError(
                 f"{file} holds no class Retriever. Write one with __init__(documents) and rank(probes, limits): "
@@ -53,6 +48,21 @@ class CustomFactory(RetrieverFactory):
         return f"code {file_sha256(self._file)}"
 
     def load(self, folder: Path, documents: Documents) -> Retriever:
-        """Build the retriever from the corpus."""
+        """Build the retriever from the corpus. ConfigError if that fails."""
         contents = [documents.at(position) for position in range(len(documents))]
-        return self._retriever(contents)  # type: ignore[call-arg]
+        with self._running():
+            return self._retriever(contents)  # type: ignore[call-arg]
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Convert what the file's code raises to ConfigError, with its line."""
+        try:
+            yield
+        except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            file = self._file.resolve()
+            lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file]
+            position = f"; line {lines[-1]}" if lines else ""
+            raise ConfigError(
+                f"{self._file} cannot be run ({type(error).__name__}: {in_one_line(error)}{position})."
+            ) from error

@@ -81,12 +81,17 @@ def test_the_splade_of_the_guide_ranks_signed_probes_as_computed_by_hand(config,
         ("mine.py", "x = (", "SyntaxError"),
         ("mine.py", "\nimport nosuchmodule", "nosuchmodule'; line 2"),
         ("mine.py", "", "no class Retriever"),
+        ("mine.py", "class Retriever:\n def __init__(self, documents): 1 / 0\n def rank(self): 0", "line 2"),
+        ("mine.py", "class Retriever:\n def __init__(self, documents): 0", "abstract method rank"),
         ("words.txt", "", ".py"),
         ("nowhere.py", None, "no file"),
     ],
 )
-def test_a_file_that_is_no_retriever_is_the_users_mistake(config, tmp_path, name, code, says):
+def test_a_file_that_is_no_retriever_is_the_users_mistake(config, tmp_path, monkeypatch, name, code, says):
+    monkeypatch.chdir(tmp_path)
     if code is not None:
         (tmp_path / name).write_text(code)
     with refused(ConfigError, name, says):
-        build_index(config.model_copy(update={"retriever": f"python:{tmp_path / name}"}))
+        config = config.model_copy(update={"retriever": f"python:{name}"})
+        build_index(config)
+        Environment.open(config)
