@@ -17,7 +17,7 @@ import openai
 from pydantic import AliasPath, BaseModel, BeforeValidator, Field, ValidationError
 
 from ..configs.llm import LlmConfig
-from ..envs.client.base import token_of
+from ..envs.client.base import is_loopback, token_of
 from ..errors import ConfigError, EngineUnavailableError, QuerylectError
 from .base import (
     THINK_CLOSE,
@@ -40,7 +40,6 @@ FIRST_RETRIES = 5
 RETRIES = 10**6
 """Retries of a prompt at an endpoint that was reached: its deadline ends them."""
 REFUSED, WRONG = (400, 413, 422), (401, 403, 404)
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def _texts(content: object) -> object:
@@ -132,7 +131,7 @@ class Endpoint:
                 if failures >= max(config.concurrency, 8):
                     raise self._unavailable_error(f"{failures} prompts in a row had no reply")
 
-        local = httpx.URL(self._url).host in LOOPBACK
+        local = is_loopback(self._url)
         try:
             http = openai.DefaultAsyncHttpxClient(event_hooks={"response": [note]}, trust_env=not local)
         except ImportError as error:  # a SOCKS proxy in the environment, which needs a package of its own

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
+from urllib.parse import urlsplit
 
 from ...data.types import Question
 from ...errors import ConfigError
@@ -28,6 +29,11 @@ class ServiceAddress:
     def headers(self) -> dict[str, str]:
         """The headers of every request to it."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+
+def is_loopback(url: str) -> bool:
+    """Whether the URL names this machine: nothing there is reached through a proxy."""
+    return urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
 
 
 def token_of(variable: str) -> str:

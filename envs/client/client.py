@@ -41,7 +41,7 @@ from ..schemas import (
     StepResponse,
     StepResult,
 )
-from .base import ServiceAddress, token_of
+from .base import ServiceAddress, is_loopback, token_of
 
 __all__ = ["EnvironmentClient", "RetryClock", "Step", "StepResult"]
 
@@ -98,7 +98,7 @@ class EnvironmentClient:
         self._identity: Identified | None = None
         self.last_failure: str | None = None
         """The last attempt that failed: which URL and why."""
-        near = all(httpx.URL(replica.url).host in ("127.0.0.1", "::1", "localhost") for replica in self._replicas)
+        near = all(is_loopback(replica.url) for replica in self._replicas)
         self._http = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=CONCURRENT_REQUESTS),

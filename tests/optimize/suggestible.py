@@ -11,7 +11,7 @@ import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RunConfig
 from querylect.data.types import Dataset, Document, Question, Split
 
-from ..lessons import ASKED, CLOSE, OPEN, TEXTS, WORDS, save_chain
+from ..lessons import ASKED, CLOSE, OPEN, TEXTS, WORDS, change, lesson_settings, save_chain
 
 START = """
 system: Name the medicine, such as scurvy.
@@ -87,19 +87,19 @@ def world_url(world, run_app):
 def prompting(world, world_url, suggestible, tmp_path) -> RunConfig:
     """A run of 60 searches on it; the reflection model is to be set."""
     (tmp_path / "start.yaml").write_text(START)
-    return RunConfig.model_validate(
-        {
+    return change(
+        lesson_settings(world, world_url, suggestible, tmp_path),
+        **{
             "name": "prompt",
-            "output": str(tmp_path / "runs"),
-            "env": world.model_dump(),
-            "client": {"urls": [world_url]},
-            "policy": {"model": str(suggestible), "dtype": "float32", "lora": {"r": 4, "alpha": 8}},
-            "rewriter": {"name": "few_shot", "prompt": str(tmp_path / "start.yaml")},
-            "rollout": {"branching": [2], "max_new_tokens": 6, "documents": 2, "document_tokens": 8},
-            "reward": {"turn_weights": [1.0]},
-            "train": {"steps": 2, "questions_per_step": 2, "learning_rate": 0.01, "save_steps": 2},
-            "optimize": {"searches": 60, "reflection": {"model": "m", "cache": None}},
-            "tracking": {"wandb": "disabled"},
-            "eval": {"turns": 1, "permutations": 50, "bootstrap": 50, "run_baselines": []},
-        }
+            "rewriter.prompt": str(tmp_path / "start.yaml"),
+            "rollout.branching": [2],
+            "reward.turn_weights": [1.0],
+            "train.steps": 2,
+            "optimize.searches": 60,
+            "optimize.reflection": {"model": "m", "cache": None},
+            "eval.turns": 1,
+            "eval.permutations": 50,
+            "eval.bootstrap": 50,
+            "eval.run_baselines": [],
+        },
     )
