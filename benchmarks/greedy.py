@@ -10,11 +10,10 @@ from querylect.envs.client.base import EnvironmentApi
 from querylect.eval.answering import DecodeOptions, answer, batches
 from querylect.eval.records import METRICS
 from querylect.rollouts.checkpoints import with_prompt
-from querylect.rollouts.conversation import PolicyConversation
 from querylect.rollouts.engines.open import load_engine
 from querylect.rollouts.llms import FirstStages, answered, policy_llm
 from querylect.rollouts.tree import Tree
-from querylect.rollouts.tree_sampler import ANSWERED_AT_ONCE, rewriter_for
+from querylect.rollouts.tree_sampler import ANSWERED_AT_ONCE, PolicyConversation, rewriter_for
 
 
 def greedy_trees(

@@ -16,10 +16,10 @@ from ..envs.plan import SearchPlan
 from ..envs.schemas import Step
 from ..llms.access import Llm
 from ..rewriters.base import RewritingStrategy
-from ..rollouts.conversation import Conversation, PolicyConversation, PromptedConversation
 from ..rollouts.engines.base import Engine, stream
+from ..rollouts.prompted import PromptedConversation
 from ..rollouts.tree import Tree
-from ..rollouts.tree_sampler import TreeSampler, give_back_freed_memory
+from ..rollouts.tree_sampler import Conversation, PolicyConversation, TreeSampler, give_back_freed_memory
 from .records import METRICS, EvalRecord, record_of_failure, record_of_search, records_of_trees
 
 

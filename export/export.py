@@ -21,8 +21,8 @@ from ..rewriters.few_shot import prompt_path
 from ..rewriters.registry import make_rewriter
 from ..rewriters.retriever_info import RetrieverInfo
 from ..rollouts.checkpoints import base_fingerprint, optimized_prompt, with_prompt
-from ..rollouts.conversation import PolicyConversation
 from ..rollouts.engines.base import Engine
+from ..rollouts.tree_sampler import PolicyConversation
 from ..sources import portable
 from ..storage import atomic_folder, json_object, parse_json
 from ..version import __version__

@@ -30,9 +30,10 @@ from ..envs.schemas import PlanResult
 from ..errors import ConfigError, RequestError
 from ..rewriters.registry import make_rewriter
 from ..rewriters.retriever_info import RetrieverInfo
-from ..rollouts.conversation import Conversation, PolicyConversation, PromptedConversation
 from ..rollouts.engines.base import Engine
 from ..rollouts.llms import open_llm, policy_llm
+from ..rollouts.prompted import PromptedConversation
+from ..rollouts.tree_sampler import Conversation, PolicyConversation
 from ..sources import optional_packages
 from .load import Trained, open_trained, with_retrievers
 from .turns import SearchResult, run_turns

@@ -19,10 +19,10 @@ from ..data.types import Question
 from ..envs.plan import Probe, SearchPlan
 from ..envs.schemas import HitBody, PlanResult
 from ..errors import ConfigError
-from ..rollouts.conversation import Branch, Conversation, PromptedConversation
 from ..rollouts.llms import FirstStages
+from ..rollouts.prompted import PromptedConversation
 from ..rollouts.tree import Node
-from ..rollouts.tree_sampler import ANSWERED_AT_ONCE, give_back_freed_memory
+from ..rollouts.tree_sampler import ANSWERED_AT_ONCE, Branch, Conversation, give_back_freed_memory
 
 
 class Continuation(NamedTuple):

@@ -30,7 +30,7 @@ class Rewrite:
     """Why the format failed, in a few words; "" if it did not."""
     stop: bool = False
     """Whether the policy stopped (delegating.py). As parsed, `plan` is then the unchanged question, or None with
-    `rewriter.stop: answer`; `keep` replaces it by the plan of an earlier turn."""
+    `rewriter.stop: answer`; a rollout replaces it by the plan of an earlier turn."""
 
     @property
     def format_ok(self) -> bool:

@@ -12,7 +12,7 @@ teaches. Anything else is read by the rewriter itself.
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..data.types import Document, Question, split_id
 from ..envs.plan import SearchPlan
@@ -37,12 +37,6 @@ def read_stop(text: str) -> str | None:
     """The think part of an answer that stops; None if it does not stop."""
     think, body, closed = split_think(without_end_of_turn(text))
     return think if closed and "".join(body.split()) in _ANSWERS else None
-
-
-def keep(rewrite: Rewrite, plan: SearchPlan | None) -> Rewrite:
-    """A stop with the plan of the last turn that was searched; unchanged if `plan` is None, for there is no such turn,
-    or it is no stop."""
-    return replace(rewrite, plan=plan) if rewrite.stop and plan is not None else rewrite
 
 
 class DelegatingRewriter(RewritingStrategy):

@@ -1,5 +1,9 @@
 """Growing questions into trees of turns, which an environment searches and scores.
 
+A conversation turns a question into a prompt with the rewriter (`begin`), samples the answers (`generate`), and turns
+the shown documents into the prompt of the next turn (`next_turn`); it searches nothing. Training, evaluation and
+rewriting for a user give a policy the same prompt ids (PolicyConversation).
+
 TreeSampler grows all questions of a step turn by turn, with one batched generation and one batched search per turn.
 StreamingTreeSampler is for engines that take requests at any time (vLLM, a vLLM server): a turn is searched when it
 ends and the turn below it is sampled at once, so nothing waits for the longest answer of a turn. While SEARCHES_AT_ONCE
@@ -11,9 +15,11 @@ in the order of their numbers.
 import ctypes
 import sys
 import time
+from abc import ABC, abstractmethod
+from bisect import insort
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar, cast
@@ -22,13 +28,15 @@ from ..configs.schema import MixConfig, RewardConfig, RewriterConfig, RolloutCon
 from ..data.types import Document, Question
 from ..envs.client.base import EnvironmentApi, ReadingClient, StepClient
 from ..envs.schemas import Step, StepResult
+from ..errors import ConfigError
+from ..llms.base import Message
 from ..rewards.reward import node_reward
 from ..rewriters.base import RewritingStrategy
 from ..rewriters.delegating import MixedRewriter
 from ..rewriters.registry import make_rewriter
 from ..rewriters.retriever_info import RetrieverInfo
-from .conversation import Branch, Conversation, PolicyConversation
-from .engines.base import Completion, Engine, StreamingEngine, stream
+from .chat import Chat
+from .engines.base import Completion, Engine, Sampling, StreamingEngine, stream
 from .tree import Hit, Node, Tree
 
 ANSWERED_AT_ONCE = 192
@@ -76,6 +84,135 @@ class Clock:
         """Return and reset the counts."""
         seconds, self.seconds = self.seconds, {}
         return seconds
+
+
+@dataclass(slots=True, eq=False)
+class Branch:
+    """The branch of the next turn: where it attaches to the tree, and its prompt. No two are equal."""
+
+    tree: Tree
+    messages: list[Message]
+    prompt_ids: list[int]
+    """Empty for a prompted model."""
+    parent: Node | None
+    stream: int
+    """The random stream of its samples."""
+    last_searched: Node | None = None
+    """The last turn before with a search plan, whose ranking a stop keeps."""
+    sample: int = 0
+    """Of a path without branches below its first turn: the number of that turn."""
+
+    def attach(self, node: Node) -> None:
+        """Make an answer to this prompt part of the tree, its siblings in the order of their numbers. One that stops
+        takes the plan of the last turn that was searched, if any."""
+        last = self.last_searched
+        if node.rewrite.stop and last is not None:
+            node.rewrite, node.reused = replace(node.rewrite, plan=last.rewrite.plan), True
+        insort(self.parent.children if self.parent else self.tree.roots, node, key=lambda sibling: sibling.number)
+
+    def below(self, node: Node, messages: Sequence[Message], prompt_ids: list[int]) -> "Branch":
+        """The branch under `node`, which answers this one."""
+        last = node if node.rewrite.plan is not None else self.last_searched
+        its_stream, sample = stream(self.stream, node.number), self.sample + node.number
+        return Branch(self.tree, [*self.messages, *messages], prompt_ids, node, its_stream, last, sample)
+
+
+class Conversation(ABC):
+    """Samples turns with the prompts of one rewriter."""
+
+    rewriter: RewritingStrategy
+    rollout: RolloutConfig
+
+    @abstractmethod
+    def begin(self, question: Question, its_stream: int = 0) -> Branch:
+        """The first turn of a question, in a new tree."""
+
+    @abstractmethod
+    def generate(self, branches: Sequence[Branch], turn: int, width: int, greedy: bool) -> list[tuple[Branch, Node]]:
+        """Sample `width` answers for every branch; each becomes a tree node, returned with its branch."""
+
+    @abstractmethod
+    def next_turn(self, branch: Branch, node: Node, documents: Sequence[Document]) -> Branch:
+        """The branch under `node`, whose message shows `documents`, cut to their budgets; none where nothing was
+        searched or found."""
+
+
+class PolicyConversation(Conversation):
+    """A policy in this process."""
+
+    def __init__(self, engine: Engine, rewriter: RewritingStrategy, rollout: RolloutConfig) -> None:
+        self.engine, self.rewriter, self.rollout = engine, rewriter, rollout
+        self.chat = Chat(engine.tokenizer, engine.stop_ids)
+
+    def begin(self, question: Question, its_stream: int = 0) -> Branch:
+        messages = self.rewriter.first(self.with_cut_history(question))
+        return Branch(Tree(question, []), messages, self.chat.first(messages, self.rewriter.opening), None, its_stream)
+
+    def generate(self, branches: Sequence[Branch], turn: int, width: int, greedy: bool) -> list[tuple[Branch, Node]]:
+        """As Conversation.generate, in one batch. Raises ConfigError as `check_length`."""
+        prompts = [branch.prompt_ids for branch in branches]
+        self.check_length(prompts)
+        sampled = self.engine.generate(prompts, width, self.sampling(branches, greedy))
+        answered = zip(branches, sampled, strict=True)
+        nodes = [
+            (branch, self.node(branch, sample, turn, number))
+            for branch, samples in answered
+            for number, sample in enumerate(samples)
+        ]
+        for branch, node in nodes:
+            branch.attach(node)
+        return nodes
+
+    def next_turn(self, branch: Branch, node: Node, documents: Sequence[Document]) -> Branch:
+        question, visible = self.with_cut_history(branch.tree.question), documents[: self.rollout.documents]
+        message = self.rewriter.follow_up(question, self.cut_documents(visible), node.turn + 1)
+        opening = self.rewriter.opening
+        ids = self.chat.continuation(branch.messages, message, node.completion_ids, opening)
+        answer = Message(role="assistant", content=opening + node.text)
+        messages = [answer, Message(role="user", content=message)]
+        return branch.below(node, messages, [*node.prompt_ids, *node.completion_ids, *ids])
+
+    def sampling(self, branches: Sequence[Branch], greedy: bool) -> Sampling:
+        """How the answers to these branches are sampled."""
+        rollout, streams = self.rollout, tuple(branch.stream for branch in branches)
+        if greedy:
+            return Sampling(temperature=0.0, max_new_tokens=rollout.max_new_tokens, streams=streams)
+        return Sampling(rollout.temperature, rollout.top_p, rollout.max_new_tokens, streams)
+
+    def node(self, branch: Branch, sample: Completion, turn: int, number: int) -> Node:
+        """The node of an answer, which is not part of the tree yet."""
+        text = self.chat.text(sample.ids)
+        rewrite = self.rewriter.parse(branch.tree.question, text, turn)
+        return Node(
+            turn,
+            branch.prompt_ids,
+            sample.ids,
+            sample.logprobs,
+            sample.finished,
+            text,
+            rewrite,
+            number=number,
+            tokens=len(sample.ids),
+            prompt_tokens=len(branch.prompt_ids),
+        )
+
+    def with_cut_history(self, question: Question) -> Question:
+        """The question as prompts show it, its history cut to `rollout.history_tokens`."""
+        return self.chat.plain_question(question, self.rollout.history_tokens)
+
+    def cut_documents(self, documents: Sequence[Document]) -> list[Document]:
+        """The documents as a turn shows them, cut to their budgets of tokens."""
+        return cut_documents(documents, self.rollout, self.chat.count, self.chat.cut)
+
+    def check_length(self, prompts: Sequence[Sequence[int]]) -> None:
+        """Raise ConfigError where a prompt is longer than `rollout.max_prompt_tokens`."""
+        longest = max(map(len, prompts), default=0)
+        if longest > self.rollout.max_prompt_tokens:
+            raise ConfigError(
+                f"a prompt has {longest} tokens and rollout.max_prompt_tokens is {self.rollout.max_prompt_tokens}. "
+                "Raise it, show fewer documents (rollout.documents), fewer tokens of each (rollout.document_tokens) or "
+                "of all (rollout.observation_tokens), or less of a question's history (rollout.history_tokens)."
+            )
 
 
 class TreeSampler:
@@ -228,7 +365,6 @@ class _Growth:
         self._sampling = self._searches = 0
         """The numbers of answers and of search requests under way."""
         self._unsearched: list[tuple[Branch, Node]] = []
-        self._grown: list[tuple[Branch, Node]] = []
 
     def run(self, first: Sequence[Branch]) -> None:
         """Grow until everything has ended. Raises what sampling and searching raise."""
@@ -246,8 +382,6 @@ class _Growth:
                 self._searches += 1
                 search = self.searcher.submit(self.tree_sampler.search, ended)
                 self._when_done(search, partial(self._searched, ended))
-        for branch, node in sorted(self._grown, key=lambda grown: grown[1].number):
-            branch.attach(node)
 
     def _ask(self, branch: Branch, turn: int) -> None:
         policy = self.tree_sampler.policy
@@ -263,14 +397,35 @@ class _Growth:
 
     def _answered(self, branch: Branch, turn: int, number: int, completion: Completion) -> None:
         self._sampling -= 1
-        self._unsearched.append((branch, self.tree_sampler.policy.node(branch, completion, turn, number)))
+        node = self.tree_sampler.policy.node(branch, completion, turn, number)
+        branch.attach(node)
+        self._unsearched.append((branch, node))
 
     def _searched(self, searched: Sequence[tuple[Branch, Node]], _: None) -> None:
         self._searches -= 1
-        self._grown += searched
         for branch, node in searched:
             if node.turn < len(self.branching) and node.grows:
                 self._ask(self.tree_sampler.next_turn(branch, node), node.turn + 1)
+
+
+def cut_documents(
+    documents: Sequence[Document], rollout: RolloutConfig, count: Callable[[str], int], cut: Callable[[str, int], str]
+) -> list[Document]:
+    """The documents within the budgets of each (`rollout.document_tokens`) and of all (`rollout.observation_tokens`),
+    as `count` measures a text; the last may be cut. `cut` gives the beginning of a text within a budget."""
+    left = rollout.observation_tokens
+    shortened = []
+    for document in documents:
+        budget = rollout.document_tokens if left is None else min(left, rollout.document_tokens)
+        title = cut(document.title, budget)
+        used = count(title)
+        text = cut(document.text, budget - used) if used < budget else ""
+        if left is not None:
+            if not (title or text) and (document.title + document.text).strip():
+                break  # the remaining budget takes no part of it
+            left -= used + count(text)
+        shortened.append(Document(document.id, title, text))
+    return shortened
 
 
 def give_back_freed_memory() -> None:

@@ -10,8 +10,8 @@ from querylect.eval.answering import DecodeOptions, answer, batches
 from querylect.eval.records import records_of_trees
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
-from querylect.rollouts.conversation import PolicyConversation
 from querylect.rollouts.engines.open import load_engine
+from querylect.rollouts.tree_sampler import PolicyConversation
 
 from ..lessons import PROMPT
 

@@ -21,9 +21,8 @@ from querylect.errors import ConfigError
 from querylect.rewriters.forms import render
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
-from querylect.rollouts.conversation import PolicyConversation
 from querylect.rollouts.engines.base import Completion
-from querylect.rollouts.tree_sampler import TreeSampler
+from querylect.rollouts.tree_sampler import PolicyConversation, TreeSampler
 
 from ..raising import refused
 from ..tiny import tiny_tokenizer

@@ -7,7 +7,7 @@ from querylect.envs.schemas import HitBody, StepResult
 from querylect.eval.records import records_of_trees
 from querylect.llms.access import Llm
 from querylect.rewriters.registry import make_rewriter
-from querylect.rollouts.conversation import PromptedConversation
+from querylect.rollouts.prompted import PromptedConversation
 from querylect.rollouts.tree_sampler import TreeSampler
 
 from ..scripted import BM25, Script

@@ -10,8 +10,7 @@ from querylect.eval.records import records_of_trees
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.chat import Chat
-from querylect.rollouts.conversation import PolicyConversation
-from querylect.rollouts.tree_sampler import StreamingTreeSampler, TreeSampler
+from querylect.rollouts.tree_sampler import PolicyConversation, StreamingTreeSampler, TreeSampler
 from querylect.train.credit import assign_credit
 from querylect.train.metrics import step_metrics
 from querylect.train.run import train

@@ -11,9 +11,8 @@ from querylect.errors import EnvironmentUnavailableError
 from querylect.rewriters.forms import render
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.retriever_info import RetrieverInfo
-from querylect.rollouts.conversation import PolicyConversation
 from querylect.rollouts.engines.base import Completion, stream
-from querylect.rollouts.tree_sampler import SEARCHES_AT_ONCE, StreamingTreeSampler, TreeSampler
+from querylect.rollouts.tree_sampler import SEARCHES_AT_ONCE, PolicyConversation, StreamingTreeSampler, TreeSampler
 
 from ..lessons import change
 from ..tiny import tiny_tokenizer
