@@ -78,7 +78,7 @@ class RetrieverConfig(Section):
     """A retriever: a preset or a model, and what differs from it."""
 
     retriever: str = "bm25"
-    """A preset (bm25, all-minilm-l6-v2, contriever, qwen3-embedding-0.6b, medcpt, bge-base-en-v1.5, hybrid,
+    """A preset (bm25, fts5, all-minilm-l6-v2, contriever, qwen3-embedding-0.6b, medcpt, bge-base-en-v1.5, hybrid,
     qb-rag, …), a model folder, `package:NAME/SUBFOLDER`, a Hub id, or `python:FILE`
     (docs/add-a-retriever.md). A member of a hybrid is no hybrid itself."""
     model: str | None = None
@@ -158,6 +158,9 @@ class EnvironmentConfig(RetrieverConfig):
     milvus_uri: str | None = None
     """engine=milvus: http://HOST:PORT or https://… of a Milvus server; or a path that ends in .db, which milvus-lite
     opens in the process itself, one process at a time; None: `INDEX.milvus.db` beside the index folder."""
+    order: Literal["score", "date"] = "score"
+    """Order in which a retriever with a query language lists what matches: by its score, or by date, the newest first,
+    as Boolean engines without ranking do (`metadata.date` of corpus.jsonl; a fixed order where there is none)."""
     index: str = "indexes/hpo-bm25"
     """Index folder, written by `querylect index build` and opened by `querylect serve`."""
     vectors: VectorsConfig = VectorsConfig()

@@ -50,6 +50,9 @@ class RewriterConfig(Section):
     for hyde, 5 (BM25) or 1 (other retrievers) for query2doc, and 0 for the others."""
     rewrite_weight: Weight = 1.0
     """Weight of a rewrite in its probe."""
+    query: Literal["text", "native"] = "text"
+    """`general`, `explore`, `direct`, `few_shot`: how a rewrite is meant. `text`: words, for any retriever. `native`:
+    a query in the language of the retriever, which gets it exactly as it is written (docs/dialects.md)."""
     prompt: str = "hpo"
     """`few_shot` only: the few-shot prompt, a packaged name or the path of a YAML file."""
     options: bool = False

@@ -13,8 +13,9 @@ PositiveWeight = Annotated[float, Field(ge=0, le=MAX_WEIGHT, allow_inf_nan=False
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]
 """A name that the user chooses; it becomes a folder, a file, a job name and a part of shell commands."""
 
-RewardMetric = Annotated[str, Field(pattern=r"^(ndcg|recall|mrr)@(1000|[1-9][0-9]{0,2})$")]
-"""ndcg@k, recall@k or mrr@k of the first k documents, 1 to 1000, of a search, which returns at least k."""
+RewardMetric = Annotated[str, Field(pattern=r"^(ndcg|recall|mrr|setp|f[1-9])@(1000|[1-9][0-9]{0,2})$")]
+"""ndcg@k, recall@k, mrr@k, setp@k (precision of the set) or f1@k to f9@k (its F_β) of the first k documents, 1 to 1000,
+of a search, which returns at least k."""
 
 
 class Strict(BaseModel):

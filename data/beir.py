@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AliasChoices, ConfigDict, Field, StringConstraints
 
@@ -32,6 +32,12 @@ class _DocumentRow(Row):
     id: Id = Field(alias="_id")
     title: Text = ""
     text: str
+    metadata: Any = None
+
+    @property
+    def date(self) -> str:
+        date = self.metadata.get("date") if isinstance(self.metadata, dict) else None
+        return date if isinstance(date, str) else ""
 
 
 class QuestionRow(Row):
@@ -111,7 +117,7 @@ def corpus_file(folder: Path) -> Path:
 def documents_of(folder: Path, span: Span = ALL_LINES) -> Iterator[Document]:
     """Yield the documents of a BEIR folder, one at a time; ids may repeat. Raises DataError for an invalid line."""
     for _, row in read_rows(corpus_file(folder), _DocumentRow, span):
-        yield Document(row.id, row.title, row.text)
+        yield Document(row.id, row.title, row.text, row.date)
 
 
 def no_document(path: Path) -> DataError:

@@ -23,6 +23,8 @@ class Document:
     id: str
     title: str
     text: str
+    date: str = field(default="", compare=False)
+    """As ISO 8601 writes it, so that dates are ordered as texts; "" without one. Only an index reads it."""
 
     @property
     def contents(self) -> str:

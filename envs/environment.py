@@ -19,8 +19,9 @@ from ..rewards.metrics import measure
 from ..storage import data_sha256
 from .index import Index, open_index
 from .plan import Probe, SearchPlan, Term
-from .retrievers.base import Retriever, fuse
+from .retrievers.base import NOTHING, Retriever, fuse
 from .retrievers.combined import Reranked, Reranker
+from .retrievers.language import Found, LanguageRetriever
 from .retrievers.open import check_corpus, open_retriever, retriever_info
 from .schemas import PRIMARY_METRIC, EnvironmentInfo, PlanResult, Step, StepResult
 
@@ -64,6 +65,8 @@ class Environment:
         """Use `Environment.open`, which checks that dataset, index and retriever belong together."""
         meta, description = index.meta, retriever_info(config, index)
         index_hash = meta.index_hash
+        if isinstance(retriever, LanguageRetriever):
+            description["query_language"] = retriever.query_language
         if retriever.frequent_terms is not None:
             description["frequent_terms"] = retriever.frequent_terms
         if reranker is not None:
@@ -151,32 +154,63 @@ class Environment:
         A probe that stands in several plans is ranked once. Each probe contributes its best `probe.k` documents
         (`plan.k` where None) to the fusion. A plan that matches nothing has an empty ranking.
 
-        Raises RequestError for a native plan.
+        Native plans are searched text by text: the hits of one are the most of its texts, and one text that is refused
+        refuses it.
+
+        Raises RequestError for a native plan that has weights or several texts in a probe, or whose retriever has no
+        query language.
         """
         depths: dict[tuple[Term, ...], int] = {}
+        native: dict[str, int] = {}
         left_out = [
             [self._documents.position(name) for name in plan.without if name in self._documents] for plan in plans
         ]
         for plan, excluded in zip(plans, left_out, strict=True):
-            if plan.mode == "native":
-                raise RequestError(f"mode is native, and {self._info.name} has no query language. Set mode to text.")
             for probe in plan.probes:
                 depth = min(self._depth(probe.k or plan.k, len(excluded)), self._info.corpus_size)
-                depths[probe.terms] = max(depths.get(probe.terms, 0), depth)
+                if plan.mode == "native":
+                    query = self._query(probe)
+                    native[query] = max(native.get(query, 0), depth)
+                else:
+                    depths[probe.terms] = max(depths.get(probe.terms, 0), depth)
         probes = [Probe(terms=terms) for terms in depths]
         with self._lock:
             ranked = self._retriever.rank(probes, list(depths.values())) if probes else []
             truncated = dict(zip(depths, map(self._retriever.truncated, probes), strict=True))
+            found = dict(zip(native, self._ask(list(native), list(native.values())), strict=True))
         by_terms = dict(zip(depths, ranked, strict=True))
         rankings = []
         for plan, excluded in zip(plans, left_out, strict=True):
-            parts = [by_terms[probe.terms].without(excluded).cut(probe.k or plan.k) for probe in plan.probes]
+            answers = [found[self._query(probe)] for probe in plan.probes] if plan.mode == "native" else []
+            by_probe = [answer.ranking for answer in answers] or [by_terms[probe.terms] for probe in plan.probes]
+            error = next((answer.error for answer in answers if answer.error is not None), None)
+            parts = [
+                NOTHING if error else scored.without(excluded).cut(probe.k or plan.k)
+                for probe, scored in zip(plan.probes, by_probe, strict=True)
+            ]
             fused = fuse(parts, plan.fuse, plan.k)
             ids = map(self._documents.id, fused.documents.tolist())
             ranking = Ranking(map(RankedHit, ids, fused.scores.tolist()))
-            ranking.truncated = sum(truncated[probe.terms] for probe in plan.probes)
+            ranking.error = error
+            if answers:
+                ranking.hits = 0 if error else max(answer.hits for answer in answers)
+            else:
+                ranking.truncated = sum(truncated[probe.terms] for probe in plan.probes)
             rankings.append(ranking)
         return rankings
+
+    def _query(self, probe: Probe) -> str:
+        """The text of a native probe."""
+        if len(probe.terms) > 1 or probe.terms[0].weight != 1:
+            raise RequestError("mode is native, and a probe has weights or several texts. Give each probe one text.")
+        return probe.terms[0].text
+
+    def _ask(self, queries: Sequence[str], limits: Sequence[int]) -> list[Found]:
+        if not queries:
+            return []
+        if not isinstance(self._retriever, LanguageRetriever):
+            raise RequestError(f"mode is native, and {self._info.name} has no query language. Set mode to text.")
+        return self._retriever.ask(queries, limits)
 
     def _depth(self, k: int, left_out: int) -> int:
         """How many documents a probe has to rank so that `k` remain after `left_out` are removed. Fewer may remain
@@ -216,8 +250,8 @@ class Environment:
 def settings_hash(dataset: Dataset, documents: Container[str], config: EnvironmentConfig) -> str:
     """Hash of what a score depends on besides the index.
 
-    That is the questions of each split with their options, histories and qrels, the documents that are ignored, and
-    the device of the vector search.
+    That is the questions of each split with their options, histories and qrels, the documents that are ignored, the
+    device of the vector search, and another order than that of the scores.
     """
     questions = sorted(
         (question.id, split, question.text, question.options, lines_of(question.history), question.reference_rewrite)
@@ -227,7 +261,8 @@ def settings_hash(dataset: Dataset, documents: Container[str], config: Environme
     judgements = sorted(_judgements(dataset, documents).items())
     qrels = {name: sorted(judged.qrels.items()) for name, judged in judgements}
     left_out = [(name, judged.left_out) for name, judged in judgements if judged.left_out]
-    return data_sha256([questions, qrels, left_out, dataset.relevance_level, config.vectors.device])
+    order = [config.order] if config.order != "score" else []
+    return data_sha256([questions, qrels, left_out, dataset.relevance_level, config.vectors.device, *order])
 
 
 class _Judgement(NamedTuple):

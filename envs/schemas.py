@@ -91,7 +91,7 @@ class PlanResult(Wire):
     ranking: list[HitBody]
     """Best first."""
     hits: int | None = Field(default=None, ge=0)
-    """Documents of the corpus that match the plan; None where the retriever does not know."""
+    """Of a native plan: documents of the corpus that match it, counted up to HITS_BOUND; else None."""
     error: str | None = None
     """Why the retriever refused the text of a native plan, in its own words."""
     truncated: int = 0

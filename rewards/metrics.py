@@ -61,6 +61,32 @@ def recall(
     return len(relevant.intersection(top(ranking, k))) / len(relevant) if relevant else 0.0
 
 
+def set_precision(
+    ranking: Sequence[str], judged: Mapping[str, int], k: int | None = 1000, relevance_level: int = RELEVANT
+) -> float:
+    """Share of the documents of the ranking up to the k-th that are relevant (grade >= `relevance_level`), in [0, 1];
+    0 for an empty one. Unlike P@k, it does not count missing documents. Raises ValueError as `top`."""
+    retrieved = top(ranking, k)
+    return sum(judged.get(document, 0) >= relevance_level for document in retrieved) / max(1, len(retrieved))
+
+
+def f_measure(
+    ranking: Sequence[str],
+    judged: Mapping[str, int],
+    k: int | None = 1000,
+    relevance_level: int = RELEVANT,
+    *,
+    beta: float,
+) -> float:
+    """F_β of the set of the first k documents: (1 + β²) · P · R / (β² · P + R), in [0, 1], with `set_precision` and
+    `recall`; β = 3 is that of technology-assisted review. Raises ValueError as `top`."""
+    precision = set_precision(ranking, judged, k, relevance_level)
+    if not precision:
+        return 0.0
+    share = recall(ranking, judged, k, relevance_level)
+    return (1 + beta**2) * precision * share / (beta**2 * precision + share)
+
+
 def judged_share(ranking: Sequence[str], judged: Mapping[str, int], k: int | None = 10) -> float:
     """Share of the first k documents that have a judgement of any grade; 0 for an empty ranking.
 
@@ -103,8 +129,12 @@ def top(ranking: Sequence[str], k: int | None) -> Sequence[str]:
 Metric = Callable[[Sequence[str], Mapping[str, int]], float]
 """(ranking of document ids, document id → grade) → [0, 1]."""
 
-KNOWN = "ndcg@k, recall@k, mrr@k, map@k, p@k, success@k, judged@k (k = 1, 2, …), mrr, map and r-precision"
-_NAME = re.compile(r"(ndcg|recall|mrr|map|p|success|judged)@([1-9][0-9]*)|(mrr|map|r-precision)")
+KNOWN = (
+    "ndcg@k, recall@k, mrr@k, map@k, p@k, setp@k, f1@k to f9@k, success@k, judged@k (k = 1, 2, …), mrr, map and "
+    "r-precision"
+)
+_NAME = re.compile(r"(ndcg|recall|mrr|map|p|setp|f[1-9]|success|judged)@([1-9][0-9]*)|(mrr|map|r-precision)")
+_BINARY = {"recall": recall, "mrr": mrr, "setp": set_precision}
 _TREC_EVAL = {"map": "map_cut", "p": "P", "success": "success"}
 _WHOLE_RANKING = {"map": "map", "r-precision": "Rprec"}
 
@@ -127,7 +157,9 @@ def measure(name: str, relevance_level: int = RELEVANT) -> Metric:
         return partial(ndcg, k=k)
     if metric == "judged":
         return partial(judged_share, k=k)
-    if metric in ("recall", "mrr"):
-        return partial(recall if metric == "recall" else mrr, k=k, relevance_level=relevance_level)
+    if metric in _BINARY:
+        return partial(_BINARY[metric], k=k, relevance_level=relevance_level)
+    if metric[0] == "f":
+        return partial(f_measure, k=k, relevance_level=relevance_level, beta=int(metric[1:]))
     of_trec_eval = _WHOLE_RANKING[metric] if k is None else f"{_TREC_EVAL[metric]}.{k}"
     return partial(by_trec_eval, measure=of_trec_eval, relevance_level=relevance_level)

@@ -16,6 +16,7 @@ from .template import TemplateRewriter, query_plan, tasks
 _KIND_IN_WORDS = {
     "bm25": "lexical BM25",
     "dense": "dense embedding",
+    "fts5": "full-text",
     "hybrid": "combined lexical and dense",
     "questions": "question-matching",
     "custom": "custom",
@@ -37,7 +38,8 @@ def explore(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> Templat
 
 def direct(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> TemplateRewriter:
     """The form of query that suits the retriever is prescribed. Raises ConfigError where none is known."""
-    texts, query = tasks()["direct"], query_form(retriever)
+    texts = tasks()["direct"]
+    query = native_form(retriever) if config.query == "native" else query_form(retriever)
     task, again = (Template(texts[key]).substitute(form=query["name"]) for key in ("task", "again"))
     task = f"{introduce(retriever)} {query['advice']}\n\n{task}"
     return level("direct", config, k, task, TagForm(texts["reason"]), again)
@@ -51,6 +53,11 @@ def level(name: str, config: RewriterConfig, k: int, task: str, form: TagForm, a
         return f"{task}\n\n{request}\n\n{case_text(question)}"
 
     return TemplateRewriter(name, form, prompt, query_plan(config, k), again)
+
+
+def native_form(retriever: RetrieverInfo) -> Mapping[str, str]:
+    """The form of a query in the retriever's language."""
+    return {"name": "a query in this language", "advice": f"Its query language:\n{retriever.query_language}"}
 
 
 def query_form(retriever: RetrieverInfo) -> Mapping[str, str]:

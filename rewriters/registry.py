@@ -28,6 +28,10 @@ REWRITERS: Mapping[str, Callable[[RewriterConfig, RetrieverInfo, int], Rewriting
 }
 
 
+NATIVE = ("general", "explore", "direct", "few_shot")
+"""Those whose answers may be queries in the retriever's language."""
+
+
 def make_rewriter(config: RewriterConfig, retriever: RetrieverInfo, k: int = 10) -> RewritingStrategy:
     """Build the rewriter named `config.name` for the `retriever`.
 
@@ -40,5 +44,25 @@ def make_rewriter(config: RewriterConfig, retriever: RetrieverInfo, k: int = 10)
         raise ConfigError(f"rewriter.name {config.name!r} is unknown; known are {known}.{suggestion}")
     if config.rewrite_weight == 0:
         raise ConfigError("rewriter.rewrite_weight is 0: no rewrite would reach the retriever. Give another weight.")
+    if config.query == "native":
+        _check_native(config, retriever)
     rewriter = REWRITERS[config.name](config, retriever, k)
     return StoppableRewriter(rewriter, k, config.stop == "answer") if config.stop else rewriter
+
+
+def _check_native(config: RewriterConfig, retriever: RetrieverInfo) -> None:
+    if config.name not in NATIVE:
+        raise ConfigError(
+            f"rewriter.query is native, and rewriter.name is {config.name!r}, whose answers are words. Use text, or "
+            f"one of {', '.join(NATIVE)}."
+        )
+    if config.keep_question_weight or config.rewrite_weight != 1:
+        raise ConfigError(
+            "rewriter.query is native: a query in the retriever's language has no weights. Leave out "
+            "rewriter.keep_question_weight and rewriter.rewrite_weight."
+        )
+    if not retriever.query_language:
+        raise ConfigError(
+            f"rewriter.query is native, and the retriever {retriever.name!r} has no query language. Use text, or a "
+            "retriever that has one, such as fts5."
+        )

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from ..errors import ConfigError
 
-KINDS = ("bm25", "dense", "hybrid", "questions", "custom")
+KINDS = ("bm25", "dense", "fts5", "hybrid", "questions", "custom")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +16,15 @@ class RetrieverInfo:
     name: str
     """The name of its recipe, model or service."""
     kind: str
-    """`bm25`, `dense`, `hybrid`, `questions` or `custom`."""
+    """One of KINDS."""
     trained: str = ""
     """What it is and how it was trained, for the sentence "Documents are found by …"; "" if unknown."""
     frequent_terms: tuple[str, ...] = ()
     """BM25: the stemmed words that occur in more than a tenth of the documents; RM3 adds none of them."""
     language: str = "english"
     """BM25: of the stemmer and stop words."""
+    query_language: str = ""
+    """The rules of its query language; "" without one."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -35,4 +37,5 @@ class RetrieverInfo:
     def from_service(cls, info: Mapping[str, Any]) -> Self:
         """The description in the answer of `GET /v1/environment`; its other entries are ignored."""
         name, kind, trained = (str(info.get(key) or "") for key in ("name", "kind", "trained"))
-        return cls(name, kind, trained, tuple(info.get("frequent_terms") or ()), info.get("language") or "english")
+        frequent_terms, language = tuple(info.get("frequent_terms") or ()), info.get("language") or "english"
+        return cls(name, kind, trained, frequent_terms, language, str(info.get("query_language") or ""))

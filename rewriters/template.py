@@ -88,14 +88,18 @@ def describe_results(documents: Sequence[Document]) -> str:
 
 def query_plan(config: RewriterConfig, k: int) -> Plan:
     """Each rewrite is one probe, fused by their best score; with `keep_question_weight` above 0 every probe also holds
-    the question with that weight. `k`: documents a plan asks for."""
+    the question with that weight, but for native queries. `k`: documents a plan asks for."""
+
+    def native(_: Question, rewrites: Sequence[str]) -> SearchPlan:
+        probes = tuple(Probe(terms=(Term(text=rewrite),)) for rewrite in rewrites)
+        return SearchPlan(probes=probes, fuse="max", k=k, mode="native")
 
     def plan(question: Question, rewrites: Sequence[str]) -> SearchPlan:
         question_terms = weighted(question.text, config.keep_question_weight or 0.0)
         terms = [(*question_terms, Term(text=rewrite, weight=config.rewrite_weight)) for rewrite in rewrites]
         return SearchPlan(probes=tuple(Probe(terms=probe) for probe in terms), fuse="max", k=k)
 
-    return plan
+    return native if config.query == "native" else plan
 
 
 def weighted(text: str, weight: float) -> tuple[Term, ...]:

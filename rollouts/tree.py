@@ -46,6 +46,10 @@ class Node:
     """The price of its search, which is not part of `reward`."""
     truncated: int | None = None
     """Texts of its plan that the retriever read only in part; None where nothing was searched, or this is unknown."""
+    hits: int | None = None
+    """Documents that match its native query, as counted (PlanResult.hits); None where its plan is words."""
+    error: str | None = None
+    """Why the retriever refused its native query."""
     number: int = 0
     """Among the answers to its prompt."""
     tokens: int | None = 0
@@ -58,6 +62,13 @@ class Node:
     def searched(self) -> bool:
         """Whether it has a plan of its own."""
         return self.rewrite.plan is not None and not self.reused
+
+    @property
+    def feedback(self) -> str:
+        """What the next turn is told about a native query besides its documents; "" of any other."""
+        if self.error is not None:
+            return f"The search engine refused the query: {self.error}\n"
+        return "" if self.hits is None else f"Documents that match: {self.hits}\n"
 
     @property
     def grows(self) -> bool:

@@ -41,6 +41,8 @@ from .tree import Hit, Node, Tree
 
 ANSWERED_AT_ONCE = 192
 """Questions that are answered greedily side by side."""
+REFUSED = "refused query"
+"""The failure of a rewrite whose native query the retriever refused: a failure of the format."""
 SEARCHES_AT_ONCE = 4
 """Search requests that a process may have under way (docs/scale.md compares one, four and more)."""
 
@@ -165,7 +167,7 @@ class PolicyConversation(Conversation):
 
     def next_turn(self, branch: Branch, node: Node, documents: Sequence[Document]) -> Branch:
         question, visible = self.with_cut_history(branch.tree.question), documents[: self.rollout.documents]
-        message = self.rewriter.follow_up(question, self.cut_documents(visible), node.turn + 1)
+        message = node.feedback + self.rewriter.follow_up(question, self.cut_documents(visible), node.turn + 1)
         opening = self.rewriter.opening
         ids = self.chat.continuation(branch.messages, message, node.completion_ids, opening)
         answer = Message(role="assistant", content=opening + node.text)
@@ -249,10 +251,10 @@ class TreeSampler:
         `streams`: the random stream of each question, by default one named by its id; its tree does not depend on the
         other questions.
 
-        A turn whose text fails the format is not searched, earns nothing, and still grows: its follow-up shows no
-        documents. Below a failed search nothing grows: it would not see what the retriever would have shown. A turn
-        that stops does not grow, and is worth the ranking that it keeps; one that stops before any search
-        (`rewriter.stop: answer`) is worth what the reader answers without documents.
+        A turn whose text fails the format, or whose native query the retriever refuses, earns nothing and still grows:
+        its follow-up shows no documents. Below a failed search nothing grows: it would not see what the retriever would
+        have shown. A turn that stops does not grow, and is worth the ranking that it keeps; one that stops before any
+        search (`rewriter.stop: answer`) is worth what the reader answers without documents.
         """
         streams = streams or [stream(question.id) for question in questions]
         first = [self.conversation.begin(question, key) for question, key in zip(questions, streams, strict=True)]
@@ -315,6 +317,9 @@ class TreeSampler:
                     Hit(hit.document if keep_text else Document(hit.id, "", ""), hit.score) for hit in result.ranking
                 ]
                 node.metrics, node.truncated = dict(result.metrics), result.truncated
+                node.hits, node.error = result.hits, result.error
+                if result.error is not None:
+                    node.rewrite = replace(node.rewrite, plan=None, failure=REFUSED)
                 self._score(node)
 
     def _results(self, steps: Sequence[Step], unsearched: Sequence[str], with_text: bool) -> list[StepResult | None]:

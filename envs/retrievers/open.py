@@ -18,6 +18,7 @@ def factories() -> dict[tuple[str, str], type[RetrieverFactory]]:
     from .combined import HybridFactory
     from .custom import CustomFactory
     from .dense import DenseFactory
+    from .fts5 import Fts5Factory
     from .milvus import MilvusBm25, MilvusDense
     from .opensearch import OpenSearchFactory
     from .qb_rag import QuestionsFactory
@@ -25,6 +26,7 @@ def factories() -> dict[tuple[str, str], type[RetrieverFactory]]:
     return {
         ("bm25", ""): Bm25Factory,
         ("dense", ""): DenseFactory,
+        ("fts5", ""): Fts5Factory,
         ("hybrid", ""): HybridFactory,
         ("questions", ""): QuestionsFactory,
         ("custom", ""): CustomFactory,

@@ -51,7 +51,7 @@ def names(model: type[Section], prefix: str = "") -> list[str]:
 
 def test_every_setting_of_an_environment_is_hashed_or_changes_no_score():
     """A new setting fails here until somebody has decided whether it can change a score."""
-    classes = {"judgements": JUDGEMENTS, "index": INDEX, "settings": {"vectors.device"}}
+    classes = {"judgements": JUDGEMENTS, "index": INDEX, "settings": {"vectors.device", "order"}}
     classes["no score"] = NO_SCORE
     kinds = {
         name: [kind for kind, members in classes.items() if ancestors(name) & members]

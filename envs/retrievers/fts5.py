@@ -1,0 +1,142 @@
+"""SQLite's FTS5 (https://sqlite.org/fts5.html): words that a query language combines, ranked by BM25 or listed by date.
+
+An index is one file, opened read-only. Its rows are in the order of `env.order: date`, newest first and documents of
+one date, or without any, in a fixed order of their hashes; equal scores have it too. FTS5's BM25 is a sum over the
+phrases of a query, so a probe Σ wᵢ·BM25(tᵢ) of several weights is summed over one query for each text.
+"""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from hashlib import blake2b
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from ...data.types import Document
+from ...logs import Progress
+from ..index import Documents, mapped, whole
+from ..plan import Probe, is_effective
+from .base import NOTHING, RetrieverFactory, Scored, best
+from .language import HITS_BOUND, Found, LanguageRetriever, refusal, words_of
+
+DATABASE, ROWS = "fts5.sqlite", "fts5.rows.npy"
+_DATES = "dates.json"
+_BY_SCORE = "SELECT rowid, -bm25(d) FROM d WHERE d MATCH ? ORDER BY bm25(d), rowid LIMIT ?"
+_BY_DATE = "SELECT rowid, -rowid FROM d WHERE d MATCH ? ORDER BY rowid LIMIT ?"
+_COUNT = "SELECT count(*) FROM (SELECT 1 FROM d WHERE d MATCH ? LIMIT ?)"
+_LANGUAGE = """\
+A document matches if it holds all words of the query; one that it lacks, and nothing is found.
+a OR b: at least one of them. a NOT b: the first without the second. Write OR, NOT and AND in capitals.
+"a b": the words next to each other. a*: words that begin with a. NEAR(a b, 5): at most 5 words between them.
+Parentheses group: (a OR b) c. Without them, NOT binds closest, then AND, then OR.
+Any other sign (comma, hyphen, apostrophe, question mark) is a syntax error outside of double quotes."""
+_ORDERS = {
+    "score": "Matching documents are ranked by BM25.",
+    "date": "Matching documents are listed by date, the newest first, and not by relevance.",
+}
+
+
+class Fts5Factory(RetrieverFactory):
+    """An FTS5 table without contents, whose rows 1, 2, … stand for the documents at the positions of ROWS."""
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """With the tokenizer."""
+        return super().settings | {"tokenizer": self._tokenizer}
+
+    @property
+    def _tokenizer(self) -> str:
+        return "porter unicode61" if self.config.language == "english" else "unicode61"
+
+    def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None = None) -> None:
+        """Write the dates of one block of the corpus."""
+        (folder / _DATES).write_text(json.dumps([document.date for document in documents]), encoding="utf-8")
+
+    def merge(self, parts: Sequence[Path], folder: Path) -> None:
+        """Write the table."""
+        documents = Documents(folder)
+        dates = list(chain.from_iterable(json.loads((part / _DATES).read_bytes()) for part in parts))
+        hashed = sorted(
+            range(len(dates)),
+            key=lambda position: blake2b(documents.id(position).encode("utf-8", "surrogatepass")).digest(),
+        )
+        rows = sorted(hashed, key=dates.__getitem__, reverse=True)  # stable: equal dates stay in the order of hashes
+        np.save(folder / ROWS, np.array(rows, dtype=np.int64))
+        database = sqlite3.connect(folder / DATABASE)
+        database.execute(f"CREATE VIRTUAL TABLE d USING fts5(text, content='', tokenize='{self._tokenizer}')")
+        contents = ((row, _readable(documents.at(position).contents)) for row, position in enumerate(rows, start=1))
+        database.executemany("INSERT INTO d(rowid, text) VALUES (?, ?)", contents)
+        database.execute("INSERT INTO d(d) VALUES ('optimize')")
+        database.commit()
+        database.close()
+
+    def load(self, folder: Path, documents: Documents) -> "Fts5":
+        """Open the table read-only. Raises IndexFolderError."""
+        with whole(folder):
+            return Fts5(folder, self.config.order)
+
+
+class Fts5(LanguageRetriever):
+    """Searches a table, one thread at a time."""
+
+    def __init__(self, folder: Path, order: str) -> None:
+        uri = f"{(folder / DATABASE).resolve().as_uri()}?mode=ro&immutable=1"
+        self._database = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        self._positions = mapped(folder / ROWS)
+        self._by_date = order == "date"
+        self.query_language = f"{_LANGUAGE}\n{_ORDERS[order]}"
+
+    def ask(self, queries: Sequence[str], limits: Sequence[int]) -> list[Found]:
+        """As LanguageRetriever.ask; the error is SQLite's own."""
+        return [self._ask(query, limit) for query, limit in zip(queries, limits, strict=True)]
+
+    def _ask(self, query: str, limit: int) -> Found:
+        if refused := refusal(query):
+            return Found(error=refused)
+        try:
+            ranking = self._search(query, limit)
+            (hits,) = self._database.execute(_COUNT, (query, HITS_BOUND)).fetchone()
+        except sqlite3.OperationalError as error:
+            return Found(error=str(error))
+        return Found(ranking, hits)
+
+    def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
+        """The ranking of each probe, at most limits[i] documents: those with a word of it, by Σ wᵢ·BM25(tᵢ) > 0.
+
+        Listed by date, a weight only says whether its text is searched: it is where the weight is above 0.
+        """
+        return [self._rank(probe, limit) for probe, limit in zip(probes, limits, strict=True)]
+
+    def _rank(self, probe: Probe, limit: int) -> Scored:
+        terms = [
+            (_any_of(words), term.weight)
+            for term in probe.terms
+            if is_effective(term) and (words := words_of(term.text))
+        ]
+        weights = {weight for _, weight in terms}
+        if self._by_date or (len(weights) == 1 and min(weights) > 0):
+            query = " OR ".join(query for query, weight in terms if weight > 0)
+            found = self._search(query, limit) if query else NOTHING
+            return found if self._by_date else Scored(found.documents, found.scores * weights.pop())
+        totals = np.zeros(len(self._positions))
+        for query, weight in terms:
+            ranking = self._search(query, len(totals))
+            totals[ranking.documents] += weight * ranking.scores
+        matches = np.flatnonzero(totals > 0)
+        return best(matches, totals[matches], limit)
+
+    def _search(self, query: str, limit: int) -> Scored:
+        rows = self._database.execute(_BY_DATE if self._by_date else _BY_SCORE, (query, limit)).fetchall()
+        numbers, scores = np.array(rows, dtype=np.float64).reshape(-1, 2).T
+        return Scored(self._positions[numbers.astype(np.int64) - 1], scores)
+
+
+def _readable(text: str) -> str:
+    """SQLite takes no half of a surrogate pair, and reads no further than a NUL."""
+    return text.replace("\0", " ").encode("utf-8", "replace").decode()
+
+
+def _any_of(words: Sequence[str]) -> str:
+    return " OR ".join(f'"{word}"' for word in words)

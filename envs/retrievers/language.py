@@ -1,0 +1,71 @@
+"""Retrievers with a query language, and what holds for every language.
+
+A *native* query is one text in the language, which goes to the engine as it is written. It comes from a model, so it is
+bounded before the engine sees it; what the bounds or the engine refuse is an answer (`Found.error`), and an engine that
+is down or did not finish is a failed search. A *text* has its words quoted and joined by OR, so that every plan that is
+not native can be searched too.
+"""
+
+import re
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .base import NOTHING, Retriever, Scored
+
+HITS_BOUND = 10_000
+"""Most documents that are counted as hits."""
+MAX_CHARACTERS, MAX_WORDS, MAX_NESTING, MIN_PREFIX = 2000, 64, 16, 3
+"""What a native query may have: characters, words, parentheses inside each other, and the fewest letters before `*`."""
+_WORD, _PREFIX = re.compile(r"[^\W_]+"), re.compile(r'([^\W_]*)"?\s*\*')
+
+
+class Found(NamedTuple):
+    """What a native query found."""
+
+    ranking: Scored = NOTHING
+    hits: int = 0
+    """Documents that match, counted up to HITS_BOUND."""
+    error: str | None = None
+    """Why the query was refused, in the engine's words."""
+
+
+class LanguageRetriever(Retriever):
+    """Ranks probes as any retriever, and also native queries."""
+
+    query_language: str
+    """The language in about five lines, for prompts."""
+
+    @abstractmethod
+    def ask(self, queries: Sequence[str], limits: Sequence[int]) -> list[Found]:
+        """What each native query finds: at most limits[i] documents. It must not depend on the batch or on the limit.
+
+        Raises EnvironmentUnavailableError where the engine is down or did not finish.
+        """
+
+
+def refusal(query: str) -> str | None:
+    """Why a native query is not sent to an engine; None if it is."""
+    if len(query) > MAX_CHARACTERS:
+        return f"the query has {len(query)} characters; at most {MAX_CHARACTERS} are read"
+    if not query.strip():
+        return "the query is empty"
+    if "\0" in query or any("\ud800" <= sign <= "\udfff" for sign in query):
+        return "the query holds a character that no text has (NUL or half a surrogate pair)"
+    if (words := len(_WORD.findall(query))) > MAX_WORDS:
+        return f"the query has {words} words; at most {MAX_WORDS} are read"
+    depth = deepest = 0
+    for sign in query:
+        depth += (sign == "(") - (sign == ")")
+        deepest = max(deepest, depth)
+    if deepest > MAX_NESTING:
+        return f"the query has {deepest} parentheses inside each other; at most {MAX_NESTING} are read"
+    for prefix in _PREFIX.findall(query):
+        if len(prefix) < MIN_PREFIX:
+            return f"{prefix}* begins too many words; write at least {MIN_PREFIX} letters before the *"
+    return None
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, in order and with repetitions; none holds a sign of a query language."""
+    return _WORD.findall(text)
