@@ -62,7 +62,7 @@ def test_a_packaged_prompt_alternates_and_its_answers_keep_the_format(name):
     assert [message["role"] for message in turns] == ["user", "assistant"] * (len(turns) // 2) + ["user"]
     assert turns[-1]["content"] == rewriter.prompt.ask("Big head", "bm25")
     answers = [message["content"] for message in turns if message["role"] == "assistant"]
-    assert len(answers) >= 4
+    assert len(answers) >= 3
     sampled = [answer.removeprefix(rewriter.opening) for answer in answers]
     assert all(rewriter.parse(question, text, 1).format_ok for text in sampled)
 
