@@ -31,6 +31,15 @@ MINILM = (
     "env.index=indexes/demo-minilm",
     "rewriter.query=text",
 )
+TWO_TURNS = (
+    "rewriter.prompt=dialect_two_turn",
+    "rollout.branching=[4,4]",
+    "reward.turn_weights=[0.5,1.0]",
+    "train.questions_per_step=19",  # 20 answers each: as many as 16 to each of 24 questions
+    "train.questions_per_micro_batch=4",
+    "train.samples_per_update=null",
+    "eval.turns=2",
+)
 POLICIES: dict[str, tuple[str, ...]] = {
     "fts5": FTS5,
     "minilm": MINILM,
@@ -38,6 +47,7 @@ POLICIES: dict[str, tuple[str, ...]] = {
     "fts5-text": (*FTS5, "rewriter.query=text"),
     "bm25": BM25,
     "fts5-plain": (*FTS5, "rewriter.prompt=dialect_plain"),
+    "fts5-date-two": (*FTS5, "env.order=date", *TWO_TURNS),
     "fts5-date-f3": (*FTS5, "env.order=date", "reward.metric=f3@1000"),
 }
 """Settings that differ from the config `dialect`, by policy."""

@@ -35,6 +35,8 @@ _PLACEHOLDER = re.compile(r"\{(retriever|question|history)\}")
 class ExampleTurn(Strict):
     """One turn of an example: the titles that it sees (none in a first turn) and the answer to give."""
 
+    feedback: str = ""
+    """What it is told about a native query of the turn before (`Node.feedback`), in front of the titles."""
     documents: tuple[str, ...] = ()
     think: str = ""
     rewrite: str
@@ -96,7 +98,8 @@ class FewShotPrompt(Strict):
         for example in self.examples:
             for number, turn in enumerate(example.turns, start=1):
                 first = self.ask(example.question, example.retriever, example.history)
-                content = first if number == 1 else self.show(turn.documents)
+                feedback = f"{turn.feedback}\n" if turn.feedback else ""
+                content = first if number == 1 else f"{feedback}{self.show(turn.documents)}"
                 chat.append(Message(role="user", content=content))
                 chat.append(Message(role="assistant", content=self.answer(turn)))
         return chat
