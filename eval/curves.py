@@ -19,8 +19,9 @@ from ..configs.load import among, flat, free_to_change, load_run_config
 from ..configs.schema import RunConfig
 from ..errors import ConfigError, DataError
 from ..storage import logged_objects, write_text
-from .results import RESULTS, read_results
-from .table import decimal
+from .records import RECORDS, TRAINED, read_records
+from .results import RESULTS, EvalResults, Example, Examples, Side, read_results
+from .table import Arm, decimal
 from .text import Drawing, html
 
 SAME = ("name", "output", "seed")
@@ -41,6 +42,8 @@ FIGURES = (
     ("Peak memory", "memory/peak_gib", "GiB"),
 )
 """Title, key in metrics.jsonl (one panel per KEY/turnN, or one for KEY), unit."""
+SIDE_BY_SIDE = 12
+"""Questions that the policies of several runs are compared on."""
 PANEL_WIDTH, PANEL_HEIGHT = 4.4, 2.4
 """Inches."""
 COLOURS, DASHES = 10, ("-", "--", "-.", ":")
@@ -72,9 +75,33 @@ def write_report(paths: Sequence[Path], output: Path | None) -> Path:
     target = output or Path(os.path.commonpath([run.path for run in runs])) / "training.html"
     groups = grouped(runs)
     title = " · ".join(groups) if len(groups) < 4 else f"{len(groups)} configurations"
-    evaluations = [read_results(run.path) for run in runs if (run.path / RESULTS).is_file()]
+    evaluated = [run for run in runs if (run.path / RESULTS).is_file()]
+    evaluations = [read_results(run.path) for run in evaluated]
+    if len(evaluated) > 1 and (compared := side_by_side([run.path for run in evaluated], evaluations)):
+        evaluations[0].examples.insert(0, compared)
     write_text(target, html(title, evaluations, draw(groups), progress(runs)))
     return target
+
+
+def side_by_side(runs: Sequence[Path], evaluations: Sequence[EvalResults]) -> Examples | None:
+    """What the trained policies of several runs write for the same questions, evenly spaced by id; None without common
+    questions. The change is that of the last run over the first."""
+    answers = []
+    for run, results in zip(runs, evaluations, strict=True):
+        last = results.last(TRAINED)
+        of_policy = [record for record in read_records(run / RECORDS) if last == Arm(record.system, record.turn)]
+        answers.append({record.question_id: record for record in of_policy if record.sample == 0})
+    common = sorted(set.intersection(*map(set, answers)))
+    rows = []
+    for name in common[:: max(1, len(common) // SIDE_BY_SIDE)][:SIDE_BY_SIDE]:
+        records = [answer[name] for answer in answers]
+        metric = evaluations[0].metrics[0]
+        sides = [Side(entry.rewrites, entry.metrics.get(metric), entry.format_ok, ()) for entry in records]
+        change = (sides[-1].score or 0.0) - (sides[0].score or 0.0)
+        rows.append(Example(records[0].display_text, change, sides, ()))
+    rule = f"{len(rows)} of {len(common)} common questions, evenly spaced; each policy in its own environment."
+    names = [run.name for run in runs]
+    return Examples("The same questions, as each policy asks them", names, rule, rows, []) if rows else None
 
 
 def read_run(path: Path) -> TrainingRun:

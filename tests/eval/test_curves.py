@@ -9,6 +9,8 @@ from querylect.configs.load import dump_config, load_config
 from querylect.configs.section import as_name
 from querylect.errors import ConfigError, DataError
 from querylect.eval.curves import curve_of, draw_run, grouped, progress, read_run, write_report
+from querylect.eval.records import RECORDS, TRAINED, write_records
+from querylect.eval.table import Arm
 from querylect.eval.text import write_results
 
 from ..jsonl import jsonl, write_jsonl
@@ -105,6 +107,18 @@ def test_the_page_stands_alone_and_has_the_verdict_of_every_evaluated_run(severa
     for drawing in images(page):
         ElementTree.fromstring(drawing)
     assert "tree" in images(page)[1], "the legend"
+
+
+def test_policies_of_two_runs_stand_side_by_side(several, tmp_path):
+    for path, words, score in zip(several[1:], ("boat ship", "boat OR ship"), (0.25, 0.75), strict=True):
+        records = [record(Arm(TRAINED, 2), name, score, rewrites=(words,)) for name in ("q1", "q2")]
+        records += [record(RAW, name, 0.1) for name in ("q1", "q2")]
+        write_results(path, evaluated(records))
+        write_records(path / RECORDS, records)
+    page = page_of(*several, output=tmp_path)
+    assert "2 of 2 common questions" in page
+    assert re.findall(r"<q>(.*?)</q>", page) == ["boat ship", "boat OR ship"] * 2
+    assert "+0.500" in page
 
 
 def test_missing_and_null_values_are_left_out_and_turns_told_apart(tmp_path):
