@@ -5,24 +5,18 @@ one date, or without any, in a fixed order of their hashes; equal scores have it
 phrases of a query, so a probe Σ wᵢ·BM25(tᵢ) of several weights is summed over one query for each text.
 """
 
-import json
 import sqlite3
 from collections.abc import Sequence
-from hashlib import blake2b
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from ...data.types import Document
-from ...logs import Progress
 from ..index import Documents, mapped, whole
 from ..plan import Probe, is_effective
-from .base import NOTHING, RetrieverFactory, Scored, best
-from .language import HITS_BOUND, Found, LanguageRetriever, refusal, words_of
+from .base import NOTHING, Scored, best
+from .language import HITS_BOUND, ORDERS, DatedFactory, Found, LanguageRetriever, refusal, words_of
 
 DATABASE, ROWS = "fts5.sqlite", "fts5.rows.npy"
-_DATES = "dates.json"
 _BY_SCORE = "SELECT rowid, -bm25(d) FROM d WHERE d MATCH ? ORDER BY bm25(d), rowid LIMIT ?"
 _BY_DATE = "SELECT rowid, -rowid FROM d WHERE d MATCH ? ORDER BY rowid LIMIT ?"
 _COUNT = "SELECT count(*) FROM (SELECT 1 FROM d WHERE d MATCH ? LIMIT ?)"
@@ -32,13 +26,9 @@ a OR b: at least one of them. a NOT b: the first without the second. Write OR, N
 "a b": the words next to each other. a*: words that begin with a. NEAR(a b, 5): at most 5 words between them.
 Parentheses group: (a OR b) c. Without them, NOT binds closest, then AND, then OR.
 Any other sign (comma, hyphen, apostrophe, question mark) is a syntax error outside of double quotes."""
-_ORDERS = {
-    "score": "Matching documents are ranked by BM25.",
-    "date": "Matching documents are listed by date, the newest first, and not by relevance.",
-}
 
 
-class Fts5Factory(RetrieverFactory):
+class Fts5Factory(DatedFactory):
     """An FTS5 table without contents, whose rows 1, 2, … stand for the documents at the positions of ROWS."""
 
     @property
@@ -50,24 +40,15 @@ class Fts5Factory(RetrieverFactory):
     def _tokenizer(self) -> str:
         return "porter unicode61" if self.config.language == "english" else "unicode61"
 
-    def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None = None) -> None:
-        """Write the dates of one block of the corpus."""
-        (folder / _DATES).write_text(json.dumps([document.date for document in documents]), encoding="utf-8")
-
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Write the table."""
         documents = Documents(folder)
-        dates = list(chain.from_iterable(json.loads((part / _DATES).read_bytes()) for part in parts))
-        hashed = sorted(
-            range(len(dates)),
-            key=lambda position: blake2b(documents.id(position).encode("utf-8", "surrogatepass")).digest(),
-        )
-        rows = sorted(hashed, key=dates.__getitem__, reverse=True)  # stable: equal dates stay in the order of hashes
-        np.save(folder / ROWS, np.array(rows, dtype=np.int64))
+        rows = self.by_date(parts, documents)
+        np.save(folder / ROWS, rows)
         database = sqlite3.connect(folder / DATABASE)
         database.execute(f"CREATE VIRTUAL TABLE d USING fts5(text, content='', tokenize='{self._tokenizer}')")
-        contents = ((row, _readable(documents.at(position).contents)) for row, position in enumerate(rows, start=1))
-        database.executemany("INSERT INTO d(rowid, text) VALUES (?, ?)", contents)
+        texts = (_readable(documents.at(position).contents) for position in rows.tolist())
+        database.executemany("INSERT INTO d(rowid, text) VALUES (?, ?)", enumerate(texts, start=1))
         database.execute("INSERT INTO d(d) VALUES ('optimize')")
         database.commit()
         database.close()
@@ -86,7 +67,7 @@ class Fts5(LanguageRetriever):
         self._database = sqlite3.connect(uri, uri=True, check_same_thread=False)
         self._positions = mapped(folder / ROWS)
         self._by_date = order == "date"
-        self.query_language = f"{_LANGUAGE}\n{_ORDERS[order]}"
+        self.query_language = f"{_LANGUAGE}\n{ORDERS[order]}"
 
     def ask(self, queries: Sequence[str], limits: Sequence[int]) -> list[Found]:
         """As LanguageRetriever.ask; the error is SQLite's own."""

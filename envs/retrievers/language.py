@@ -6,17 +6,33 @@ is down or did not finish is a failed search. A *text* has its words quoted and 
 not native can be searched too.
 """
 
+import json
 import re
 from abc import abstractmethod
 from collections.abc import Sequence
+from hashlib import blake2b
+from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
-from .base import NOTHING, Retriever, Scored
+import numpy as np
+import numpy.typing as npt
+
+from ...data.types import Document
+from ...logs import Progress
+from ..index import Documents
+from .base import NOTHING, Retriever, RetrieverFactory, Scored
 
 HITS_BOUND = 10_000
 """Most documents that are counted as hits."""
 MAX_CHARACTERS, MAX_WORDS, MAX_NESTING, MIN_PREFIX = 2000, 64, 16, 3
 """What a native query may have: characters, words, parentheses inside each other, and the fewest letters before `*`."""
+ORDERS = {
+    "score": "Matching documents are ranked by BM25.",
+    "date": "Matching documents are listed by date, the newest first, and not by relevance.",
+}
+"""What `env.order` means, for prompts."""
+_DATES = "dates.json"
 _WORD, _PREFIX = re.compile(r"[^\W_]+"), re.compile(r'([^\W_]*)"?\s*\*')
 
 
@@ -42,6 +58,24 @@ class LanguageRetriever(Retriever):
 
         Raises EnvironmentUnavailableError where the engine is down or did not finish.
         """
+
+
+class DatedFactory(RetrieverFactory):
+    """Keeps the dates of the documents until the parts are merged."""
+
+    def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None = None) -> None:
+        """Write the dates of one block of the corpus."""
+        (folder / _DATES).write_text(json.dumps([document.date for document in documents]), encoding="utf-8")
+
+    def by_date(self, parts: Sequence[Path], documents: Documents) -> npt.NDArray[np.int64]:
+        """The positions of the documents (n,), newest first; those of one date, or without any, in the order of a hash
+        of their ids."""
+        dates = list(chain.from_iterable(json.loads((part / _DATES).read_bytes()) for part in parts))
+        hashed = sorted(
+            range(len(dates)),
+            key=lambda position: blake2b(documents.id(position).encode("utf-8", "surrogatepass")).digest(),
+        )
+        return np.array(sorted(hashed, key=dates.__getitem__, reverse=True), dtype=np.int64)  # a stable sort
 
 
 def refusal(query: str) -> str | None:
