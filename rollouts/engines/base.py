@@ -18,12 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from ...errors import ModelError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ..chat import Tokenizer
-
-_GOLDEN = -0x61C8864680B583EB
-"""2⁶⁴ / φ as a signed number: the step between the states of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +44,6 @@ class Sampling:
     """The random stream of each prompt; empty names them by their number."""
     first: int = 0
     """How many likeliest first ids are given; only the transformers engine gives any."""
-
-    def streams_of(self, prompts: int) -> tuple[int, ...]:
-        """The streams of this number of prompts."""
-        return self.streams or tuple(stream(number) for number in range(prompts))
 
 
 class WeightSync(Protocol):
@@ -108,24 +99,3 @@ def stream(*names: object) -> int:
     """The stream named by `names`, a signed 64-bit number. Equal names give equal streams, in every process."""
     digest = hashlib.blake2b("\x1f".join(map(str, names)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
-
-
-def uniforms(streams: "Tensor", slots: int, count: int) -> "Tensor":
-    """The first `count` numbers of each of the `slots` streams under each of `streams` (n,), int64.
-
-    (n · slots, count) float32 in [0, 1) with 24 random bits; those of one of `streams` lie together.
-    """
-    import torch
-
-    def steps(number: int) -> "Tensor":
-        return torch.arange(1, number + 1, device=streams.device) * _GOLDEN
-
-    below = _mixed(_mixed(streams)[:, None] + steps(slots)).view(-1)
-    return ((_mixed(below[:, None] + steps(count)) >> 40) & 0xFFFFFF).float() * 2.0**-24
-
-
-def _mixed(state: "Tensor") -> "Tensor":
-    """The finaliser of splitmix64 on signed numbers; products wrap around, shifts fill with zeros."""
-    for bits, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
-        state = (state ^ ((state >> bits) & ((1 << (64 - bits)) - 1))) * factor
-    return state

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from ...errors import ModelError
-from .base import Completion, Sampling, not_finite, uniforms
+from .base import Completion, Sampling, not_finite, stream
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ..chat import Tokenizer
 
 _ATTENTION = "querylect_tree"
+_GOLDEN = -0x61C8864680B583EB
+"""2⁶⁴ / φ as a signed number: the step between the states of a stream."""
 
 _Pairs = list[tuple[Tensor, Tensor] | None]
 """Keys and values of each layer."""
@@ -64,7 +66,7 @@ class TransformersEngine:
             if not batches or (len(batches[-1]) + len(indices)) * n > self.micro_batch:
                 batches.append([])
             batches[-1] += indices
-        streams, sampled = sampling.streams_of(len(prompts)), dict[int, list[Completion]]()
+        streams, sampled = sampling.streams or list(map(stream, range(len(prompts)))), dict[int, list[Completion]]()
         was_training = self.model.training
         self.model.eval()
         try:
@@ -216,6 +218,26 @@ def _sample(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[Tensor
     token = _draw(nucleus, uniform)
     drawn = nucleus.gather(-1, token[:, None])[:, 0]
     return token, (drawn if sampling.top_p == 1 else drawn / nucleus.sum(-1)).log()
+
+
+def uniforms(streams: Tensor, slots: int, count: int) -> Tensor:
+    """The first `count` numbers of each of the `slots` streams under each of `streams` (n,), int64.
+
+    (n · slots, count) float32 in [0, 1) with 24 random bits; those of one of `streams` lie together.
+    """
+
+    def steps(number: int) -> Tensor:
+        return torch.arange(1, number + 1, device=streams.device) * _GOLDEN
+
+    below = _mixed(_mixed(streams)[:, None] + steps(slots)).view(-1)
+    return ((_mixed(below[:, None] + steps(count)) >> 40) & 0xFFFFFF).float() * 2.0**-24
+
+
+def _mixed(state: Tensor) -> Tensor:
+    """The finaliser of splitmix64 on signed numbers; products wrap around, shifts fill with zeros."""
+    for bits, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
+        state = (state ^ ((state >> bits) & ((1 << (64 - bits)) - 1))) * factor
+    return state
 
 
 def _draw(weights: Tensor, uniform: Tensor, block: int = 256) -> Tensor:

@@ -29,7 +29,7 @@ from ...errors import ConfigError, EngineUnavailableError
 from ...sources import install_command
 from ..policy import safetensors_source, torch_dtype
 from ..weights import PolicyWeights
-from .base import Completion, Sampling, not_finite
+from .base import Completion, Sampling, not_finite, stream
 
 if TYPE_CHECKING:
     from vllm import LLM, CompletionOutput, SamplingParams
@@ -208,7 +208,7 @@ def require_vllm(engine: str) -> None:
 
 def seeds_of(sampling: Sampling, prompts: int) -> list[int]:
     """A seed for each prompt, by its random stream; vLLM gives sample j of a prompt the seed + j."""
-    return [stream % 2**62 for stream in sampling.streams_of(prompts)]
+    return [key % 2**62 for key in sampling.streams or map(stream, range(prompts))]
 
 
 def make_sample(ids: Sequence[int], logprobs: Sequence[float | None], stop_ids: set[int]) -> Completion:

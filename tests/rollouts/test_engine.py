@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from querylect.errors import ModelError
-from querylect.rollouts.engines.base import Sampling, stream, uniforms
-from querylect.rollouts.engines.transformers import TransformersEngine, _draw, _sample
+from querylect.rollouts.engines.base import Sampling, stream
+from querylect.rollouts.engines.transformers import TransformersEngine, _draw, _sample, uniforms
 from scipy.stats import chisquare, kstest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
