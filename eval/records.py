@@ -162,7 +162,7 @@ def records_of_trees(
             for node in path:
                 searches += node.searched
                 spent += seconds[node.turn - 1] if seconds else 0.0
-                failed, scored = not node.rewrite.format_ok, node.reward is not None
+                failed, scored = bool(node.rewrite.failure), node.reward is not None
                 records.append(
                     EvalRecord(
                         system=system,
@@ -171,12 +171,12 @@ def records_of_trees(
                         question=tree.question.text,
                         think=node.rewrite.think,
                         rewrites=tuple(node.rewrite.rewrites),
-                        ranking=tuple(hit.document.id for hit in node.ranking),
+                        ranking=tuple(hit.id for hit in node.ranking),
                         metrics=_metrics_of(node.metrics, metrics, unsearched=failed, scored=scored),
                         tokens=complete_sum([turn.tokens for turn in path[: node.turn]]),
                         prompt_tokens=node.prompt_tokens,
                         searches=searches,
-                        format_ok=node.rewrite.format_ok,
+                        format_ok=not failed,
                         scores=tuple(hit.score for hit in node.ranking),
                         plan=node.rewrite.plan.model_dump(mode="json") if node.rewrite.plan is not None else None,
                         seconds=spent,

@@ -133,7 +133,7 @@ class PromptAdapter:
         chat, rollout = Chat(self.model.tokenizer, set(self.model.stop_ids)), self.config.rollout
         if any(chat.plain(message["content"]) != message["content"] for message in prompt.messages()):
             raise ConfigError("it holds control tokens of the chat template")
-        rewriter = replace(self.rewriter, prompt=prompt)
+        rewriter = self.rewriter.with_prompt(prompt)
         shown = [chat.plain_question(question, rollout.history_tokens) for question in self.questions]
         longest = max(shown, key=lambda question: len(question.in_context))
         tokens = len(chat.first(rewriter.first(longest), rewriter.opening)) + rollout.earlier_tokens(self.turns)
@@ -152,10 +152,8 @@ class PromptAdapter:
         settings = data_sha256([prompt_yaml(prompt)])
         keys = {question.id: answer_key(settings, question) for question in questions}
         pending = [question for question in questions if len(self.store.get(keys[question.id])) < self.turns]
-        rewriter, decoding = (
-            replace(self.rewriter, prompt=prompt),
-            DecodeOptions(self.turns, [self.config.reward.metric]),
-        )
+        rewriter = self.rewriter.with_prompt(prompt)
+        decoding = DecodeOptions(self.turns, [self.config.reward.metric])
         system = SystemConfig(llm=self.config.optimize.task, turns=self.turns)
         parts = batches(pending, ANSWERED_AT_ONCE)
         for records in model_answers(

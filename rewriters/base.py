@@ -33,11 +33,6 @@ class Rewrite:
     `rewriter.stop: answer`; a rollout replaces it by the plan of an earlier turn."""
 
     @property
-    def format_ok(self) -> bool:
-        """Whether the sampled text kept to the output format."""
-        return self.plan is not None or self.stop
-
-    @property
     def unsearched(self) -> bool:
         """Whether the policy stopped before any search, so that the question is answered without documents."""
         return self.plan is None and self.stop

@@ -8,7 +8,6 @@ the examples short.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -36,7 +35,7 @@ class ExampleTurn(Strict):
     """One turn of an example: the titles that it sees (none in a first turn) and the answer to give."""
 
     feedback: str = ""
-    """What it is told about a native query of the turn before (`Node.feedback`), in front of the titles."""
+    """What it is told about a native query of the turn before (`Conversation.follow_up`), in front of the titles."""
     documents: tuple[str, ...] = ()
     think: str = ""
     rewrite: str
@@ -83,10 +82,10 @@ class FewShotPrompt(Strict):
     def answer(self, turn: ExampleTurn) -> str:
         return turn.rewrite if self.form == "plain" else render(turn.think, [turn.rewrite])
 
-    def ask(self, question: str, retriever: str, history: Sequence[Utterance] = ()) -> str:
-        conversation = f"{lines_of(history)}\n" if history else ""
+    def ask(self, question: Question, retriever: str) -> str:
+        history = f"{lines_of(question.history)}\n" if question.history else ""
         template = self.question if "{history}" in self.question else f"{{history}}{self.question}"
-        values = {"retriever": retriever, "question": question, "history": conversation}
+        values = {"retriever": retriever, "question": question_text(question), "history": history}
         return _PLACEHOLDER.sub(lambda mark: values[mark[1]], template)
 
     def show(self, titles: Sequence[str]) -> str:
@@ -97,7 +96,7 @@ class FewShotPrompt(Strict):
         chat = [Message(role="system", content=self.system)]
         for example in self.examples:
             for number, turn in enumerate(example.turns, start=1):
-                first = self.ask(example.question, example.retriever, example.history)
+                first = self.ask(Question("", example.question, history=example.history), example.retriever)
                 feedback = f"{turn.feedback}\n" if turn.feedback else ""
                 content = first if number == 1 else f"{feedback}{self.show(turn.documents)}"
                 chat.append(Message(role="user", content=content))
@@ -123,14 +122,17 @@ def load_prompt(name: str) -> FewShotPrompt:
         ) from error
 
 
-@dataclass(frozen=True)
 class FewShotRewriter(RewritingStrategy):
     """The examples carry the strategy. The prompt names the retriever if it has a place for it."""
 
-    prompt: FewShotPrompt
-    plan: Plan
-    retriever: str = ""
-    name: str = field(default="few_shot", init=False)
+    name = "few_shot"
+
+    def __init__(self, prompt: FewShotPrompt, plan: Plan, retriever: str) -> None:
+        self.prompt, self.plan, self.retriever = prompt, plan, retriever
+        self._examples = prompt.messages()
+
+    def with_prompt(self, prompt: FewShotPrompt) -> "FewShotRewriter":
+        return FewShotRewriter(prompt, self.plan, self.retriever)
 
     @property
     def opening(self) -> str:
@@ -138,8 +140,7 @@ class FewShotRewriter(RewritingStrategy):
 
     def first(self, question: Question) -> list[Message]:
         """The shared examples, then the question."""
-        content = self.prompt.ask(question_text(question), self.retriever, question.history)
-        return [*self.prompt.messages(), Message(role="user", content=content)]
+        return [*self._examples, Message(role="user", content=self.prompt.ask(question, self.retriever))]
 
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         """One title per line (the text of a document that has no title), best first."""

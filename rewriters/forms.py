@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..envs.plan import is_unicode
 from ..llms.base import THINK_CLOSE, THINK_OPEN
 from ..llms.prose import answer_of, passage_of, without_end_of_turn
 
@@ -52,8 +51,7 @@ class Form(ABC):
 
     def parse(self, text: str) -> Parsed:
         """Parse what a policy sampled after the opening."""
-        text = without_end_of_turn(text)
-        return self._parse(text) if is_unicode(text) else Parsed(failure="invalid unicode")
+        return self._parse(without_end_of_turn(text))
 
     def read(self, text: str) -> Parsed:
         """Parse the whole answer of a prompted model."""

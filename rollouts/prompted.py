@@ -61,8 +61,7 @@ class PromptedConversation(Conversation):
     def next_turn(self, branch: Branch, node: Node, documents: Sequence[Document]) -> Branch:
         question = cut_history(branch.tree.question, self.rollout.history_tokens)
         visible = cut_documents(documents[: self.rollout.documents], self.rollout, count_words, first_words)
-        content = node.feedback + self.rewriter.follow_up(question, visible, node.turn + 1)
-        message = Message(role="user", content=content)
+        message = Message(role="user", content=self.follow_up(node, question, visible))
         return branch.below(node, [Message(role="assistant", content=node.text), message], [])
 
     def _sampling(self, sample: int, greedy: bool) -> SamplingParams:

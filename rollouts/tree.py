@@ -8,16 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
 
-from ..data.types import Document, Question
+from ..data.types import Question
+from ..envs.schemas import HitBody
 from ..rewriters.base import Rewrite
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """One ranked document."""
-
-    document: Document
-    score: float
 
 
 @dataclass(slots=True)
@@ -34,7 +27,8 @@ class Node:
     """False where the completion was cut at max_new_tokens."""
     text: str
     rewrite: Rewrite
-    ranking: list[Hit] = field(default_factory=list)
+    ranking: list[HitBody] = field(default_factory=list)
+    """Best first; with texts where a next turn is shown them."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the ranking by name; 0 where nothing was searched, but for those of a reader's answer."""
     reward: float | None = None
@@ -62,13 +56,6 @@ class Node:
     def searched(self) -> bool:
         """Whether it has a plan of its own."""
         return self.rewrite.plan is not None and not self.reused
-
-    @property
-    def feedback(self) -> str:
-        """What the next turn is told about a native query besides its documents; "" of any other."""
-        if self.error is not None:
-            return f"The search engine refused the query: {self.error}\n"
-        return "" if self.hits is None else f"Documents that match: {self.hits}\n"
 
     @property
     def grows(self) -> bool:

@@ -27,7 +27,7 @@ from typing import TypeVar, cast
 from ..configs.schema import MixConfig, RewardConfig, RewriterConfig, RolloutConfig
 from ..data.types import Document, Question
 from ..envs.client.base import EnvironmentApi, ReadingClient, StepClient
-from ..envs.schemas import Step, StepResult
+from ..envs.schemas import HitBody, Step, StepResult
 from ..errors import ConfigError
 from ..llms.base import Message
 from ..rewards.reward import node_reward
@@ -37,7 +37,7 @@ from ..rewriters.registry import make_rewriter
 from ..rewriters.retriever_info import RetrieverInfo
 from .chat import Chat
 from .engines.base import Completion, Engine, Sampling, StreamingEngine, stream
-from .tree import Hit, Node, Tree
+from .tree import Node, Tree
 
 ANSWERED_AT_ONCE = 192
 """Questions that are answered greedily side by side."""
@@ -138,6 +138,13 @@ class Conversation(ABC):
         """The branch under `node`, whose message shows `documents`, cut to their budgets; none where nothing was
         searched or found."""
 
+    def follow_up(self, node: Node, question: Question, documents: Sequence[Document]) -> str:
+        """The message that opens the turn under `node`: the rewriter's, after what came of a native query."""
+        feedback = "" if node.hits is None else f"Documents that match: {node.hits}\n"
+        if node.error is not None:
+            feedback = f"The search engine refused the query: {node.error}\n"
+        return feedback + self.rewriter.follow_up(question, documents, node.turn + 1)
+
 
 class PolicyConversation(Conversation):
     """A policy in this process."""
@@ -147,8 +154,9 @@ class PolicyConversation(Conversation):
         self.chat = Chat(engine.tokenizer, engine.stop_ids)
 
     def begin(self, question: Question, its_stream: int = 0) -> Branch:
-        messages = self.rewriter.first(self.with_cut_history(question))
-        return Branch(Tree(question, []), messages, self.chat.first(messages, self.rewriter.opening), None, its_stream)
+        shown, opening = self.with_cut_history(question), self.rewriter.opening
+        messages = self.rewriter.first(shown)
+        return Branch(Tree(question, []), messages, self.chat.first(messages, opening), None, its_stream)
 
     def generate(self, branches: Sequence[Branch], turn: int, width: int, greedy: bool) -> list[tuple[Branch, Node]]:
         """As Conversation.generate, in one batch. Raises ConfigError as `check_length`."""
@@ -166,8 +174,9 @@ class PolicyConversation(Conversation):
         return nodes
 
     def next_turn(self, branch: Branch, node: Node, documents: Sequence[Document]) -> Branch:
-        question, visible = self.with_cut_history(branch.tree.question), documents[: self.rollout.documents]
-        message = node.feedback + self.rewriter.follow_up(question, self.cut_documents(visible), node.turn + 1)
+        question = self.with_cut_history(branch.tree.question)
+        visible = self.cut_documents(documents[: self.rollout.documents])
+        message = self.follow_up(node, question, visible)
         opening = self.rewriter.opening
         ids = self.chat.continuation(branch.messages, message, node.completion_ids, opening)
         answer = Message(role="assistant", content=opening + node.text)
@@ -298,29 +307,28 @@ class TreeSampler:
             tree, last, plan = branch.tree, branch.last_searched, node.rewrite.plan
             if node.reused and last is not None:
                 node.ranking, node.metrics, node.truncated = last.ranking, last.metrics, last.truncated
-                self._score(node)
-            elif not node.rewrite.format_ok:
-                node.cost, node.metrics = self.reward.search_price, dict.fromkeys(self._signals, 0.0)
-                self._score(node)
-            elif plan is None:
-                unsearched.append((node, tree.question.id))
-            else:
+            elif plan is not None:
                 node.cost = self.reward.search_price
                 searched.append((node, node.turn < len(tree.branching)))
                 steps.append(Step(question_id=tree.question.id, plan=plan))
+            elif node.rewrite.stop:
+                unsearched.append((node, tree.question.id))
+            else:
+                node.cost, node.metrics = self.reward.search_price, dict.fromkeys(self._signals, 0.0)
         with_text = any(keep_text for _, keep_text in searched)
         results = self._results(steps, [name for _, name in unsearched], with_text)
         nodes = [*searched, *((node, False) for node, _ in unsearched)]
         for (node, keep_text), result in zip(nodes, results, strict=True):
             if result is not None:
-                node.ranking = [
-                    Hit(hit.document if keep_text else Document(hit.id, "", ""), hit.score) for hit in result.ranking
-                ]
+                node.ranking = [hit if keep_text else HitBody(id=hit.id, score=hit.score) for hit in result.ranking]
                 node.metrics, node.truncated = dict(result.metrics), result.truncated
                 node.hits, node.error = result.hits, result.error
                 if result.error is not None:
                     node.rewrite = replace(node.rewrite, plan=None, failure=REFUSED)
-                self._score(node)
+        for _, node in grown:
+            if node.metrics:  # none of a failed search
+                metric, keeps_format = node.metrics[self._signals[-1]], not node.rewrite.failure
+                node.reward = node_reward(metric, keeps_format, self.reward.format_weight)
 
     def _results(self, steps: Sequence[Step], unsearched: Sequence[str], with_text: bool) -> list[StepResult | None]:
         """The results of the steps, then those of questions whose path ended before any search: what a reader answers
@@ -329,10 +337,6 @@ class TreeSampler:
             return self.client.step_and_read(steps, unsearched, metrics=self._metrics)
         results = self.client.step(steps, with_text=with_text, metrics=self._metrics) if steps else []
         return [*results, *(StepResult.without_search(name, self._metrics) for name in unsearched)]
-
-    def _score(self, node: Node) -> None:
-        metric = node.metrics[self._signals[-1]]
-        node.reward = node_reward(metric, node.rewrite.format_ok, self.reward.format_weight)
 
 
 class StreamingTreeSampler(TreeSampler):

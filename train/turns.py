@@ -117,7 +117,7 @@ def _figures(node: Node, history: set[str], count: Callable[[str], int] | None) 
     """`history`: the words of the question and of the rewrites of the turns before."""
     rewrite, reward = node.rewrite, node.reward
     figures: dict[str, float] = {
-        "format": rewrite.format_ok,
+        "format": not rewrite.failure,
         "truncated": not node.finished,
         "completion_tokens": len(node.completion_ids),
         "failed_search": reward is None,
@@ -130,7 +130,7 @@ def _figures(node: Node, history: set[str], count: Callable[[str], int] | None) 
         figures |= {"reward": reward, **{f"metric/{name}": value for name, value in node.metrics.items()}}
     if node.logprobs:
         figures["surprise"] = -fsum(node.logprobs)
-    if count is not None and rewrite.format_ok:
+    if count is not None and not rewrite.failure:
         figures["think_tokens"] = count(rewrite.think)
         figures["rewrite_tokens"] = sum(map(count, rewrite.rewrites))
     if count is not None and rewrite.rewrites:
@@ -166,7 +166,7 @@ def describe(tree: Tree) -> dict[str, JsonValue]:
             "rewrites": list(node.rewrite.rewrites),
             "failure": node.rewrite.failure,
             **({"stop": True} if node.rewrite.stop else {}),
-            "ranking": [hit.document.id for hit in node.ranking],
+            "ranking": [hit.id for hit in node.ranking],
             "metrics": dict(node.metrics),
             "reward": node.reward,
             "children": [plain_node(child) for child in node.children],

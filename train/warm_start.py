@@ -237,5 +237,5 @@ def best_sample(tree: Tree) -> Node | None:
     """The sample to imitate; None where none is far enough above the mean."""
     scored = [(node.reward, node) for node in tree.roots if node.reward is not None]
     lowest = fmean(reward for reward, _ in scored) + MARGIN if scored else 0.0
-    good = [(reward, node) for reward, node in scored if reward > lowest and node.finished and node.rewrite.format_ok]
+    good = [(reward, node) for reward, node in scored if reward > lowest and node.finished and not node.rewrite.failure]
     return max(good, key=lambda pair: pair[0])[1] if good else None

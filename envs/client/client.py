@@ -168,10 +168,11 @@ class EnvironmentClient:
         Raises EnvironmentUnavailableError where any of them has none at the deadline, and RequestError for a plan that
         the service refuses.
         """
-        requests = [
-            (b - a, SearchRequest(plans=list(plans[a:b]), with_text=with_text)) for a, b in _parts(plans, with_text)
-        ]
-        outcomes = self._wait(self._send("/v1/search", requests, SearchResponse))
+
+        def request(start: int, end: int) -> SearchRequest:
+            return SearchRequest(plans=list(plans[start:end]), with_text=with_text)
+
+        outcomes = self._wait(self._send("/v1/search", plans, with_text, request, SearchResponse))
         results = [result for result in outcomes if result is not None]
         if len(results) < len(plans):
             raise self._unavailable()
@@ -190,25 +191,33 @@ class EnvironmentClient:
         self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
     ) -> Future[list[StepResult | None]]:
         """`step` without waiting for it: take the future's result, or cancel it."""
-        requests = [
-            (b - a, StepRequest(steps=list(steps[a:b]), with_text=with_text, metrics=list(metrics)))
-            for a, b in _parts([step.plan for step in steps], with_text)
-        ]
-        return asyncio.run_coroutine_threadsafe(self._send("/v1/step", requests, StepResponse), self._loop)
+
+        def request(start: int, end: int) -> StepRequest:
+            return StepRequest(steps=list(steps[start:end]), with_text=with_text, metrics=list(metrics))
+
+        plans = [step.plan for step in steps]
+        sending = self._send("/v1/step", plans, with_text, request, StepResponse)
+        return asyncio.run_coroutine_threadsafe(sending, self._loop)
 
     def _wait(self, call: Coroutine[Any, Any, Value]) -> Value:
         return _result(asyncio.run_coroutine_threadsafe(call, self._loop))
 
     async def _send(
-        self, path: str, requests: Sequence[tuple[int, BaseModel]], kind: type[ResultsResponse[Result]]
+        self,
+        path: str,
+        plans: Sequence[SearchPlan],
+        with_text: bool,
+        request: Callable[[int, int], BaseModel],
+        kind: type[ResultsResponse[Result]],
     ) -> list[Result | None]:
-        """The results of requests of so many items each, side by side; None for items without an answer in time."""
+        """The result of each plan, None without an answer in time; `request` is that of the plans from start to end."""
         deadline = self._clock.now() + self._deadline
 
-        async def deliver(count: int, request: BaseModel) -> Sequence[Result | None]:
+        async def deliver(start: int, end: int) -> Sequence[Result | None]:
+            count, body = end - start, request(start, end).model_dump_json()
             try:
                 async with self._slots:
-                    results = (await self._ask("POST", path, kind, deadline, request.model_dump_json())).results
+                    results = (await self._ask("POST", path, kind, deadline, body)).results
             except EnvironmentUnavailableError:
                 log.warning("%d searches failed; last failure: %s", count, self.last_failure)
                 return [None] * count
@@ -216,7 +225,7 @@ class EnvironmentClient:
                 raise EnvironmentUnavailableError(f"{self._urls} sent {len(results)} results for {count} plans.")
             return results
 
-        tasks = [asyncio.create_task(deliver(*request)) for request in requests]
+        tasks = [asyncio.create_task(deliver(*part)) for part in _parts(plans, with_text)]
         try:
             return [result for part in await asyncio.gather(*tasks) for result in part]
         finally:

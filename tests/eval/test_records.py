@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from querylect.data.types import Document, Question
+from querylect.data.types import Question
 from querylect.envs.plan import SearchPlan
 from querylect.envs.schemas import HitBody, StepResult
 from querylect.eval.records import (
@@ -13,7 +13,7 @@ from querylect.eval.records import (
     write_records,
 )
 from querylect.rewriters.base import Rewrite
-from querylect.rollouts.tree import Hit, Node, Tree
+from querylect.rollouts.tree import Node, Tree
 
 SCORES = {"ndcg@10": 0.63, "recall@10": 1.0, "mrr@10": 0.5}
 QUESTION = Question("q1", "weak grip")
@@ -27,7 +27,7 @@ def step_result(metrics):
 
 def node(turn, prompt, completion, rewrite=None, metrics=SCORES, reward=0.6, children=(), number=0):
     rewrite = rewrite or Rewrite(SearchPlan.of("grip"), "thought", ("grip",))
-    ranking = [Hit(Document("d2", "t", ""), 2.0), Hit(Document("d1", "t", ""), 1.0)] if rewrite.plan else []
+    ranking = [HitBody(id="d2", score=2.0), HitBody(id="d1", score=1.0)] if rewrite.plan else []
     ids = [0] * prompt, [0] * completion, []
     answer = Node(turn, *ids, True, "", rewrite, ranking, dict(metrics), reward, list(children), number=number)
     answer.tokens, answer.prompt_tokens = completion, prompt

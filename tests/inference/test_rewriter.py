@@ -50,7 +50,7 @@ def test_greedy_answers_are_those_of_eval_token_for_token(policy, request):
             assert (turn.rewrite.failure is not None) == (node.rewrite.plan is None)
             if node.rewrite.plan is not None:
                 assert turn.rewrite.plan == node.rewrite.plan
-                assert [hit.id for hit in turn.ranking] == [hit.document.id for hit in node.ranking]
+                assert [hit.id for hit in turn.ranking] == [hit.id for hit in node.ranking]
         assert ids(first) == (turns[0].prompt_ids, turns[0].completion_ids)
     assert [ids(result.rewrite) for result in alone] == [ids(result.rewrite) for result in together[:2]]
 

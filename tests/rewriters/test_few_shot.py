@@ -60,11 +60,11 @@ def test_a_packaged_prompt_alternates_and_its_answers_keep_the_format(name):
     system, *turns = rewriter.first(question)
     assert system["role"] == "system"
     assert [message["role"] for message in turns] == ["user", "assistant"] * (len(turns) // 2) + ["user"]
-    assert turns[-1]["content"] == rewriter.prompt.ask("Big head", "bm25")
+    assert turns[-1]["content"] == rewriter.prompt.ask(question, "bm25")
     answers = [message["content"] for message in turns if message["role"] == "assistant"]
     assert len(answers) >= 3
     sampled = [answer.removeprefix(rewriter.opening) for answer in answers]
-    assert all(rewriter.parse(question, text, 1).format_ok for text in sampled)
+    assert not any(rewriter.parse(question, text, 1).failure for text in sampled)
 
 
 def test_a_prompt_with_a_place_for_it_names_the_retriever_of_the_card(tmp_path):

@@ -6,9 +6,7 @@ from hypothesis import strategies as st
 from querylect.rewriters.forms import TAGS, LineForm, Parsed, PassageForm, TagForm, render
 
 untagged = st.text().filter(lambda text: not any(tag in text for tag in TAGS))
-pieces = st.sampled_from(
-    [*TAGS, "<|im_end|>", "</s>", "<", ">", "</", "a b", " ", "\n", "<think", "rewrite>", "\ud800"]
-)
+pieces = st.sampled_from([*TAGS, "<|im_end|>", "</s>", "<", ">", "</", "a b", " ", "\n", "<think", "rewrite>"])
 parse = TagForm().parse
 LINES = LineForm({"Query 1": "the first", "Query 2": "the second"})
 
@@ -44,7 +42,6 @@ def test_angle_brackets_inside_a_rewrite_are_text(body):
         ("<think></think><rewrite><think>a</think>b</rewrite>", "nested tag"),
         ("<think></think><rewrite> \n</rewrite>", "empty rewrite"),
         ("<think></think><rewrite>a</rewrite><rewrite></rewrite>", "empty rewrite"),
-        ("<think></think><rewrite>\ud800</rewrite>", "invalid unicode"),
         (render("", list("abcde")), "too many rewrites"),
     ],
 )
@@ -103,7 +100,6 @@ def test_nothing_before_the_answer_is_ever_accepted(outside, rewrite):
         ("Sure!\nQuery 1: a\nQuery 2: b", Parsed(failure="repeated part")),
         ("<think></think>Sure!\nQuery 1: a\nQuery 2: b", Parsed(failure="text outside parts")),
         ("Query 1: a\nQuery 2: b\n\nI hope this helps!", Parsed(failure="text outside parts")),
-        ("Query 1: \ud800\nQuery 2: b", Parsed(failure="invalid unicode")),
     ],
 )
 def test_labelled_parts_are_read_strictly(text, expected):
@@ -119,7 +115,6 @@ def test_labelled_parts_are_read_strictly(text, expected):
         ("  <|im_end|>", Parsed(failure="empty answer")),
         ("<think>so</think>", Parsed("so", failure="empty answer")),
         ("<think>never ends", Parsed("never ends", failure="unclosed think")),
-        ("half \ud800", Parsed(failure="invalid unicode")),
     ],
 )
 def test_a_whole_answer_is_the_passage(text, expected):

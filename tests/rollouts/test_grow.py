@@ -109,7 +109,7 @@ def test_rewards_are_those_of_the_environment(client):
     engine = Script(say("headache"), say("statin"))
     (tree,) = tree_sampler(client, engine, extra=["recall@10", "mrr@10"]).grow([HEAD], [2])
     good, bad = tree.roots
-    order = [hit.document.id for hit in good.ranking]
+    order = [hit.id for hit in good.ranking]
     grades = [{"triptan": 2, "aspirin": 1}.get(name, 0) for name in order]
     discount = [1, 1.584962500721156, 2, 2.321928094887362, 2.584962500721156, 2.807354922057604]
     dcg = sum(grade / by for grade, by in zip(grades, discount, strict=False))
@@ -147,7 +147,7 @@ def test_a_failed_search_is_not_scored_and_ends_its_path(client):
     engine = Script(say("headache"), say("headache"), say("migraine"))
     (tree,) = tree_sampler(SimpleNamespace(step=step), engine).grow([HEAD], [2, 1])
     lost, scored = tree.roots
-    assert (lost.reward, lost.metrics, lost.ranking, lost.rewrite.format_ok) == (None, {}, [], True)
+    assert (lost.reward, lost.metrics, lost.ranking, lost.rewrite.failure) == (None, {}, [], "")
     assert lost.children == [], "it would see no documents because of an outage"
     assert scored.children[0].reward is not None
 
@@ -239,4 +239,4 @@ def test_all_documents_of_a_turn_keep_to_one_budget(hostile, monkeypatch, togeth
         tokens = [count(document.title) + count(document.text) for document in documents]
         assert max(tokens) <= 24
         assert sum(tokens) <= (together or 72)
-        assert [document.id for document in documents] == [hit.document.id for hit in tree.roots[0].ranking][:shown]
+        assert [document.id for document in documents] == [hit.id for hit in tree.roots[0].ranking][:shown]

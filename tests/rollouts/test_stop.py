@@ -64,7 +64,7 @@ def test_a_stop_in_turn_1_searches_the_question_and_ends_the_path(client):
     stop, searched = tree.roots
     (raw,) = client.search([stop.rewrite.plan])
     assert stop.rewrite.plan.texts == [HEAD.text]
-    assert [hit.document.id for hit in stop.ranking] == [hit.id for hit in raw.ranking]
+    assert [hit.id for hit in stop.ranking] == [hit.id for hit in raw.ranking]
     assert (stop.children, stop.cost, len(searched.children)) == ([], 0.25, 2)
     assert [len(path) for path in tree.paths()] == [1, 1, 2, 2]
     assert len(engine.calls[1][0]) == 1, "only the path that goes on is sampled"

@@ -52,7 +52,7 @@ def test_a_stop_without_a_search_keeps_the_format_and_has_no_plan():
     """Only a turn before has a plan for it; with `true` it has that of the question."""
     stop = rewriter("general", stop="answer").parse(QUESTION, "<think>known</think><stop/>", 1)
     assert stop == Rewrite(None, "known", stop=True)
-    assert (stop.unsearched, stop.format_ok) == (True, True)
+    assert (stop.unsearched, stop.failure) == (True, "")
 
 
 # A policy of two turns whose third answer is a stop: every tree of the branching is enumerated.

@@ -213,7 +213,7 @@ def test_a_mix_is_validated_over_the_questions_of_all(mix, lessons, herbs, run_a
         nodes = [node for tree in trees for node in tree.walk()]
         for tree in trees:
             texts = TEXTS if tree.question.id.startswith("bm25/") else HERBS
-            assert {hit.document.id for node in tree.walk() for hit in node.ranking or ()} <= set(texts)
+            assert {hit.id for node in tree.walk() for hit in node.ranking or ()} <= set(texts)
         for turn in (1, 2):
             values = [node.metrics.get("ndcg@10", 0.0) for node in nodes if node.turn == turn]
             assert line[f"ndcg/turn{turn}"] == pytest.approx(sum(values) / 5, rel=1e-4)
