@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Union
 
 from ...configs.schema import ClientConfig, EnvironmentConfig, RunConfig, environments
 from ...data.types import Question, joined, split_id
@@ -22,10 +22,10 @@ from ..presets import PYTHON, required_indexes
 from ..schemas import EnvironmentInfo, PlanResult, Step, StepResult
 from .base import EnvironmentApi, ServiceAddress
 from .child_process import PRIVATE, local_service
-from .client import EnvironmentClient
 
 if TYPE_CHECKING:
     from ...data.types import Dataset
+    from .client import EnvironmentClient
 
 SERVICES = "QUERYLECT_SERVICES"
 
@@ -37,7 +37,7 @@ class MixedClient:
     search; the results of the others are returned.
     """
 
-    def __init__(self, clients: Mapping[str, EnvironmentClient]) -> None:
+    def __init__(self, clients: "Mapping[str, EnvironmentClient]") -> None:
         self.clients = dict(clients)
 
     @property
@@ -110,14 +110,16 @@ class MixedClient:
         return results
 
 
-AnyClient = EnvironmentClient | MixedClient
+AnyClient = Union["EnvironmentClient", MixedClient]
 """A client of one environment, or of all that a config mixes."""
 
 
 @contextmanager
-def open_environment(env: EnvironmentConfig, settings: ClientConfig) -> Iterator[EnvironmentClient]:
+def open_environment(env: EnvironmentConfig, settings: ClientConfig) -> "Iterator[EnvironmentClient]":
     """A client of one environment. For `local`, the service runs as a child process until the end of the block, unless
     a running one is known (`service_urls`)."""
+    from .client import EnvironmentClient  # httpx, which a search in this process does not need
+
     with ExitStack() as stack:
         urls = known_services(env, settings)
         if urls is None:
@@ -153,7 +155,7 @@ def only_reads_index(env: EnvironmentConfig) -> bool:
     )
 
 
-OpenClient = Callable[[EnvironmentConfig, ClientConfig], AbstractContextManager[EnvironmentClient]]
+OpenClient = Callable[[EnvironmentConfig, ClientConfig], AbstractContextManager["EnvironmentClient"]]
 """Opens a client of one environment, as `open_environment`."""
 
 
