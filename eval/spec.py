@@ -65,7 +65,9 @@ def evaluate_spec(
 
 def write_files(folder: Path, evaluation: Evaluation, records: Records) -> None:
     """Write all files except the records, from the records of each cell."""
-    from .curves import draw_run  # pandas and matplotlib, when the indexes are closed
+    import pandas as pd  # also in these modules: when the indexes are closed
+
+    from .curves import draw_run
     from .summary import results_of
     from .text import write_results
 
@@ -74,7 +76,8 @@ def write_files(folder: Path, evaluation: Evaluation, records: Records) -> None:
     shutil.rmtree(folder / "trec", ignore_errors=True)
     evaluation.notes += write_trec_files(folder / "trec", spec, evaluation.cells, records, evaluation.licences)
     run = systems[TRAINED].run if evaluation.run is not None and TRAINED in systems else None
-    write_results(folder, results_of(evaluation, records), draw_run(Path(run)) if run is not None else [])
+    with pd.option_context("mode.string_storage", "python"):  # Arrow's code takes 10 MiB more, for few short texts
+        write_results(folder, results_of(evaluation, records), draw_run(Path(run)) if run is not None else [])
 
 
 def measure_spec(spec: SpecConfig) -> Iterator[Measured]:
