@@ -56,6 +56,8 @@ class RemoteConfig(Section):
     """http://HOST:PORT or https://…"""
     index: str
     """Name of the index or alias in the service."""
+    language: Literal["query_string"] | None = None
+    """Of bm25: the language of native queries, Lucene's in `query_string` queries; None: `match` queries alone."""
 
 
 SearchEngine = Literal["bm25s", "rank_bm25", "milvus"]

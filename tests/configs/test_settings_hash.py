@@ -16,7 +16,8 @@ INDEX = {
     "retriever", "model", "recipe", "engine", "language", "rerank", "hybrid.depth",
     *(f"hybrid.members.{name}" for name in ("retriever", "model", "recipe", "question_index")),
     *(f"question_index.{name}" for name in ("folder", "retriever", "model")),
-    "remote.index", "hybrid.members.remote.index", "vectors.dtype", "vectors.search",
+    *(f"{section}.{name}" for section in ("remote", "hybrid.members.remote") for name in ("index", "language")),
+    "vectors.dtype", "vectors.search",
 }  # fmt: skip
 """In the index hash (tests/envs/test_index_hash.py), in that of the reranker, or refused where the index has others."""
 NO_SCORE = {
