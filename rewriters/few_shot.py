@@ -25,7 +25,7 @@ from .base import Rewrite, RewritingStrategy
 from .case import question_text
 from .forms import REWRITE_OPEN, PassageForm, TagForm, render
 from .retriever_info import RetrieverInfo
-from .template import Plan, planned, query_plan
+from .template import Plan, planned, query_plan, tag_form
 
 PROMPTS = Path(__file__).parent / "prompts"
 _PLACEHOLDER = re.compile(r"\{(retriever|question|history)\}")
@@ -127,12 +127,12 @@ class FewShotRewriter(RewritingStrategy):
 
     name = "few_shot"
 
-    def __init__(self, prompt: FewShotPrompt, plan: Plan, retriever: str) -> None:
-        self.prompt, self.plan, self.retriever = prompt, plan, retriever
+    def __init__(self, prompt: FewShotPrompt, plan: Plan, tags: TagForm, retriever: str) -> None:
+        self.prompt, self.plan, self.tags, self.retriever = prompt, plan, tags, retriever
         self._examples = prompt.messages()
 
     def with_prompt(self, prompt: FewShotPrompt) -> "FewShotRewriter":
-        return FewShotRewriter(prompt, self.plan, self.retriever)
+        return FewShotRewriter(prompt, self.plan, self.tags, self.retriever)
 
     @property
     def opening(self) -> str:
@@ -147,16 +147,16 @@ class FewShotRewriter(RewritingStrategy):
         return self.prompt.show([" ".join((document.title or document.text).split()) for document in documents])
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
-        form = PassageForm() if self.prompt.form == "plain" else TagForm()
+        form = PassageForm() if self.prompt.form == "plain" else self.tags
         return planned(question, form.parse(self.opening + text), self.plan)
 
     def read(self, question: Question, text: str, turn: int) -> Rewrite:
         """The opening counts only where the text has none."""
         if self.prompt.form == "plain":
             return planned(question, PassageForm().read(text), self.plan)
-        return planned(question, TagForm().read(text if REWRITE_OPEN in text else self.opening + text), self.plan)
+        return planned(question, self.tags.read(text if REWRITE_OPEN in text else self.opening + text), self.plan)
 
 
 def few_shot(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> FewShotRewriter:
     """Build the rewriter from the prompt that `config.prompt` names."""
-    return FewShotRewriter(load_prompt(config.prompt), query_plan(config, k), retriever.name)
+    return FewShotRewriter(load_prompt(config.prompt), query_plan(config, k), tag_form(config), retriever.name)

@@ -15,7 +15,6 @@ from ..llms.prose import answer_of, passage_of, without_end_of_turn
 
 REWRITE_OPEN, REWRITE_CLOSE = "<rewrite>", "</rewrite>"
 MAX_REWRITES = 4
-"""Rewrites of an answer; more is a format failure."""
 TAGS = (THINK_OPEN, THINK_CLOSE, REWRITE_OPEN, REWRITE_CLOSE)
 EXAMPLE_REWRITE = "what the retriever gets"
 ONE_REWRITE = f"Give exactly one {REWRITE_OPEN} part."
@@ -80,6 +79,8 @@ class TagForm(Form):
     """What the think part should be about."""
     count: str = ONE_REWRITE
     """How many rewrites an answer should hold."""
+    most: int = MAX_REWRITES
+    """Rewrites of an answer; more is a format failure."""
 
     @property
     def request(self) -> str:
@@ -106,7 +107,7 @@ class TagForm(Form):
                 return Parsed(think, failure="nested tag")
             if not closed or not body:
                 return Parsed(think, failure="empty rewrite" if closed else "unclosed rewrite")
-            if len(rewrites) == MAX_REWRITES:
+            if len(rewrites) == self.most:
                 return Parsed(think, failure="too many rewrites")
             rewrites.append(body)
         if remaining and (rewrites or REWRITE_OPEN in remaining):

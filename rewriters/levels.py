@@ -9,9 +9,9 @@ from ..configs.schema import RewriterConfig
 from ..data.types import Question
 from ..errors import ConfigError
 from .case import case_text
-from .forms import TagForm
+from .forms import ONE_REWRITE
 from .retriever_info import RetrieverInfo
-from .template import TemplateRewriter, query_plan, tasks
+from .template import TemplateRewriter, query_plan, tag_form, tasks
 
 _KIND_IN_WORDS = {
     "bm25": "lexical BM25",
@@ -24,35 +24,36 @@ _KIND_IN_WORDS = {
 
 
 def general(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> TemplateRewriter:
-    """Five ways of rewriting are explained; the reward alone has to teach what suits the retriever."""
-    texts = tasks()["general"]
-    return level("general", config, k, texts["task"], TagForm(texts["reason"], texts["count"]), texts["again"])
+    """Five ways of rewriting are explained; the reward alone has to teach what suits the retriever, and for a native
+    query also its language."""
+    return level("general", config, k)
 
 
 def explore(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> TemplateRewriter:
-    """The retriever is introduced, and the model works out how to query it."""
-    texts = tasks()["explore"]
-    task = f"{introduce(retriever)}\n\n{texts['task']}"
-    return level("explore", config, k, task, TagForm(texts["reason"]), texts["again"])
+    """The retriever is introduced, for a native query also the order of its hits, and the model works out how to query
+    it."""
+    order = retriever.query_language.rpartition("\n")[2] if config.query == "native" else ""
+    return level("explore", config, k, f"{introduce(retriever)} {order}".rstrip())
 
 
 def direct(config: RewriterConfig, retriever: RetrieverInfo, k: int) -> TemplateRewriter:
     """The form of query that suits the retriever is prescribed. Raises ConfigError where none is known."""
-    texts = tasks()["direct"]
     query = native_form(retriever) if config.query == "native" else query_form(retriever)
-    task, again = (Template(texts[key]).substitute(form=query["name"]) for key in ("task", "again"))
-    task = f"{introduce(retriever)} {query['advice']}\n\n{task}"
-    return level("direct", config, k, task, TagForm(texts["reason"]), again)
+    return level("direct", config, k, f"{introduce(retriever)} {query['advice']}", query["name"])
 
 
-def level(name: str, config: RewriterConfig, k: int, task: str, form: TagForm, again: str) -> TemplateRewriter:
+def level(name: str, config: RewriterConfig, k: int, introduction: str = "", query: str = "") -> TemplateRewriter:
     """A rewriter whose answers are `<think>…</think><rewrite>…</rewrite>`; all questions share the prompt up to the
-    question."""
+    question. `query` is the name of a form of query."""
+    native = tasks()["native"] if config.query == "native" else {}
+    texts = tasks()[name] | native.get(name, {})
+    task, again = (Template(texts[key]).substitute(form=query) for key in ("task", "again"))
 
     def prompt(question: Question, request: str) -> str:
-        return f"{task}\n\n{request}\n\n{case_text(question)}"
+        return "\n\n".join(filter(None, [introduction, task, request, case_text(question)]))
 
-    return TemplateRewriter(name, form, prompt, query_plan(config, k), again)
+    form = tag_form(config, texts["reason"], texts.get("count", ONE_REWRITE))
+    return TemplateRewriter(name, form, prompt, query_plan(config, k), again, **native.get("results", {}))
 
 
 def native_form(retriever: RetrieverInfo) -> Mapping[str, str]:

@@ -13,13 +13,14 @@ from ..envs.plan import Probe, SearchPlan, Term
 from ..llms.base import Message
 from .base import Rewrite, RewritingStrategy
 from .case import case_text, one_line
-from .forms import Form, Parsed
+from .forms import ONE_REWRITE, Form, Parsed, TagForm
 
 Plan = Callable[[Question, Sequence[str]], SearchPlan]
 """The plan of a question and the parts of an answer."""
 
 PER_QUERY, BUDGET = 5, 15
 """Documents of a query and of the union of all queries (the HCQR paper, B.3)."""
+FOUND = "Your last answer brought up these documents, the best match first:"
 NOTHING_FOUND = (
     "Your last answer found no documents: it did not keep to the form, or nothing matched it. Write another one."
 )
@@ -43,6 +44,10 @@ class TemplateRewriter(RewritingStrategy):
     plan: Plan
     again: str = "Answer once more, and better, in the same form."
     """The instruction of later turns."""
+    found: str = FOUND
+    """The line above the documents of later turns."""
+    nothing_found: str = NOTHING_FOUND
+    """What later turns say instead of documents."""
     options: bool = True
     """Whether later turns show the question's answer options, if any."""
     joins: bool = False
@@ -56,7 +61,7 @@ class TemplateRewriter(RewritingStrategy):
 
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         """The ranked documents, numbered from 1, and the request for a better answer."""
-        feedback = [describe_results(documents), self.again] if documents else [NOTHING_FOUND]
+        feedback = [describe_results(documents, self.found), self.again] if documents else [self.nothing_found]
         return "\n\n".join(filter(None, [*feedback, self.form.request, case_text(question, self.options)]))
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
@@ -76,11 +81,11 @@ def planned(question: Question, parsed: Parsed, plan: Plan) -> Rewrite:
     return Rewrite(search, parsed.think, parsed.parts, parsed.failure)
 
 
-def describe_results(documents: Sequence[Document]) -> str:
-    """The documents of the previous turn, best first, one per line, as feedback for the model."""
+def describe_results(documents: Sequence[Document], found: str = FOUND) -> str:
+    """The documents of the previous turn, one per line in their order, as feedback for the model."""
     lines = "\n".join(f"[{number}] {one_line(document)}" for number, document in enumerate(documents, start=1))
     return (
-        f"Your last answer brought up these documents, the best match first:\n{lines}\n\n"
+        f"{found}\n{lines}\n\n"
         "They may or may not hold what is asked for. Look at how documents in this collection are written, which names "
         "and terms they use, and which part of the question is still not met."
     )
@@ -100,6 +105,11 @@ def query_plan(config: RewriterConfig, k: int) -> Plan:
         return SearchPlan(probes=tuple(Probe(terms=probe) for probe in terms), fuse="max", k=k)
 
     return native if config.query == "native" else plan
+
+
+def tag_form(config: RewriterConfig, reason: str = "", count: str = ONE_REWRITE) -> TagForm:
+    """The form of an answer in tags; a native query is always one."""
+    return TagForm(reason, ONE_REWRITE, most=1) if config.query == "native" else TagForm(reason, count)
 
 
 def weighted(text: str, weight: float) -> tuple[Term, ...]:

@@ -50,7 +50,7 @@ class LanguageRetriever(Retriever):
     """Ranks probes as any retriever, and also native queries."""
 
     query_language: str
-    """The language in about five lines, for prompts."""
+    """The language in about five lines, for prompts, and in a last line the order in which hits are listed."""
 
     @abstractmethod
     def ask(self, queries: Sequence[str], limits: Sequence[int]) -> list[Found]:

@@ -15,6 +15,9 @@ STRATEGIES = ("Take the question apart", "Enrich its words", "Split it", "Say it
 FORMS = tasks()["forms"]
 BM25 = RetrieverInfo("bm25", "bm25", "BM25, which counts matching words.")
 CONTRIEVER = RetrieverInfo("contriever", "dense", "Contriever, trained on pairs of spans of one document.")
+FTS5 = RetrieverInfo(
+    "fts5", "fts5", "FTS5, a Boolean index.", query_language="a OR b: one of them.\nHits are listed by date."
+)
 QUESTION_ASKED = Question("q", "Who discovered polonium?")
 DOCUMENTS = (Document("d1", "Polonium", "A rare\nmetal."), Document("d2", "", "An untitled text."))
 
@@ -61,3 +64,26 @@ def test_direct_knows_the_form_that_suits_a_retriever(name, kind, form):
     assert query_form(RetrieverInfo(name, kind)) is FORMS[form]
     with refused(ConfigError, "'mine'", "rewriter.name=explore"):
         chat("direct", RetrieverInfo("mine", "custom"))
+
+
+def test_a_native_query_is_asked_for_with_as_much_of_the_language_as_the_level_tells():
+    told = {level: "\n".join(chat(level, FTS5, query="native")) for level in ("general", "explore", "direct")}
+    parts = (FTS5.trained, "listed by date", "a OR b")
+    assert [[part in text for part in parts] for text in told.values()] == [[0, 0, 0], [1, 1, 0], [1, 1, 1]]
+    for text in told.values():
+        assert text.count("Give exactly one <rewrite> part.") == 2
+        assert not any(word in text for word in ("passage", "paragraph", "keywords", "best match first", *STRATEGIES))
+    assert "Write keywords" in chat("direct", FTS5)[0], "as text, words are counted"
+
+
+@pytest.mark.parametrize("name", ["general", "few_shot"])
+def test_a_native_answer_is_one_query_with_any_sign(name):
+    rewriter = make_rewriter(RewriterConfig(name=name, query="native"), FTS5)
+    begun = rewriter.opening
+
+    def parse(*queries):
+        answer = "<think></think>" + "".join(f"<rewrite>{query}</rewrite>" for query in queries)
+        return rewriter.parse(QUESTION_ASKED, answer.removeprefix(begun), 1)
+
+    assert parse('a <-> "b" NOT c').plan.texts == ['a <-> "b" NOT c']
+    assert parse("a", "b").failure == "too many rewrites"
