@@ -46,7 +46,9 @@ const connect = () => attempt(async () => {
   $("split").replaceChildren(...Object.keys(info.splits).map((name) => element("option", name)));
   $("split").value = ["test", "validation"].find((name) => name in info.splits) || $("split").value;
   $("generate").hidden = !api.paths["/v1/ask"];
-  pick();
+  $("modes").hidden = !info.retriever.query_language;
+  $("mode").title = info.retriever.query_language || "";
+  if ($("split").value) pick();
 });
 
 async function pick() {
@@ -64,8 +66,11 @@ async function pick() {
   if (picked) await compare();
 }
 
-// "text ^0.7 | other ^-0.3" → terms; \| is a bar.
+const isNative = () => $("mode").value === "native";
+
+// "text ^0.7 | other ^-0.3" → terms; \| is a bar. A native query is the line as it stands.
 function terms(line) {
+  if (isNative()) return line.trim() ? [{ text: line.trim(), weight: 1 }] : [];
   return line.split(/(?<!\\)\|/).map((part) => {
     const match = /^(.*?)\s*\^([+-]?(?:\d+\.?\d*|\.\d+))\s*$/.exec(part);
     const text = (match ? match[1] : part).replaceAll("\\|", "|").trim();
@@ -74,15 +79,16 @@ function terms(line) {
 }
 
 const lineOf = (probe) => probe.terms.map((term) => {
-  const text = term.text.replace(/\s+/g, " ").replaceAll("|", "\\|");
+  const line = term.text.replace(/\s+/g, " "), text = isNative() ? line : line.replaceAll("|", "\\|");
   return term.weight === 1 ? text : `${text} ^${term.weight}`;
 }).join(" | ");
 
 function rewritePlan(k) {
-  const lines = $("rewrite").value;
-  const probes = generated && generated.lines === lines ? generated.plan.probes
+  const lines = $("rewrite").value, mode = $("mode").value;
+  const same = generated && generated.lines === lines && generated.plan.mode === mode;
+  const probes = same ? generated.plan.probes
     : lines.split("\n").map((line) => ({ terms: terms(line) })).filter((probe) => probe.terms.length);
-  return probes.length ? { probes, fuse: $("fuse").value, k } : null;
+  return probes.length ? { probes, fuse: $("fuse").value, k, mode } : null;
 }
 
 const compare = () => attempt(async (current) => {
@@ -104,7 +110,9 @@ const compare = () => attempt(async (current) => {
 
 function show(side, result, before) {
   const places = before && new Map(before.ranking.map((hit, i) => [hit.id, i + 1]));
-  $(`${side}-score`).textContent = result && result.reward !== undefined ? `nDCG@10 ${result.reward.toFixed(3)}` : "";
+  const { reward, hits = null, error } = result || {};
+  $(`${side}-score`).textContent = [reward !== undefined && `nDCG@10 ${reward.toFixed(3)}`,
+    error ? `refused: ${error}` : hits !== null && `${hits} hits`].filter(Boolean).join(" · ");
   $(`${side}-hits`).replaceChildren(...(result ? result.ranking : []).slice(0, SHOWN).map((hit, i) => {
     const was = places && (places.get(hit.id) || "–");
     return element("li", element("strong", hit.title || hit.id), " ",
@@ -120,11 +128,12 @@ const generate = () => attempt(async (current) => {
     { questions: [{ text: $("question").value.trim(), options, history }] });
   if (!current()) return;
   const rewrite = turns.at(-1);
+  $("mode").value = rewrite.plan.mode;
   $("rewrite").value = rewrite.plan.probes.map(lineOf).join("\n");
   $("fuse").value = rewrite.plan.fuse;
   generated = { lines: $("rewrite").value, plan: rewrite.plan };
   await compare();
-  if (rewrite.failure) $("status").textContent = `The question itself: the answer did not keep the format (${rewrite.failure}).`;
+  if (rewrite.failure) $("status").textContent = `The question itself: the answer did not keep the format (${rewrite.error || rewrite.failure}).`;
 });
 
 $("gate").addEventListener("submit", (event) => { event.preventDefault(); token = $("token").value.trim(); connect(); });

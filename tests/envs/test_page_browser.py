@@ -19,7 +19,7 @@ HOSTILE = "<script>window.hurt = true</script><img src=x onerror='window.hurt = 
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory):
+def data(tmp_path_factory):
     """Six documents, one of them hostile, and two questions."""
     folder = tmp_path_factory.mktemp("page")
     texts = {
@@ -34,11 +34,24 @@ def environment(tmp_path_factory):
     questions = [Question("q-head", "headache & <b>pain</b>"), Question("q-sugar", "too much glucose")]
     qrels = {"q-head": {"triptan": 2, "hidden": 1}, "q-sugar": {"insulin": 1}}
     save_beir(Dataset("page", corpus, {"test": Split(questions, qrels)}), folder / "data")
+    return folder
+
+
+def opened(folder, retriever):
+    """The environment of the data with a retriever."""
     config = EnvironmentConfig(
-        dataset=DatasetConfig(path=str(folder / "data")), index=str(folder / "index"), name="<i>page</i>"
+        dataset=DatasetConfig(path=str(folder / "data")),
+        retriever=retriever,
+        index=str(folder / retriever),
+        name="<i>page</i>",
     )
     build_index(config)
     return Environment.open(config)
+
+
+@pytest.fixture(scope="module")
+def environment(data):
+    return opened(data, "bm25")
 
 
 @pytest.fixture
@@ -46,7 +59,7 @@ def visit(browser, environment, run_app):
     """`with visit(...) as page`: the page of the service; no error in its console, no other host."""
 
     @contextmanager
-    def open_page(token=None, extend=None, javascript_errors=()):
+    def open_page(token=None, extend=None, javascript_errors=(), environment=environment):
         with run_app(create_app(environment, token, extend)) as url:
             page = browser.new_page()
             page.set_default_timeout(300_000)
@@ -92,6 +105,29 @@ def test_a_rewrite_is_ranked_beside_the_question_also_one_of_ones_own(visit):
         page.get_by_role("status").filter(has_text="has no score").wait_for()
         assert titles(page, "raw") == ["About insulin"]
         assert page.locator("#raw-score").inner_text() == ""
+
+
+def test_a_query_is_asked_as_written_and_its_hits_or_its_error_are_shown(visit, data):
+    with visit(environment=opened(data, "fts5")) as page:
+        ready(page)
+        line, score = page.get_by_label("Rewrite, one query a line"), page.locator("#new-score")
+        page.get_by_label("Asked as").select_option("native")
+        for query, said, found in (
+            ("headache NOT (migraine OR script)", "nDCG@10 0.000 · 1 hits", ["About aspirin"]),
+            ("head, ache", 'nDCG@10 0.000 · refused: fts5: syntax error near ","', []),
+            ("head ache", "nDCG@10 0.000 · 0 hits", []),
+        ):
+            line.fill(query)
+            page.get_by_role("button", name="Compare").click()
+            score.filter(has_text=said.rpartition(" · ")[2]).wait_for()
+            assert (score.inner_text(), titles(page, "new")) == (said, found)
+        page.get_by_label("Asked as").select_option("text")
+        page.get_by_role("button", name="Compare").click()
+        score.filter(has_not_text="hits").wait_for()
+        assert json.loads(page.locator("#plan").inner_text())["mode"] == "text"
+    with visit() as page:
+        ready(page)
+        assert page.get_by_label("Asked as").is_hidden()
 
 
 def test_a_hostile_document_is_shown_as_text_and_a_foreign_script_is_stopped(visit):
