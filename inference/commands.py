@@ -107,10 +107,12 @@ def rewrite(
 
 @app.command()
 def mcp(
-    rewriter: TrainedRewriter,
     env: Annotated[
         str, typer.Option("--env", metavar="URL", help="The environment service whose documents are searched.")
     ],
+    rewriter: Annotated[
+        str | None, typer.Argument(metavar="[RUN|EXPORT|ID]", help="What rewrites questions; none: no tool `search`.")
+    ] = None,
     checkpoint: Checkpoint = None,
     revision: Revision = None,
     turn: Annotated[
@@ -121,14 +123,21 @@ def mcp(
     trust: Trust = False,
     verbose: Verbose = False,
 ) -> None:
-    """Give agents a tool `search` (MCP) that rewrites a question and searches a running service (docs/use.md)."""
+    """Give agents search tools (MCP) over a running service (docs/use.md, docs/assistant.md).
+
+    `search` rewrites a question; `query`, where the retriever has a query language, takes what the agent writes in it.
+    """
     set_up_logging(verbose)
     from .mcp_server import serve_search
     from .rewriter import Rewriter
 
-    with Rewriter.from_pretrained(
-        rewriter, revision=revision, checkpoint=checkpoint, trust=trust, turn=turn, endpoint=endpoint, model=model
-    ) as loaded:
+    with (
+        nullcontext()
+        if rewriter is None
+        else Rewriter.from_pretrained(
+            rewriter, revision=revision, checkpoint=checkpoint, trust=trust, turn=turn, endpoint=endpoint, model=model
+        ) as loaded
+    ):
         serve_search(loaded, env)
 
 

@@ -185,9 +185,9 @@ class Rewriter:
         """Rewrite and search for `turns` turns (default: `self.turn`), each shown the documents of the previous one: a
         SearchResult, or a list of them.
 
-        If the last answer failed, the question itself is searched. If `retriever` is None, the client's environment
-        names it. `k` overrides the number of documents in the last turn. `history` as in `rewrite`. Raises as `rewrite`
-        and as the client.
+        If the last answer failed, the question itself is searched; a native query that the retriever refuses is sent
+        back once before, with its error. If `retriever` is None, the client's environment names it. `k` overrides the
+        number of documents in the last turn. `history` as in `rewrite`. Raises as `rewrite` and as the client.
         """
         if retriever is None and hasattr(client, "info"):
             retriever = client.info().retriever

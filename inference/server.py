@@ -59,7 +59,7 @@ class AskRequest(RequestBody):
 
 
 class RewriteBody(Wire):
-    """One answer of the policy, as `RewriteResult.record`."""
+    """One answer of the policy and what the retriever said, as `TurnOutcome.record`."""
 
     question: str
     history: Annotated[list[dict[str, str]], Field(default_factory=list)]
@@ -73,6 +73,10 @@ class RewriteBody(Wire):
     """Why the answer could not be used; null if it could."""
     stopped: bool
     unsearched: bool
+    hits: int | None
+    """Documents that match a query in the retriever's language; null where words were searched."""
+    error: str | None
+    """Why the retriever refused such a query."""
 
 
 class RankedBody(Wire):
@@ -130,7 +134,7 @@ def mount(app: FastAPI, rewriter: Rewriter, env: str | None = None) -> Callable[
             in_progress -= len(questions)
         answers = [
             {
-                "turns": [turn.rewrite.record() for turn in result.turns],
+                "turns": [turn.record() for turn in result.turns],
                 "ranking": result.ranking,
                 "failure": result.failure,
             }

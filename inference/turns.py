@@ -2,14 +2,16 @@
 together.
 
 As in training, nothing is searched after a failed answer, except in the last turn, where the question is; and a
-question whose answer stopped keeps the ranking that it has, if any, and is not asked again. A format failure does not
-raise: text and plan of the result are then the question itself, and `failure` is the reason.
+question whose answer stopped keeps the ranking that it has, if any, and is not asked again. A failure does not raise:
+text and plan of the result are then the question itself, and `failure` is the reason. Where the retriever refuses the
+native query of the last turn, there is one turn more, which is shown the error; where it refuses that too, the question
+is searched as text.
 """
 
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ..configs.llm import LlmConfig
@@ -22,7 +24,7 @@ from ..errors import ConfigError
 from ..rollouts.llms import FirstStages
 from ..rollouts.prompted import PromptedConversation
 from ..rollouts.tree import Node
-from ..rollouts.tree_sampler import ANSWERED_AT_ONCE, Branch, Conversation, give_back_freed_memory
+from ..rollouts.tree_sampler import ANSWERED_AT_ONCE, REFUSED, Branch, Conversation, give_back_freed_memory
 
 
 class Continuation(NamedTuple):
@@ -42,7 +44,7 @@ class RewriteResult:
     plan: SearchPlan
     """The search plan; the raw question if the answer failed, or if nothing is to be searched (`unsearched`)."""
     rewrites: tuple[str, ...] = ()
-    """All query texts of the answer; empty if it failed."""
+    """All query texts of the answer, also one that was refused; empty if it could not be read."""
     think: str = field(default="", repr=False)
     failure: str | None = None
     """Why the answer failed, in a few words, so that the question replaces it; None if it did not."""
@@ -89,6 +91,14 @@ class TurnOutcome:
     ranking: tuple[HitBody, ...] | None
     """Best first; of a turn that stopped, those that it keeps. None if nothing was searched, which is the case after
     a failed answer before the last turn and for one that is `unsearched`."""
+    hits: int | None = None
+    """Documents that match its native query (`PlanResult.hits`); None where words were searched."""
+    error: str | None = None
+    """Why the retriever refused its native query, in its own words: `rewrite.rewrites` has the query."""
+
+    def record(self) -> dict[str, object]:
+        """The rewrite and what the retriever said, as plain data."""
+        return {**self.rewrite.record(), "hits": self.hits, "error": self.error}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +137,21 @@ def run_turns(
     k: int | None = None,
     search_last: bool = True,
 ) -> list[SearchResult]:
-    """All turns of each question, at most `turns`, fewer for one that stopped.
+    """All turns of each question: at most `turns` and one after a refused query, fewer for one that stopped.
 
     The model is asked under `lock`. `base` is the model of first stages that name none; `depth` is the number of
     documents of the plan of a failed answer, `k` that of the last turn, by default as the plans ask; its plans are
     searched only with `search_last`.
     """
     dialogues: list[tuple[Question, list[TurnOutcome]]] = [(question, []) for question in questions]
-    for turn in range(1, turns + 1):
-        pending = [(question, path) for question, path in dialogues if not (path and path[-1].rewrite.stopped)]
+    for turn in range(1, turns + 2):
+        pending = [
+            (question, path)
+            for question, path in dialogues
+            if not (path and path[-1].rewrite.stopped) and (turn <= turns or path[-1].error is not None)
+        ]
+        if not pending:
+            break
         with lock:
             answers = _answers(model, pending, turn, base)
         results = [
@@ -144,7 +160,7 @@ def run_turns(
         plans: list[SearchPlan | None] = []
         for result, (_, path) in zip(results, pending, strict=True):
             plan, reused = result.plan, _last_searched(path) if result.stopped else None
-            if turn == turns or result.stopped:
+            if turn >= turns or result.stopped:
                 plan = plan if k is None else plan.model_copy(update={"k": k})
                 # a ranking that a stop keeps is searched again only for more documents
                 is_searched = search_last and (reused is None or reused.rewrite.plan.k < plan.k)
@@ -152,13 +168,32 @@ def run_turns(
                 is_searched = result.failure is None
             plans.append(plan if is_searched and not result.unsearched else None)
         searched = [plan for plan in plans if plan is not None]
-        rankings = iter(search(searched) if search is not None and searched else ())
+        found = iter(search(searched) if search is not None and searched else ())
         for result, (_, path), searching in zip(results, pending, plans, strict=True):
-            ranking = tuple(next(rankings).ranking) if searching is not None else None
-            if searching is None and result.stopped and (reused := _last_searched(path)) is not None:
-                ranking = (reused.ranking or ())[:k]
-            path.append(TurnOutcome(result, ranking))
+            outcome = TurnOutcome(result, None)
+            if searching is not None:
+                outcome = _outcome(result, next(found), k or depth)
+            elif result.stopped and (reused := _last_searched(path)) is not None:
+                outcome = TurnOutcome(result, (reused.ranking or ())[:k], reused.hits)
+            path.append(outcome)
+    refused = [path for _, path in dialogues if path[-1].error is not None]
+    if search is not None and refused:
+        for path, answer in zip(refused, search([path[-1].rewrite.plan for path in refused]), strict=True):
+            path[-1] = replace(path[-1], ranking=tuple(answer.ranking))
     return [SearchResult(question, tuple(path)) for question, path in dialogues]
+
+
+def _outcome(result: RewriteResult, found: PlanResult, depth: int) -> TurnOutcome:
+    """A turn that was searched; its node tells the next turn what the retriever said, as in training."""
+    if result.continuation is not None:
+        node = result.continuation.node
+        node.hits, node.error = found.hits, found.error
+        if found.error is not None:
+            node.rewrite = replace(node.rewrite, plan=None, failure=REFUSED)
+    if found.error is None:
+        return TurnOutcome(result, tuple(found.ranking), found.hits)
+    raw = SearchPlan.of(result.question.text, depth)
+    return TurnOutcome(replace(result, plan=raw, failure=REFUSED), None, error=found.error)
 
 
 def _last_searched(path: Sequence[TurnOutcome]) -> TurnOutcome | None:

@@ -54,7 +54,8 @@ def test_questions_are_rewritten_and_searched_as_the_library_does(service, train
         history = [{"role": "user", "text": "my head hurts"}, {"role": "assistant", "text": "since when?"}]
         body = {"questions": [{"text": "since monday", "history": history}]}
         (after,) = http.post("/v1/ask", json=body).json()["answers"]
-        assert after["turns"] == [rewriter.rewrite("since monday", history=history).record()]
+        rewrite = rewriter.rewrite("since monday", history=history)
+        assert after["turns"] == [rewrite.record() | {"hits": None, "error": None}]
         assert http.post("/v1/ask", json={"questions": QUESTIONS}).json()["rewriter"] == str(trained_run[1])
         for body, turns in (({}, 1), ({"turns": 2, "k": 1}, 2)):
             answer = http.post("/v1/ask", json={"questions": QUESTIONS, **body}).json()
