@@ -40,7 +40,7 @@ def trainers(config: RunConfig, *, ours: bool = True, **changes: Any) -> tuple[G
     if ours:
         questions, order = [Question("q", "question")], ["q"]
         trees = StepTrees(config, None, None, questions, order, Processes())  # type: ignore[arg-type]
-        tree = TreeTrainer(run=config, folder=None, step_trees=trees, **common)  # type: ignore[arg-type]
+        tree = TreeTrainer(folder=None, step_trees=trees, **common)  # type: ignore[arg-type]
     for trainer in filter(None, (stock, tree)):
         trainer.current_gradient_accumulation_steps = 1
         trainer.model.train()

@@ -12,7 +12,7 @@ from .environment import ClientConfig as ClientConfig
 from .environment import DatasetConfig as DatasetConfig
 from .environment import EnvironmentConfig as EnvironmentConfig
 from .environment import RerankConfig as RerankConfig
-from .environment import ServedConfig
+from .environment import ServedConfig as ServedConfig
 from .llm import AnswerRewardConfig, AnswersConfig, LlmConfig, ModelConfig, OptimizeConfig, SyntheticConfig
 from .llm import QuestionsConfig as QuestionsConfig
 from .methods import TRAINING_FREE, ChrConfig, HcqrConfig, TrainingFreeName

@@ -40,7 +40,8 @@ def preview_training(config: RunConfig) -> list[str]:
     alone = shape is not None and estimate(config, shape, ProcessLayout()).fits()
     launched = os.environ.get("WORLD_SIZE")
     processes = int(launched or (1 if alone else layout.processes))
-    check_combinations(config, processes, launched is None and not alone and layout.zero)
+    sharded = launched is None and not alone and layout.zero
+    check_combinations(config.policy, config.rollout, config.train, processes, sharded)
     if shape is None:
         return [f"memory: {_unknown(config).observed}"]
     finding = _finding(config, shape, [layout], f"those of slurm/{script}.sh")

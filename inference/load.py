@@ -127,7 +127,7 @@ def with_retrievers(trained: Trained) -> Trained:
         return trained
     from ..envs.client.connect import open_environments
 
-    with open_environments(trained.config) as client:
+    with open_environments(environments(trained.config)) as client:
         record = {"retriever": client.info().retriever}
     return replace(trained, members=of_config(trained.name, trained.config, None, record, trained.used).members)
 

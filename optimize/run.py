@@ -20,7 +20,7 @@ from ..configs.load import is_own
 from ..configs.schema import ClientConfig, EnvironmentConfig, RolloutConfig, RunConfig, TrainConfig, only
 from ..data.corpus import load_dataset
 from ..data.types import Question, relevant
-from ..envs.client.connect import open_environments
+from ..envs.client.connect import open_environment
 from ..envs.index import open_index
 from ..errors import CheckpointError, ConfigError, EngineUnavailableError, QuerylectError
 from ..eval.records import open_store
@@ -65,7 +65,7 @@ def optimize(config: RunConfig, resume: bool = False) -> Path:
             f"{folder.path} is not yours, and GEPA's state in it is a pickle, which can run code when read. If you "
             "trust its author, make it yours."
         )
-    with only_command(folder.path), open_environments(config) as client, ExitStack() as models:
+    with only_command(folder.path), open_environment(config.env, config.client) as client, ExitStack() as models:
         environment = client.info().model_dump(mode="json")
         if resume:
             folder.reopen(config, command=COMMAND)
@@ -84,7 +84,7 @@ def optimize(config: RunConfig, resume: bool = False) -> Path:
             )
         model, base = _task_model(config, models)
         if not resume:
-            folder.create(config, COMMAND)
+            folder.create(config.model_dump(mode="json"), COMMAND)
         if base:
             folder.same_base(config.policy.model, base, resume)
         folder.write("environment.json", environment)

@@ -5,7 +5,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..configs.schema import PolicyConfig, RunConfig, TrainConfig
+from ..configs.schema import PolicyConfig, RolloutConfig, RunConfig, TrainConfig
 from ..errors import ConfigError
 from .sharding import keeps_float32_weights, uses_deepspeed, uses_fsdp
 
@@ -13,16 +13,17 @@ if TYPE_CHECKING:
     from trl import GRPOConfig
 
 
-def check_combinations(config: RunConfig, processes: int, sharded: bool = False) -> None:
+def check_combinations(
+    policy: PolicyConfig, rollout: RolloutConfig, settings: TrainConfig, processes: int, sharded: bool = False
+) -> None:
     """Raise ConfigError where settings contradict each other or the processes that train, whatever the machine.
 
     `sharded`: a job will start them with a file of configs/deepspeed, which keeps float32 copies of bfloat16 weights.
     Half a unit in the last place of a bfloat16 weight of .02 is 6e-5; an AdamW step at a learning rate of 1e-6 is
     sixty times smaller, so without them it is rounded away and the weights hardly move.
     """
-    settings, rollout, engine = config.train, config.rollout, config.rollout.engine
-    turns, warm, multiple = len(rollout.branching), settings.warm_start.questions, settings.questions_per_micro_batch
-    multiple *= processes
+    turns, engine, warm = len(rollout.branching), rollout.engine, settings.warm_start.questions
+    multiple = settings.questions_per_micro_batch * processes
     if prod(rollout.branching) < 2:
         raise ConfigError(
             f"rollout.branching {rollout.branching} has one leaf; GRPO compares at least two, e.g. [4, 4]."
@@ -48,14 +49,14 @@ def check_combinations(config: RunConfig, processes: int, sharded: bool = False)
             f"train.staleness is {settings.staleness}, which clips the ratio to a sampler on other processors: with "
             f"rollout.top_p 1 instead of {rollout.top_p:g}, and another rollout.engine than vllm."
         )
-    if trains_bfloat16(config.policy) and (warm or not (sharded or uses_deepspeed())):
+    if trains_bfloat16(policy) and (warm or not (sharded or uses_deepspeed())):
         raise ConfigError(
             "policy.dtype is bfloat16 and policy.lora is null: weights would be trained without float32 copies, and a "
             f"step at train.learning_rate {settings.learning_rate:g} rounds away. Set policy.dtype=auto or "
             "policy.dtype=float32, train LoRA (policy.lora={}), or launch under DeepSpeed ZeRO "
             "(configs/deepspeed/zero2.json) with train.warm_start.questions=0."
         )
-    if config.policy.dtype != "float32" and uses_deepspeed() and not keeps_float32_weights():
+    if policy.dtype != "float32" and uses_deepspeed() and not keeps_float32_weights():
         raise ConfigError(
             "ZeRO stage 0 and bf16.bf16_master_weights_and_grads step bfloat16 weights without float32 copies, and a "
             f"step at train.learning_rate {settings.learning_rate:g} rounds away. Launch with "

@@ -6,14 +6,14 @@ is collective: all processes must reach it. An error in one process ends that pr
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ..configs.schema import ClientConfig, EnvironmentConfig, RunConfig
+from ..configs.schema import ClientConfig, EnvironmentConfig, ServedConfig
 from ..envs.client.child_process import local_service
 from ..envs.client.client import EnvironmentClient
 from ..envs.client.connect import AnyClient, known_services, open_environment, open_environments
@@ -128,12 +128,9 @@ def launched() -> Iterator[Processes]:
     torch.distributed.destroy_process_group()  # not after an error: others may wait in a collective call
 
 
-def shared_environment(config: RunConfig, processes: Processes) -> AbstractContextManager[AnyClient]:
-    """A client of the configured environment, or of all environments of a mix, in every process.
-
-    `client.urls: local` starts one service per environment and machine.
-    """
-    return open_environments(config, partial(_shared_client, processes))
+def shared_environment(members: Mapping[str, ServedConfig], processes: Processes) -> AbstractContextManager[AnyClient]:
+    """`open_environments` in every process; `client.urls: local` starts one service per environment and machine."""
+    return open_environments(members, partial(_shared_client, processes))
 
 
 @contextmanager

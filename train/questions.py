@@ -43,19 +43,19 @@ class TrainingData:
     validation: list[Question]
 
 
-def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi) -> TrainingData:
-    """Choose the questions. A rewriter's first stage runs now, for the questions that the run will ask, of which those
-    without an answer are dropped.
+def prepare_data(
+    config: RunConfig, rewriter: RewritingStrategy, processes: Processes, client: EnvironmentApi
+) -> TrainingData:
+    """Choose the questions. A first stage of the rewriter runs now, for the questions that the run will ask, of which
+    those without an answer are dropped.
 
     Collective. Raises ConfigError, DataError or EnvironmentUnavailableError.
     """
     from ..rollouts.llms import FirstStages, Outcome, answered, policy_llm
-    from ..rollouts.tree_sampler import rewriter_for
 
     train, mix, on_main = config.train, config.mix, processes.on_main_process
     train_split = client.questions("train")
     questions = on_main(lambda: worth_training(config, client, train_split))
-    rewriter = rewriter_for(config.rewriter, mix, client, config.search_depth)
 
     def ordered() -> list[str]:
         """The ids of the questions of all steps."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from ..configs.schema import RunConfig
+from ..configs.schema import RunConfig, environments
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.connect import MixedClient
 from ..errors import (
@@ -56,27 +56,29 @@ def train(
         if not processes.is_main_process:
             logging.getLogger(__package__.partition(".")[0]).setLevel(logging.WARNING)
         # What takes no model, service or PyTorch to know comes before they are imported.
-        check_combinations(config, processes.count)
+        check_combinations(config.policy, config.rollout, config.train, processes.count)
         folder, on_main = RunFolder(config.run_folder), processes.on_main_process
         on_main(lambda: None if resume else folder.refuse_existing())
         on_main(lambda: stack.enter_context(only_command(folder.path)))
         checkpoint = on_main(lambda: folder.reopen(config, trust) if resume else None)
+        from ..rollouts.tree_sampler import rewriter_for
         from .answers import rewarding
         from .stopping import StopOnSignal
 
         stopper = StopOnSignal(processes)
         stack.enter_context(stopper.listening())
-        environment = stack.enter_context(shared_environment(config, processes))
+        environment = stack.enter_context(shared_environment(environments(config), processes))
         stopper.at_signal = environment.give_up_soon  # a cluster's signal ends the service too
         client = stack.enter_context(rewarding(environment, config.reward, config.train, config.env, config.seed))
-        data = prepare_data(config, processes, client)
+        rewriter = rewriter_for(config.rewriter, config.mix, client, config.search_depth)
+        data = prepare_data(config, rewriter, processes, client)
         served = on_main(lambda: _describe_environment(client))
         on_main(lambda: folder.same_environment(served) if resume else None)
         provenance = on_main(lambda: this_start(step_of(checkpoint), served))
 
         def write_start(base: str) -> None:
             if not resume:
-                folder.create(config)
+                folder.create(config.model_dump(mode="json"))
             folder.same_base(config.policy.model, base, checkpoint is not None)
             folder.write("environment.json", served)
             folder.forget_after(step_of(checkpoint))
@@ -168,10 +170,8 @@ def _make_trainer(
         cast_adapters(model, config.policy)
     weight_sync.sleep()  # vLLM is awake since it was started; what the trainer loads takes its place
     trainer = TreeTrainer(
-        run=resolved,
         folder=folder,
         step_trees=StepTrees(resolved, sampler, weight_sync, data.questions, data.order, processes),
-        processes=processes,
         model=model,
         args=grpo_config(resolved, folder.checkpoints, processes.count),
         processing_class=tokenizer,

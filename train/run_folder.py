@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from ..configs.load import among, dump_config, flat, free_to_change, is_own, load_config
+from ..configs.load import among, flat, free_to_change, is_own, load_config, write_yaml
 from ..configs.schema import RunConfig
 from ..errors import CheckpointError, ConfigError
 from ..provenance import Start
@@ -52,12 +52,12 @@ class RunFolder:
                 f"(name=…), or remove the folder."
             )
 
-    def create(self, config: RunConfig, command: str = "train") -> None:
-        """Start a new run of a command."""
+    def create(self, settings: Mapping[str, object], command: str = "train") -> None:
+        """Start a new run of a command, with the settings of a RunConfig as plain data."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         version = {"querylect": __version__, "id": secrets.token_hex(16), "command": command}
         self.write("run.json", version)
-        write_text(self.path / "config.yaml", dump_config(config))
+        write_text(self.path / "config.yaml", write_yaml(settings))
 
     def reopen(self, config: RunConfig, trust: bool = False, command: str = "train") -> Path | None:
         """Resume a run: its newest checkpoint, or None if there is none yet.

@@ -24,7 +24,7 @@ import torch
 
 from ..configs.schema import RunConfig
 from ..data.types import Question, split_id
-from ..envs.client.base import StepClient
+from ..envs.client.base import ReadingClient, StepClient
 from ..errors import EnvironmentUnavailableError
 from ..rollouts.engines.base import WeightSync, stream
 from ..rollouts.tree import Tree
@@ -270,20 +270,20 @@ def _is_silent(tree: Tree, config: RunConfig) -> bool:
     return bool(turns.scored.all()) and not any(group.has_signal for group in groups)
 
 
-def refuse_outage(turns: Turns, client: StepClient, config: RunConfig, subject: str) -> None:
+def refuse_outage(turns: Turns, client: StepClient, mixed: bool, subject: str) -> None:
     """Raise EnvironmentUnavailableError if an environment answered no search of `turns`; `subject` begins the message.
 
     An outage must not become a reward, and an outage of one environment would silently change the mix. Malformed turns
     are scored without a search, so they are ignored here. Turns that stopped before any search, which only the reader
     answers, count where nothing was searched.
     """
-    environments = {"": np.ones(len(turns.questions), bool)} if config.mix is None else by_environment(turns)
+    environments = by_environment(turns) if mixed else {"": np.ones(len(turns.questions), bool)}
     planned, stopped = turns.figure("planned") == 1, turns.figure("stopped") == 1
     for name, trees in environments.items():
         rows = trees[turns.tree]
         scorable = rows & (planned if planned[rows].any() else stopped)
         if scorable.any() and not turns.scored[scorable].any():
-            answering = f"the environment {name}".rstrip() + (" or the reader" * (config.reward.kind == "answer"))
+            answering = f"the environment {name}".rstrip() + (" or the reader" * isinstance(client, ReadingClient))
             raise EnvironmentUnavailableError(
                 f"{subject} could be scored: {answering} did not answer before its deadline. Last failure: "
                 f"{getattr(client, 'last_failure', None)}. Bring the service back and continue with: querylect train "

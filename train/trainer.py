@@ -45,7 +45,7 @@ from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import use_adapter
 
-from ..configs.schema import RunConfig, environments
+from ..configs.schema import environments
 from ..errors import EnvironmentUnavailableError
 from ..rollouts.chat import Tokenizer
 from ..rollouts.tree import Tree
@@ -57,7 +57,6 @@ from .credit import Credit, assign_credit, subsample
 from .loss import Rollout, StepFigures, TurnBatch, importance_weights, policy_loss, turn_batch
 from .metrics import mix_metrics, step_metrics
 from .packing import token_logps
-from .processes import Processes
 from .run_folder import RunFolder, remove_traces
 from .sharding import (
     enable_fsdp,
@@ -88,24 +87,25 @@ class TreeTrainer(GRPOTrainer):
     def __init__(
         self,
         *,
-        run: RunConfig,
         folder: RunFolder,
         step_trees: StepTrees,
-        processes: Processes | None = None,
         model: "PreTrainedModel | PeftModel",
         args: "GRPOConfig",
         processing_class: Tokenizer,
     ) -> None:
         from datasets import Dataset
 
-        self.run, self.folder, self.step_trees = run, folder, step_trees
-        self.processes = processes or Processes()
+        run = self.run = step_trees.run
+        self.folder, self.step_trees = folder, step_trees
+        self.processes = step_trees.processes
         self.tree_sampler = step_trees.tree_sampler
         self.rollout: Rollout | None = None
         self.packed_tokens = self.flat_tokens = 0
         self.figures = StepFigures()
         self._before_step: tuple[int, Callable[[], None]] | None = None
-        if run.train.beta and run.policy.lora is None:  # "auto" would leave on the disk what does not fit beside vLLM
+        if (
+            self.run.train.beta and self.run.policy.lora is None
+        ):  # "auto" would leave on the disk what does not fit beside vLLM
             args.model_init_kwargs = {"device_map": None}
         super().__init__(
             model,
@@ -164,7 +164,8 @@ class TreeTrainer(GRPOTrainer):
         count = self.tree_sampler.policy.chat.count
         turns, rows = gather(turns_of(trees, self.run.reward.turn_weights, count), processes)
         try:
-            refuse_outage(turns, self.tree_sampler.client, self.run, f"no rollout of step {self.state.global_step + 1}")
+            subject = f"no rollout of step {self.state.global_step + 1}"
+            refuse_outage(turns, self.tree_sampler.client, self.run.mix is not None, subject)
         except EnvironmentUnavailableError as error:
             error.already_reported = not processes.is_main_process
             self.save_now()

@@ -221,7 +221,8 @@ def expert_rounds(
             streams = [stream(config.seed, "expert iteration", epoch, question.id) for epoch, question in batch]
             grown = tree_sampler.grow([question for _, question in batch], config.rollout.branching, streams=streams)
             turns = turns_of(grown, config.reward.turn_weights)
-            refuse_outage(turns, tree_sampler.client, config, f"no sample of round {number} of the warm start")
+            subject = f"no sample of round {number} of the warm start"
+            refuse_outage(turns, tree_sampler.client, config.mix is not None, subject)
             trees += grown
         weight_sync.sleep()
         best = [sample for tree in trees if (sample := best_sample(tree)) is not None]

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
-from ...configs.schema import ClientConfig, EnvironmentConfig, RunConfig, environments
+from ...configs.schema import ClientConfig, EnvironmentConfig, ServedConfig
 from ...data.types import Question, joined, split_id
 from ...errors import ConfigError
 from ...storage import data_sha256, json_object
@@ -160,14 +160,15 @@ OpenClient = Callable[[EnvironmentConfig, ClientConfig], AbstractContextManager[
 
 
 @contextmanager
-def open_environments(config: RunConfig, open_member: OpenClient = open_environment) -> Iterator[AnyClient]:
-    """A client of the configured environment, or of all that the config mixes; local ones start one after another."""
+def open_environments(
+    members: Mapping[str, ServedConfig], open_member: OpenClient = open_environment
+) -> Iterator[AnyClient]:
+    """A client of the only environment, which is named "", or of a mix; local ones start one after another."""
     with ExitStack() as stack:
         clients = {
-            name: stack.enter_context(open_member(member.env, member.client))
-            for name, member in environments(config).items()
+            name: stack.enter_context(open_member(member.env, member.client)) for name, member in members.items()
         }
-        yield MixedClient(clients) if config.mix is not None else clients[""]
+        yield clients[""] if "" in clients else MixedClient(clients)
 
 
 def known_services(env: EnvironmentConfig, client: ClientConfig) -> Sequence[str | ServiceAddress] | None:

@@ -10,7 +10,7 @@ import httpx
 import psutil
 import pytest
 from querylect.configs.load import load_config
-from querylect.configs.schema import ClientConfig, RunConfig
+from querylect.configs.schema import ClientConfig, ServedConfig
 from querylect.envs.client.child_process import local_service
 from querylect.envs.client.client import EnvironmentClient, Step
 from querylect.envs.client.connect import open_environment
@@ -129,10 +129,10 @@ def test_a_served_environment_is_found_by_a_run_that_starts_none(small_environme
 
 def test_every_process_asks_the_service_that_one_of_them_started(small_environment, monkeypatch):
     monkeypatch.setenv("QUERYLECT_TOKEN", "of-another-service")
-    config = RunConfig.model_validate({"env": small_environment.model_dump()})
+    members = {"": ServedConfig(env=small_environment)}
 
     def corpus_size(processes):
-        with shared_environment(config, processes) as client:
+        with shared_environment(members, processes) as client:
             size = client.info().corpus_size
             processes.all_gather(None)  # the service ends with the process that started it
             return size

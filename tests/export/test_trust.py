@@ -108,7 +108,7 @@ def test_to_resume_the_run_of_another_user_reads_no_pickle(tmp_path, monkeypatch
     """DeepSpeed's checkpoints are pickles."""
     config = change(RunConfig(), output=str(tmp_path), name="run")
     folder = RunFolder(config.run_folder)
-    folder.create(config)
+    folder.create(config.model_dump(mode="json"))
     (folder.checkpoints / "checkpoint-1" / "global_step1").mkdir(parents=True)
     (folder.checkpoints / "checkpoint-1" / "global_step1" / "x_optim_states.pt").touch()
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")

@@ -3,7 +3,7 @@
 from statistics import fmean as mean
 
 import pytest
-from querylect.configs.schema import RewardConfig, RewriterConfig, RolloutConfig, RunConfig
+from querylect.configs.schema import RewardConfig, RewriterConfig, RolloutConfig
 from querylect.data.types import Question
 from querylect.errors import EnvironmentUnavailableError
 from querylect.eval.records import records_of_trees
@@ -102,7 +102,7 @@ def test_an_outage_of_either_side_is_no_reward_of_a_stop(lessons, tmp_path):
 
     def refuse(trees, client):
         turns = turns_of(trees, [0.5, 1.0])
-        refuse_outage(turns, client, RunConfig.model_validate({"reward": reward}), "no rollout")
+        refuse_outage(turns, client, False, "no rollout")
 
     def trees_of(client, *texts):
         return tree_sampler(client, Script(*texts), stop="answer", reward=reward).grow([SWEET], [len(texts)])
