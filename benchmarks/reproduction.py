@@ -40,7 +40,7 @@ from querylect.logs import set_up_logging
 from querylect.train.run import train
 from reproduction_arms import ARMS, Arm, Options, write_tiny_data
 from reproduction_results import Results, is_complete, last_step, sampled_tokens
-from reproduction_tables import draw, render, write_page
+from reproduction_tables import BEGIN, END, draw, render, write_page
 
 log = logging.getLogger("querylect.reproduction")
 
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(text, end="\n\n")
         if curves:
             draw(results, part, curves)
-            write_page(args.page, part, text)
+            write_page(args.page, text, BEGIN.format(part), END.format(part))
 
 
 def run(options: Options) -> None:

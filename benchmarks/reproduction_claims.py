@@ -77,18 +77,19 @@ def _judged(text: str, first: Scores, second: Scores, test: PairedComparison, p:
     by_seed = [fmean(a) - fmean(b) for a, b in zip(first, second, strict=True)]
     evidence = f"{test.difference:+.3f} ({test.low:+.3f} to {test.high:+.3f}), Holm p {p:.4f}; by seed "
     evidence += ", ".join(f"{difference:+.3f}" for difference in by_seed)
-    return Claim(text, verdict(test, p, by_seed), evidence)
+    return Claim(text, verdict(test.low, test.high, p, by_seed), evidence)
 
 
-def verdict(test: PairedComparison, p: float, by_seed: Sequence[float]) -> str:
-    """The rule of this module for "A is better than B"; `by_seed` are the differences A − B of single seeds."""
+def verdict(low: float, high: float, p: float, by_seed: Sequence[float]) -> str:
+    """The rule of this module for "A is better than B"; `by_seed` are the differences A − B of single seeds, `low` and
+    `high` the interval of their mean."""
     if len(by_seed) < LEAST_SEEDS:
         return OPEN
     if p < LEVEL and all(difference > 0 for difference in by_seed):
         return CONFIRMED
     if p < LEVEL and all(difference < 0 for difference in by_seed):
         return REFUTED
-    return REFUTED if test.low > -NONE and test.high < NONE else OPEN
+    return REFUTED if low > -NONE and high < NONE else OPEN
 
 
 def collapse(independent: Sequence[dict[int, float]], branching: Sequence[dict[int, float]]) -> Claim:

@@ -36,14 +36,13 @@ WRITTEN_EXPLAINED = (
 )
 
 
-def write_page(page: Path, part: str, text: str) -> None:
-    """Replace the results of a part in a page. Raises ConfigError where it has no markers for them."""
-    begin, end = BEGIN.format(part), END.format(part)
+def write_page(page: Path, text: str, begin: str, end: str) -> None:
+    """Replace what a page has between two lines. Raises ConfigError where it has no such lines."""
     page_text = page.read_text(encoding="utf-8")
     before, has_begin, remaining = page_text.partition(begin)
     _, has_end, after = remaining.partition(end)
     if not has_begin or not has_end:
-        raise ConfigError(f"{page} has no place for the results of ({part}): a line {begin!r} and, below it, {end!r}.")
+        raise ConfigError(f"{page} has no place for the results: a line {begin!r} and, below it, {end!r}.")
     page.write_text(f"{before}{begin}\n{text.strip()}\n{end}{after}", encoding="utf-8")
 
 
@@ -159,7 +158,7 @@ def _examples(results: Results) -> Iterator[str]:
     rows = []
     for number in range(min(EXAMPLES, len(names))):
         name = names[number * len(names) // min(EXAMPLES, len(names))]
-        rows.append([_plain(untrained[name].question), *(_cell(side[name]) for side in (untrained, *sides))])
+        rows.append([plain(untrained[name].question), *(_cell(side[name]) for side in (untrained, *sides))])
     yield from markdown_table(["question", "untrained", "trained with BM25", "trained with MiniLM"], rows, "llll")
 
 
@@ -168,10 +167,10 @@ def _first_turns(answers: Sequence[EvalRecord]) -> dict[str, EvalRecord]:
 
 
 def _cell(record: EvalRecord) -> str:
-    return f"{_plain('; '.join(record.rewrites)) or '–'} ({record.metrics[METRICS[0]] or 0:.2f})"
+    return f"{plain('; '.join(record.rewrites)) or '–'} ({record.metrics[METRICS[0]] or 0:.2f})"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text that Markdown shows as it is; a table escapes pipes itself."""
     for sign in "\\*_`<>[]":
         text = text.replace(sign, f"\\{sign}" if sign not in "<>" else {"<": "&lt;", ">": "&gt;"}[sign])

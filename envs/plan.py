@@ -11,6 +11,7 @@ from pydantic import Field
 from ..configs.section import Strict, Weight
 
 Fusion = Literal["max", "rrf", "interleave", "sum"]
+Mode = Literal["text", "native"]
 RRF_CONSTANT = 60
 """Reciprocal rank fusion adds 1 / (60 + rank), rank from 1 (Cormack, Clarke and Büttcher, SIGIR 2009)."""
 TEXT_WORK, DOCUMENT_WORK = 256, 8
@@ -52,7 +53,7 @@ class SearchPlan(Strict):
     probes: tuple[Probe, ...] = Field(min_length=1, fail_fast=True)
     fuse: Fusion = "max"
     k: int = Field(default=10, ge=1)
-    mode: Literal["text", "native"] = "text"
+    mode: Mode = "text"
     """`native`: the texts are written in the retriever's query language, and go to it as they are."""
     without: tuple[str, ...] = Field(default=(), fail_fast=True)
     """Ids of documents that are left out, as if the corpus did not hold them; unknown ids change nothing."""
@@ -69,6 +70,6 @@ class SearchPlan(Strict):
         return sum(TEXT_WORK + len(text) for text in self.texts) + DOCUMENT_WORK * depth
 
     @classmethod
-    def of(cls, text: str, k: int = 10) -> "SearchPlan":
-        """The plan of one plain query."""
-        return cls(probes=(Probe(terms=(Term(text=text),)),), k=k)
+    def of(cls, text: str, k: int = 10, mode: Mode = "text") -> "SearchPlan":
+        """The plan of one query."""
+        return cls(probes=(Probe(terms=(Term(text=text),)),), k=k, mode=mode)
