@@ -65,8 +65,6 @@ class Environment:
         """Use `Environment.open`, which checks that dataset, index and retriever belong together."""
         meta, description = index.meta, retriever_info(config, index)
         index_hash = meta.index_hash
-        if isinstance(retriever, LanguageRetriever):
-            description["query_language"] = retriever.query_language
         if retriever.frequent_terms is not None:
             description["frequent_terms"] = retriever.frequent_terms
         if reranker is not None:

@@ -164,6 +164,7 @@ class SpecEnvironments:
                 "search": env.vectors.model_dump(mode="json") if dense else None,
                 "identical_ids_ignored": loaded.ignore_identical_ids,
                 "relevance_level": level,
+                "order": env.order,
             },
             judged=split.relevant > 0,
             relevance_level=level,

@@ -138,11 +138,15 @@ class Conversation(ABC):
         """The branch under `node`, whose message shows `documents`, cut to their budgets; none where nothing was
         searched or found."""
 
+    def plain(self, text: str) -> str:
+        """`text` from outside without what may open or close a turn."""
+        return text
+
     def follow_up(self, node: Node, question: Question, documents: Sequence[Document]) -> str:
         """The message that opens the turn under `node`: the rewriter's, after what came of a native query."""
         feedback = "" if node.hits is None else f"Documents that match: {node.hits}\n"
         if node.error is not None:
-            feedback = f"The search engine refused the query: {node.error}\n"
+            feedback = f"The search engine refused the query: {self.plain(node.error)}\n"
         return feedback + self.rewriter.follow_up(question, documents, node.turn + 1)
 
 
@@ -152,6 +156,9 @@ class PolicyConversation(Conversation):
     def __init__(self, engine: Engine, rewriter: RewritingStrategy, rollout: RolloutConfig) -> None:
         self.engine, self.rewriter, self.rollout = engine, rewriter, rollout
         self.chat = Chat(engine.tokenizer, engine.stop_ids)
+
+    def plain(self, text: str) -> str:
+        return self.chat.plain(text)
 
     def begin(self, question: Question, its_stream: int = 0) -> Branch:
         shown, opening = self.with_cut_history(question), self.rewriter.opening

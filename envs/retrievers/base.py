@@ -103,6 +103,12 @@ class RetrieverFactory:
         weights = {} if self.fingerprint is None else {"weights": self.fingerprint}
         return self.preset.content() | weights
 
+    @classmethod
+    def query_language(cls, config: EnvironmentConfig) -> str:
+        """The query language in about five lines, for prompts, and in a last line the order in which hits are listed;
+        "" without one. The retriever is then a LanguageRetriever."""
+        return ""
+
     def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None = None) -> None:
         """Write what `merge` needs of one block of the corpus."""
 

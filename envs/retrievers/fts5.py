@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...configs.environment import EnvironmentConfig
 from ..index import Documents, mapped, whole
 from ..plan import Probe, is_effective
 from .base import NOTHING, Scored, best
@@ -30,6 +31,10 @@ Any other sign (comma, hyphen, apostrophe, question mark) is a syntax error outs
 
 class Fts5Factory(DatedFactory):
     """An FTS5 table without contents, whose rows 1, 2, … stand for the documents at the positions of ROWS."""
+
+    @classmethod
+    def query_language(cls, config: EnvironmentConfig) -> str:
+        return f"{_LANGUAGE}\n{ORDERS[config.order]}"
 
     @property
     def settings(self) -> dict[str, object]:
@@ -67,7 +72,6 @@ class Fts5(LanguageRetriever):
         self._database = sqlite3.connect(uri, uri=True, check_same_thread=False)
         self._positions = mapped(folder / ROWS)
         self._by_date = order == "date"
-        self.query_language = f"{_LANGUAGE}\n{ORDERS[order]}"
 
     def ask(self, queries: Sequence[str], limits: Sequence[int]) -> list[Found]:
         """As LanguageRetriever.ask; the error is SQLite's own."""

@@ -49,9 +49,6 @@ class Found(NamedTuple):
 class LanguageRetriever(Retriever):
     """Ranks probes as any retriever, and also native queries."""
 
-    query_language: str
-    """The language in about five lines, for prompts, and in a last line the order in which hits are listed."""
-
     @abstractmethod
     def ask(self, queries: Sequence[str], limits: Sequence[int]) -> list[Found]:
         """What each native query finds: at most limits[i] documents. It must not depend on the batch or on the limit.

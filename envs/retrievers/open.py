@@ -7,7 +7,7 @@ from ...data.corpus import Corpus, corpus_hash
 from ...data.types import Dataset
 from ...errors import ConfigError, IndexFolderError
 from ..index import Index, IndexMeta, open_index, verify_index
-from ..presets import preset_of, required_indexes
+from ..presets import RetrieverPreset, preset_of, required_indexes
 from .base import Retriever, RetrieverFactory, SearchedIndex
 from .qb_rag import verify_question_index
 
@@ -47,14 +47,19 @@ def open_factory(config: EnvironmentConfig) -> RetrieverFactory:
         SearchedIndex(index := open_index(member.index), member, partial(open_retriever, index, member))
         for member in required_indexes(config)
     ]
+    return factory_class(preset, config)(preset, config, members)
+
+
+def factory_class(preset: RetrieverPreset, config: EnvironmentConfig) -> type[RetrieverFactory]:
+    """The class of the configured retriever's factory. Raises ConfigError where its service does not search for it."""
     service = "opensearch" if config.remote is not None else "milvus" if config.engine == "milvus" else ""
-    factory = factories().get((preset.kind, "" if members else service))
+    factory = factories().get((preset.kind, "" if required_indexes(config) else service))
     if factory is None:
         raise ConfigError(
             f"{service} searches for bm25 and dense retrievers, and {preset.name!r} is {preset.kind}. Leave out "
             "env.remote and env.engine, or give them to the members of a hybrid."
         )
-    return factory(preset, config, members)
+    return factory
 
 
 def open_retriever(index: Index, config: EnvironmentConfig, dataset: Dataset | None = None) -> Retriever:
@@ -80,6 +85,9 @@ def retriever_info(config: EnvironmentConfig, index: Index) -> dict[str, object]
         info["model"] = config.model
     if config.remote is not None:
         info["remote"] = config.remote.index
+    language = factory_class(index.meta.preset, config).query_language(config)
+    if language and config.rerank is None:  # a reranker reads words
+        info["query_language"] = language
     return info
 
 

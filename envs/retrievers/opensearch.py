@@ -173,6 +173,12 @@ class OpenSearchFactory(RetrieverFactory):
         super().__init__(self._encoder.preset if self._encoder else preset, config, members)
         self._identity, self._count = self._service.describe()
 
+    @classmethod
+    def query_language(cls, config: EnvironmentConfig) -> str:
+        """Lucene's, where `env.remote.language` says so."""
+        has_one = config.remote is not None and config.remote.language is not None
+        return f"{_LANGUAGE}\n{ORDERS[config.order]}" if has_one else ""
+
     @property
     def fingerprint(self) -> str | None:
         """Of the index of the service and of the encoder."""
@@ -241,7 +247,6 @@ class OpenSearchLanguage(OpenSearchWords, LanguageRetriever):
 
     def __init__(self, service: OpenSearchIndex, documents: Documents, order: str) -> None:
         super().__init__(service, documents, _SORT[order])
-        self.query_language = f"{_LANGUAGE}\n{ORDERS[order]}"
 
     def ask(self, queries: Sequence[str], limits: Sequence[int]) -> list[Found]:
         """As LanguageRetriever.ask; the error is that of Lucene's parser. Equal documents are in the order of ids."""
