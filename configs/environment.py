@@ -3,8 +3,9 @@
 import os
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from .section import Section
 
@@ -80,8 +81,8 @@ class RetrieverConfig(Section):
     """A retriever: a preset or a model, and what differs from it."""
 
     retriever: str = "bm25"
-    """A preset (bm25, fts5, all-minilm-l6-v2, contriever, qwen3-embedding-0.6b, medcpt, bge-base-en-v1.5, hybrid,
-    qb-rag, …), a model folder, `package:NAME/SUBFOLDER`, a Hub id, or `python:FILE`
+    """A preset (bm25, fts5, postgres, all-minilm-l6-v2, contriever, qwen3-embedding-0.6b, medcpt, bge-base-en-v1.5,
+    hybrid, qb-rag, …), a model folder, `package:NAME/SUBFOLDER`, a Hub id, or `python:FILE`
     (docs/add-a-retriever.md). A member of a hybrid is no hybrid itself."""
     model: str | None = None
     """Encoder folder, `package:NAME/SUBFOLDER` or Hub id; None: that of the preset."""
@@ -155,11 +156,15 @@ class EnvironmentConfig(RetrieverConfig):
     """Search engine of bm25: bm25s, rank_bm25 (a slow reference) or milvus; milvus also replaces FAISS for dense
     retrievers."""
     language: str = "english"
-    """Language of the documents, for the stemmer and stop words of bm25: one of PyStemmer's, such as german or hindi.
-    Text in a script without spaces, such as Chinese, is indexed by pairs of characters in every language."""
+    """Language of the documents, for the stemmer and stop words of bm25 (one of PyStemmer's, such as german or hindi;
+    text in a script without spaces, such as Chinese, is indexed by pairs of characters in every language) and of
+    postgres (a text search configuration of the server, such as german or simple)."""
     milvus_uri: str | None = None
     """engine=milvus: http://HOST:PORT or https://… of a Milvus server; or a path that ends in .db, which milvus-lite
     opens in the process itself, one process at a time; None: `INDEX.milvus.db` beside the index folder."""
+    postgres_url: str = ""
+    """retriever=postgres: postgresql://USER@HOST:PORT/DATABASE, a database in UTF-8. What it leaves out is libpq's:
+    PGHOST, PGDATABASE, PGUSER, …; a password is read from PGPASSWORD or ~/.pgpass alone."""
     order: Literal["score", "date"] = "score"
     """Order in which a retriever with a query language lists what matches: by its score, or by date, the newest first,
     as Boolean engines without ranking do (`metadata.date` of corpus.jsonl; a fixed order where there is none)."""
@@ -180,6 +185,13 @@ class EnvironmentConfig(RetrieverConfig):
     def has_index(self) -> bool:
         """Whether a whole index is there: it is renamed into place."""
         return (self.index_folder / "meta.json").is_file()
+
+    @field_validator("postgres_url")
+    @classmethod
+    def _check_password(cls, url: str) -> str:
+        if urlsplit(url).password is not None or "password" in url:
+            raise ValueError("postgres_url holds a password, which others may read there: set PGPASSWORD or ~/.pgpass")
+        return url
 
     @model_validator(mode="after")
     def _check_hybrid(self) -> "EnvironmentConfig":

@@ -17,6 +17,7 @@ _KIND_IN_WORDS = {
     "bm25": "lexical BM25",
     "dense": "dense embedding",
     "fts5": "full-text",
+    "postgres": "full-text",
     "hybrid": "combined lexical and dense",
     "questions": "question-matching",
     "custom": "custom",

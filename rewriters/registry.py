@@ -64,5 +64,5 @@ def _check_native(config: RewriterConfig, retriever: RetrieverInfo) -> None:
     if not retriever.query_language:
         raise ConfigError(
             f"rewriter.query is native, and the retriever {retriever.name!r} has no query language. Use text, or a "
-            "retriever that has one, such as fts5."
+            "retriever that has one, such as fts5 or postgres."
         )

@@ -135,8 +135,8 @@ def open_unserved(
     `Environment.open` with `dataset`: no service is started for it.
 
     For callers without a model in memory, since the retriever's threads and memory are in their process. User code, and
-    retrievers with another service (OpenSearch, Milvus), run in a separate process, with the client's retries and
-    deadline.
+    retrievers with another service (OpenSearch, Milvus, PostgreSQL), run in a separate process, with the client's
+    retries and deadline.
     """
     if known_services(env, settings) is None and only_reads_index(env):
         from ..environment import Environment
@@ -150,7 +150,10 @@ def open_unserved(
 def only_reads_index(env: EnvironmentConfig) -> bool:
     """Whether a retriever, and every member of it, is built in and searches files of this machine."""
     return not any(
-        required.remote or required.engine == "milvus" or required.retriever.startswith(PYTHON)
+        required.remote
+        or required.engine == "milvus"
+        or required.retriever == "postgres"
+        or required.retriever.startswith(PYTHON)
         for required in [env, *required_indexes(env)]
     )
 

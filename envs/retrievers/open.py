@@ -21,6 +21,7 @@ def factories() -> dict[tuple[str, str], type[RetrieverFactory]]:
     from .fts5 import Fts5Factory
     from .milvus import MilvusBm25, MilvusDense
     from .opensearch import OpenSearchFactory
+    from .postgres import PostgresFactory
     from .qb_rag import QuestionsFactory
 
     return {
@@ -28,6 +29,7 @@ def factories() -> dict[tuple[str, str], type[RetrieverFactory]]:
         ("dense", ""): DenseFactory,
         ("fts5", ""): Fts5Factory,
         ("hybrid", ""): HybridFactory,
+        ("postgres", ""): PostgresFactory,
         ("questions", ""): QuestionsFactory,
         ("custom", ""): CustomFactory,
         ("bm25", "opensearch"): OpenSearchFactory,
@@ -105,8 +107,9 @@ def check_corpus(index: Index, corpus: Corpus) -> None:
 def verify_indexes(config: EnvironmentConfig) -> dict[str, IndexMeta]:
     """Verify the index of a configuration and first the indexes that it depends on. Returns their `meta` by folder.
 
-    The rows of a Milvus collection are counted. Raises IndexFolderError as `verify_index`. That an index has changed
-    since the one that depends on it was built, is noticed where the latter is opened.
+    The rows of a Milvus collection, or of a table of PostgreSQL, are counted. Raises IndexFolderError as
+    `verify_index`. That an index has changed since the one that depends on it was built, is noticed where the latter is
+    opened.
     """
     verified: dict[str, IndexMeta] = {}
     for member in required_indexes(config):
@@ -118,6 +121,8 @@ def verify_indexes(config: EnvironmentConfig) -> dict[str, IndexMeta]:
         from .milvus import open_collection
 
         open_collection(config, config.index_folder).close()
+    if preset_of(config).kind == "postgres":
+        open_retriever(open_index(config.index), config)
     return verified
 
 

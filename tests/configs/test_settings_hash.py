@@ -21,7 +21,7 @@ INDEX = {
 }  # fmt: skip
 """In the index hash (tests/envs/test_index_hash.py), in that of the reranker, or refused where the index has others."""
 NO_SCORE = {
-    "name", "index", "milvus_uri", "host", "port",
+    "name", "index", "milvus_uri", "postgres_url", "host", "port",
     "hybrid.members.index", "question_index.index",
     "remote.url", "hybrid.members.remote.url",
 }  # fmt: skip

@@ -185,6 +185,7 @@ def test_what_cannot_be_answered_is_refused(environment):
         ({"retriever": "all-minilm-l6-v2"}, True),
         ({"retriever": "python:mine.py"}, False),
         ({"engine": "milvus"}, False),
+        ({"retriever": "postgres"}, False),
         ({"remote": RemoteConfig(url="http://127.0.0.1:1", index="mine")}, False),
         ({"hybrid": HybridConfig(members=[MemberConfig(retriever="bm25")] * 2)}, True),
     ],
