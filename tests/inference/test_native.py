@@ -62,7 +62,7 @@ def said(outcome):
     return rewrite.rewrites, rewrite.plan.mode, rewrite.failure, outcome.hits, outcome.error, found
 
 
-def test_a_refused_query_is_sent_back_once_and_then_the_question_is_searched_as_text(native):
+def test_a_refused_query_is_sent_back_once_then_the_question_is_searched_as_text(native):
     config, url, endpoint, server = native
     with (
         Rewriter.from_pretrained(config, endpoint=endpoint, model="m") as rewriter,

@@ -66,7 +66,7 @@ def test_direct_knows_the_form_that_suits_a_retriever(name, kind, form):
         chat("direct", RetrieverInfo("mine", "custom"))
 
 
-def test_a_native_query_is_asked_for_with_as_much_of_the_language_as_the_level_tells():
+def test_a_native_query_is_asked_for_with_as_much_of_the_language_as_the_level_has():
     told = {level: "\n".join(chat(level, FTS5, query="native")) for level in ("general", "explore", "direct")}
     parts = (FTS5.trained, "listed by date", "a OR b")
     assert [[part in text for part in parts] for text in told.values()] == [[0, 0, 0], [1, 1, 0], [1, 1, 1]]
