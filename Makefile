@@ -43,7 +43,7 @@ $(STAMP): pyproject.toml constraints.txt requirements-demo.txt
 
 # What only tests need: other programs that read our files, serve our environment or show our page
 $(TESTED): $(STAMP)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[browser,deepspeed,docs,documents,haystack,langchain,llama-index,mcp,milvus,opensearch,optimize,postgres,tensorboard,text-metrics,trackio,verifiers]'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[browser,deepspeed,docs,documents,haystack,langchain,llama-index,mcp,milvus,opensearch,optimize,postgres,tantivy,tensorboard,text-metrics,trackio,verifiers]'
 	@touch $@
 
 # vLLM has another package for CPUs, of the same version as that for GPUs. It wants an older setuptools than the GPU's,

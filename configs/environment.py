@@ -81,8 +81,8 @@ class RetrieverConfig(Section):
     """A retriever: a preset or a model, and what differs from it."""
 
     retriever: str = "bm25"
-    """A preset (bm25, fts5, postgres, all-minilm-l6-v2, contriever, qwen3-embedding-0.6b, medcpt, bge-base-en-v1.5,
-    hybrid, qb-rag, …), a model folder, `package:NAME/SUBFOLDER`, a Hub id, or `python:FILE`
+    """A preset (bm25, fts5, postgres, tantivy, all-minilm-l6-v2, contriever, qwen3-embedding-0.6b, medcpt,
+    bge-base-en-v1.5, hybrid, qb-rag, …), a model folder, `package:NAME/SUBFOLDER`, a Hub id, or `python:FILE`
     (docs/add-a-retriever.md). A member of a hybrid is no hybrid itself."""
     model: str | None = None
     """Encoder folder, `package:NAME/SUBFOLDER` or Hub id; None: that of the preset."""

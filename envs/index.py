@@ -39,7 +39,7 @@ _IDS, _ORDER = "ids", "ids.order.npy"
 _PART_IDS = "ids.json"
 _CACHED_IDS = 2**16
 LIBRARIES = (
-    "numpy", "bm25s", "rank-bm25", "PyStemmer", "faiss-cpu", "faiss-gpu", "sentence-transformers",
+    "numpy", "bm25s", "rank-bm25", "PyStemmer", "faiss-cpu", "faiss-gpu", "tantivy", "sentence-transformers",
     "transformers", "torch",
 )  # fmt: skip
 """What an index can depend on."""

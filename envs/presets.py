@@ -18,7 +18,7 @@ class RetrieverPreset(RecipeConfig):
     """How one retriever turns text into scores."""
 
     name: str
-    kind: Literal["bm25", "dense", "fts5", "postgres", "hybrid", "questions", "custom"]
+    kind: Literal["bm25", "dense", "fts5", "postgres", "tantivy", "hybrid", "questions", "custom"]
     trained: str
     """One sentence for prompts: what the retriever is and how it was trained."""
     model: str | None = None
@@ -123,7 +123,7 @@ def index_name(env: EnvironmentConfig) -> str:
 def _index_settings(env: EnvironmentConfig) -> dict[str, object]:
     settings = env.model_dump(mode="json", include=_INDEXED)
     kind = PRESETS[env.retriever].kind if env.retriever in PRESETS else "dense"
-    vectors = VectorsConfig() if kind in ("bm25", "fts5", "postgres", "questions") else env.vectors
+    vectors = VectorsConfig() if kind in ("bm25", "fts5", "postgres", "tantivy", "questions") else env.vectors
     settings["vectors"] = vectors.model_dump(mode="json", exclude={"device"})
     if env.language != "english" and kind != "dense":
         settings["language"] = env.language

@@ -20,6 +20,7 @@ _KIND_IN_WORDS = {
     "postgres": "full-text",
     "hybrid": "combined lexical and dense",
     "questions": "question-matching",
+    "tantivy": "full-text",
     "custom": "custom",
 }
 

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from ..errors import ConfigError
 
-KINDS = ("bm25", "dense", "fts5", "postgres", "hybrid", "questions", "custom")
+KINDS = ("bm25", "dense", "fts5", "postgres", "tantivy", "hybrid", "questions", "custom")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from ...configs.environment import EnvironmentConfig
 from ..index import Documents, mapped, whole
 from ..plan import Probe, is_effective
 from .base import NOTHING, Scored, best
-from .language import HITS_BOUND, ORDERS, DatedFactory, Found, LanguageRetriever, refusal, words_of
+from .language import HITS_BOUND, ORDERS, DatedFactory, Found, LanguageRetriever, any_of, readable, refusal, words_of
 
 DATABASE, ROWS = "fts5.sqlite", "fts5.rows.npy"
 _BY_SCORE = "SELECT rowid, -bm25(d) FROM d WHERE d MATCH ? ORDER BY bm25(d), rowid LIMIT ?"
@@ -52,7 +52,7 @@ class Fts5Factory(DatedFactory):
         np.save(folder / ROWS, rows)
         database = sqlite3.connect(folder / DATABASE)
         database.execute(f"CREATE VIRTUAL TABLE d USING fts5(text, content='', tokenize='{self._tokenizer}')")
-        texts = (_readable(documents.at(position).contents) for position in rows.tolist())
+        texts = (readable(documents.at(position).contents) for position in rows.tolist())
         database.executemany("INSERT INTO d(rowid, text) VALUES (?, ?)", enumerate(texts, start=1))
         database.execute("INSERT INTO d(d) VALUES ('optimize')")
         database.commit()
@@ -96,7 +96,7 @@ class Fts5(LanguageRetriever):
 
     def _rank(self, probe: Probe, limit: int) -> Scored:
         terms = [
-            (_any_of(words), term.weight)
+            (any_of(words), term.weight)
             for term in probe.terms
             if is_effective(term) and (words := words_of(term.text))
         ]
@@ -116,12 +116,3 @@ class Fts5(LanguageRetriever):
         rows = self._database.execute(_BY_DATE if self._by_date else _BY_SCORE, (query, limit)).fetchall()
         numbers, scores = np.array(rows, dtype=np.float64).reshape(-1, 2).T
         return Scored(self._positions[numbers.astype(np.int64) - 1], scores)
-
-
-def _readable(text: str) -> str:
-    """SQLite takes no half of a surrogate pair, and reads no further than a NUL."""
-    return text.replace("\0", " ").encode("utf-8", "replace").decode()
-
-
-def _any_of(words: Sequence[str]) -> str:
-    return " OR ".join(f'"{word}"' for word in words)

@@ -100,3 +100,13 @@ def refusal(query: str) -> str | None:
 def words_of(text: str) -> list[str]:
     """The words of a text, in order and with repetitions; none holds a sign of a query language."""
     return _WORD.findall(text)
+
+
+def any_of(words: Sequence[str]) -> str:
+    """The query for documents with at least one of the words."""
+    return " OR ".join(f'"{word}"' for word in words)
+
+
+def readable(text: str) -> str:
+    """A document's text as engines take it: no NUL, and no half of a surrogate pair."""
+    return text.replace("\0", " ").encode("utf-8", "replace").decode()

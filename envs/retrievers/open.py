@@ -23,6 +23,7 @@ def factories() -> dict[tuple[str, str], type[RetrieverFactory]]:
     from .opensearch import OpenSearchFactory
     from .postgres import PostgresFactory
     from .qb_rag import QuestionsFactory
+    from .tantivy import TantivyFactory
 
     return {
         ("bm25", ""): Bm25Factory,
@@ -31,6 +32,7 @@ def factories() -> dict[tuple[str, str], type[RetrieverFactory]]:
         ("hybrid", ""): HybridFactory,
         ("postgres", ""): PostgresFactory,
         ("questions", ""): QuestionsFactory,
+        ("tantivy", ""): TantivyFactory,
         ("custom", ""): CustomFactory,
         ("bm25", "opensearch"): OpenSearchFactory,
         ("dense", "opensearch"): OpenSearchFactory,
