@@ -242,7 +242,7 @@ def _distances(results: Results) -> Iterator[str]:
         yield NOT_YET
         return
     questions, frames = sampling.draw(results.questions, SAMPLE, 0), []
-    encode, encoder = open_encoder(ENCODER)
+    encode, _ = open_encoder(ENCODER)
     for form, change in FORMS.items():
         written = {run: [(q.id, q.text, change(texts[q.id])) for q in questions] for run, texts in runs.items()}
         written = {run: [query for query in listed if query[2].strip()] for run, listed in written.items()}
@@ -254,7 +254,7 @@ def _distances(results: Results) -> Iterator[str]:
     cells = frame.pivot_table("value", "policies", ["form", "kind"], aggfunc=_range, sort=False)
     head = ["policies", *(f"{kind}, {form}" for form, kind in cells.columns)]
     yield from markdown_table(head, map(list, cells.itertuples()))
-    yield f"\n{len(questions)} questions; encoder {encoder}.\n"
+    yield f"\n{len(questions)} questions; encoder {ENCODER}.\n"
     complete = [name for name, seeds in last.items() if len(seeds) >= LEAST_SEEDS]
     frame = frame[first.isin(complete) & second.isin(complete)]
     yield from _verdicts([(f"a dialect exists, {form}", *dialect(frame[frame["form"] == form])) for form in FORMS])
