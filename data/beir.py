@@ -190,7 +190,8 @@ def write_documents(folder: Path, documents: Iterable[Document]) -> set[str]:
             if document.id in ids:
                 raise DataError(f"two documents have the id {document.id!r}; ids must be unique. Rename one.")
             ids.add(_writable(document.id))
-            yield {"_id": document.id, "title": document.title, "text": document.text}
+            metadata = {"metadata": {"date": document.date}} if document.date else {}
+            yield {"_id": document.id, "title": document.title, "text": document.text, **metadata}
 
     write_rows(folder / "corpus.jsonl", rows())
     if not ids:

@@ -14,14 +14,14 @@ from ..data.corpus import Corpus, load_dataset
 from ..data.history import lines_of
 from ..data.sampling import in_batches
 from ..data.types import Dataset, Question
-from ..errors import RequestError
+from ..errors import ConfigError, RequestError
 from ..rewards.metrics import measure
 from ..storage import data_sha256
 from .index import Index, open_index
 from .plan import Probe, SearchPlan, Term
 from .retrievers.base import NOTHING, Retriever, fuse
 from .retrievers.combined import Reranked, Reranker
-from .retrievers.language import Found, LanguageRetriever
+from .retrievers.language import MAX_ERROR, Found, LanguageRetriever
 from .retrievers.open import check_corpus, open_retriever, retriever_info
 from .schemas import PRIMARY_METRIC, EnvironmentInfo, PlanResult, Step, StepResult
 
@@ -65,11 +65,15 @@ class Environment:
         """Use `Environment.open`, which checks that dataset, index and retriever belong together."""
         meta, description = index.meta, retriever_info(config, index)
         index_hash = meta.index_hash
+        if config.order == "date" and not isinstance(retriever, LanguageRetriever):
+            raise ConfigError(f"env.order is date, and {meta.preset.name} has no query language. Leave env.order out.")
         if retriever.frequent_terms is not None:
             description["frequent_terms"] = retriever.frequent_terms
         if reranker is not None:
             description, index_hash = reranker.describe(description), reranker.hash_over(index_hash)
             retriever = Reranked(retriever, reranker, index.documents)
+        if isinstance(retriever, LanguageRetriever):
+            description["query_language"] = retriever.query_language
         self.dataset = dataset.name
         self._dataset, self._retriever, self._documents = dataset, retriever, index.documents
         self._judgements = _judgements(dataset, index.documents)
@@ -119,11 +123,13 @@ class Environment:
             raise RequestError(message)
         return list(self._dataset.splits[split].questions)
 
-    def search(self, plans: Sequence[SearchPlan], *, with_text: bool = True) -> list[PlanResult]:
+    def search(self, plans: Sequence[SearchPlan], *, with_text: bool | int = True) -> list[PlanResult]:
         """One result for each plan. Raises as `rank`."""
         return [self.result(ranking, with_text) for ranking in self._rank_in_parts(plans)]
 
-    def step(self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()) -> list[StepResult]:
+    def step(
+        self, steps: Sequence[Step], *, with_text: bool | int = False, metrics: Sequence[str] = ()
+    ) -> list[StepResult]:
         """Rank and score every step.
 
         Raises RequestError for an unknown question, ConfigError for an unknown metric, and as `rank`.
@@ -189,7 +195,7 @@ class Environment:
             fused = fuse(parts, plan.fuse, plan.k)
             ids = map(self._documents.id, fused.documents.tolist())
             ranking = Ranking(map(RankedHit, ids, fused.scores.tolist()))
-            ranking.error = error
+            ranking.error = None if error is None else error[:MAX_ERROR]
             if answers:
                 ranking.hits = 0 if error else max(answer.hits for answer in answers)
             else:
@@ -225,20 +231,21 @@ class Environment:
         ids = [hit.id for hit in ranking if hit.id not in judged.left_out]
         return {name: _measure(name, judged.level)(ids, judged.qrels) for name in metrics}
 
-    def result(self, ranking: Ranking, with_text: bool = True) -> PlanResult:
+    def result(self, ranking: Ranking, with_text: bool | int = True) -> PlanResult:
         """What a plan's ranking is to a client."""
         return PlanResult.model_validate(self.result_fields(ranking, with_text))
 
-    def result_fields(self, ranking: Ranking, with_text: bool) -> dict[str, object]:
+    def result_fields(self, ranking: Ranking, with_text: bool | int) -> dict[str, object]:
         """The fields of a ranking's `PlanResult`."""
         hits: list[dict[str, object]] = [{"id": name, "score": score} for name, score in ranking]
-        if with_text:
-            for hit, (name, _) in zip(hits, ranking, strict=True):
-                document = self._documents.at(self._documents.position(name))
-                hit |= {"title": document.title, "text": document.text}
+        for hit, (name, _) in zip(hits if with_text is True else hits[:with_text], ranking, strict=False):
+            document = self._documents.at(self._documents.position(name))
+            hit |= {"title": document.title, "text": document.text}
         return {"ranking": hits, "hits": ranking.hits, "error": ranking.error, "truncated": ranking.truncated}
 
-    def step_fields(self, step: Step, ranking: Ranking, with_text: bool, metrics: Sequence[str]) -> dict[str, object]:
+    def step_fields(
+        self, step: Step, ranking: Ranking, with_text: bool | int, metrics: Sequence[str]
+    ) -> dict[str, object]:
         """The fields of a step's `StepResult`. Raises as `score`."""
         values = self.score(step.question_id, ranking, [PRIMARY_METRIC, *metrics])
         scored = {"question_id": step.question_id, "reward": values[PRIMARY_METRIC], "metrics": values}

@@ -10,6 +10,7 @@ the sorted ids (`ids.bin`, `ids.offsets.npy`) and their positions (`ids.order.np
 
 import json
 import shutil
+import sqlite3
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -209,7 +210,7 @@ def whole(folder: Path) -> Iterator[None]:
     """IndexFolderError where a file of an index that is opened in this block is missing or cut."""
     try:
         yield
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, sqlite3.Error) as error:
         raise IndexFolderError(
             f"{folder} is damaged ({in_one_line(error)}). See which files are (querylect index verify), copy it again, "
             "or build it again: querylect index build --overwrite."

@@ -7,7 +7,7 @@ service, not a reward.
 from collections.abc import Sequence
 from typing import Annotated, Generic, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
 from ..data.types import Document, Question, Utterance
 from .plan import SearchPlan
@@ -30,6 +30,7 @@ MAX_UTTERANCE = 16_000
 """Most characters of each of them."""
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+WithText = StrictBool | Annotated[StrictInt, Field(ge=0)]
 UnitInterval = Annotated[float, Field(ge=0.0, le=1.0 + 1e-9, allow_inf_nan=False)]
 
 
@@ -56,15 +57,15 @@ class SearchRequest(RequestBody):
     """Body of `POST /v1/search`."""
 
     plans: list[SearchPlan] = Field(min_length=1, fail_fast=True)
-    with_text: StrictBool = True
-    """Whether hits carry title and text besides id and score."""
+    with_text: WithText = True
+    """Which hits carry title and text besides id and score: all, none, or the first so many."""
 
 
 class StepRequest(RequestBody):
     """Body of `POST /v1/step`."""
 
     steps: list[Step] = Field(min_length=1, fail_fast=True)
-    with_text: StrictBool = False
+    with_text: WithText = False
     metrics: list[str] = Field(default=[], max_length=32)
     """Metrics wanted besides nDCG@10, by name: "recall@100", "mrr@10"."""
 

@@ -100,6 +100,8 @@ class EvalRecord:
     truncated: int | None = None
     """Texts of the plan that were longer than a query of the retriever may be, and were read only in part; None where
     nothing was searched."""
+    hits: int | None = None
+    """Documents that match a native query, counted up to HITS_BOUND, 0 where it was refused; None of any other."""
     history: tuple[Utterance, ...] = ()
     """The conversation before the question."""
     dataset: str = ""
@@ -184,6 +186,7 @@ def records_of_trees(
                         cut=not node.finished,
                         calls=sum(turn.calls for turn in path[: node.turn]),
                         truncated=node.truncated,
+                        hits=node.hits,
                         history=tree.question.history,
                     )
                 )
@@ -244,6 +247,7 @@ def record_of_search(
         plan=plan.model_dump(mode="json") if plan is not None else None,
         seconds=seconds,
         truncated=result.truncated if result is not None else None,
+        hits=result.hits if result is not None else None,
         history=question.history,
         notes=notes or {},
     )

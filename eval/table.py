@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 
 from ..data.leakage import words
+from ..rewards.metrics import SET_METRIC
 from ..rewriters.case import repeats
 from .records import RAW, EvalRecord
 from .statistics import PairedComparison, Stratum, compare_strata, holm, mean_cis
@@ -33,9 +34,12 @@ CUT_OFTEN = 0.1
 KEYS = ["dataset", "environment", "system", "turn"]
 COSTS = ["calls", "searches", "prompt_tokens", "tokens", "seconds"]
 """What an answer costs, earlier turns included; tokens are NaN where an endpoint does not report them."""
-SHARES = ["format_ok", "repeats", "cut", "truncated", "unsearched"]
+OF_ANY = ["cut", "truncated", "unsearched", "no_hits", "beyond"]
+SHARES = ["format_ok", "repeats", *OF_ANY]
 """Properties of an answer as 0 and 1. `repeats`: all its rewrites have the words of the question; NaN without a
-rewrite. `cut`: at the token limit. `truncated`: the retriever read its queries only in part."""
+rewrite. `cut`: at the token limit. `truncated`: the retriever read its queries only in part. `no_hits`: its native
+query found nothing, or was refused. `beyond`: its native query found more than a metric of a set looks at. OF_ANY are
+those that answers without a model have, too."""
 FALL_BACK = "with_fall_back"
 """The first metric, with the raw question's score where the format of the answer failed."""
 
@@ -76,6 +80,9 @@ class Score:
     """None, like tokens, where it is unknown for any answer."""
     truncated: float | None = None
     unsearched: float | None = None
+    no_hits: float | None = None
+    """Of the native queries, like the next."""
+    beyond: float | None = None
     calls: float | None = None
     searches: float | None = None
     prompt_tokens: float | None = None
@@ -207,6 +214,7 @@ def frame_of(
         for record in records
         if record.system == RAW
     }
+    set_depths = [int(name.partition("@")[2]) for name in metrics if SET_METRIC.fullmatch(name)]
     of_answer, costs = attrgetter(*KEYS, "question_id"), attrgetter(*COSTS)
     rows = [
         (
@@ -220,6 +228,8 @@ def frame_of(
             record.cut,
             None if record.truncated is None else record.truncated > 0,
             record.unsearched,
+            None if record.hits is None else record.hits == 0,
+            record.hits > min(set_depths) if set_depths and record.hits is not None else None,
             *costs(record),
         )
         for record in records
@@ -229,7 +239,7 @@ def frame_of(
     grouped = table.groupby(index, sort=False)
     frame, present, answers = grouped.mean(), grouped.count(), grouped.size()
     expected = answers.index.get_level_values("system").map(lambda name: (samples or {}).get(name, 1)).to_numpy()
-    unknown = present.ne(answers, axis=0) & ~present.columns.isin(["repeats", "truncated"])
+    unknown = present.ne(answers, axis=0) & ~present.columns.isin(["repeats", "truncated", "no_hits", "beyond"])
     unknown[list(metrics)] |= (answers.to_numpy() != expected)[:, None]
     frame = frame.mask(unknown).assign(answers=answers)
     arms = answers.index.droplevel("question").unique()
@@ -290,7 +300,7 @@ def _question_sets(cells: Sequence[tuple[str, str, str]]) -> list[_QuestionSet]:
 def _score(name: Mapping[str, Any], arm: Arm, spec: TableSpec, strata: Sequence[tuple[float, pd.DataFrame]]) -> Score:
     values = {metric: [(weight, answers[metric].dropna()) for weight, answers in strata] for metric in spec.metrics}
     complete = {metric: sets for metric, sets in values.items() if all(len(scored) for _, scored in sets)}
-    columns = [*COSTS, "cut", "truncated", "unsearched"]
+    columns = [*COSTS, *OF_ANY]
     if arm.turn:
         columns += [FALL_BACK, *SHARES]
     tokens_and_cut = ("prompt_tokens", "tokens", "cut")  # known answers alone may not be representative
@@ -373,7 +383,12 @@ def _notes(
         remarks = (
             ("unscored", failed, f"has a score for {score.n} of {score.of} questions; its mean is over these alone."),
             ("cut", cut, "{} of its answers were cut at their token limit. Give it more rollout.max_new_tokens."),
-            ("truncated", score.truncated, "{} of its queries are longer than query_max_length; the rest is not read."),
+            (
+                "truncated",
+                score.truncated,
+                "{} of its queries are longer than the retriever reads; the rest is left out.",
+            ),
+            ("beyond", score.beyond, "{} of its queries found more documents than a metric of a set looks at."),
             ("unsearched", score.unsearched, "{} of its answers searched nothing (rewriter.stop: answer) and score 0."),
         )
         for kind, count, text in remarks:

@@ -105,11 +105,13 @@ def caption(results: EvalResults) -> str:
 
 def written_table(results: EvalResults) -> pd.DataFrame:
     """What is written and what it costs, on the mean of the datasets: a row for each system, and environment."""
+    native = any(score.no_hits is not None for score in results.scores)
+    shares = {**SHARES, "no_hits": "without hits"} if native else SHARES
     return pd.DataFrame(
         {
             **_named(results, score),
             "n": f"{score.n:,}",
-            **{name: percent(getattr(score, share)) for share, name in SHARES.items()},
+            **{name: percent(getattr(score, share)) for share, name in shares.items()},
             "with fall-back": decimal(score.with_fall_back),
             "LLM calls": "–" if score.calls is None else f"{score.calls:.4g}",
             "tokens read": decimal(score.prompt_tokens, 0),

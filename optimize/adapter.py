@@ -96,7 +96,9 @@ class PromptAdapter:
         plans = {
             i: SearchPlan.model_validate(plan) for i, (_, records) in enumerate(traces) if (plan := records[-1].plan)
         }
-        retrieved = dict(zip(plans, self.client.search(list(plans.values())) if plans else (), strict=True))
+        retrieved = dict(
+            zip(plans, self.client.search(list(plans.values()), with_text=_TITLES) if plans else (), strict=True)
+        )
         examples: list[dict[str, Any]] = []
         for index, (question, records) in enumerate(traces):
             hits = retrieved[index].ranking[:_TITLES] if index in retrieved else []

@@ -134,6 +134,8 @@ KNOWN = (
     "r-precision"
 )
 _NAME = re.compile(r"(ndcg|recall|mrr|map|p|setp|f[1-9]|success|judged)@([1-9][0-9]*)|(mrr|map|r-precision)")
+SET_METRIC = re.compile(r"(setp|f[1-9])@[1-9][0-9]*")
+"""Names of the metrics of a set: what stands behind the k-th document matters to them as much as the first."""
 _BINARY = {"recall": recall, "mrr": mrr, "setp": set_precision}
 _TREC_EVAL = {"map": "map_cut", "p": "P", "success": "success"}
 _WHOLE_RANKING = {"map": "map", "r-precision": "Rprec"}

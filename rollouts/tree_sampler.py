@@ -183,7 +183,8 @@ class PolicyConversation(Conversation):
     def next_turn(self, branch: Branch, node: Node, documents: Sequence[Document]) -> Branch:
         question = self.with_cut_history(branch.tree.question)
         visible = self.cut_documents(documents[: self.rollout.documents])
-        message = self.follow_up(node, question, visible)
+        shown = replace(node, error=node.error and self.chat.plain(node.error))  # it quotes the query
+        message = self.follow_up(shown, question, visible)
         opening = self.rewriter.opening
         ids = self.chat.continuation(branch.messages, message, node.completion_ids, opening)
         answer = Message(role="assistant", content=opening + node.text)
@@ -294,7 +295,8 @@ class TreeSampler:
 
     def next_turn(self, branch: Branch, node: Node) -> Branch:
         """The branch under a node that was searched."""
-        return self.conversation.next_turn(branch, node, [hit.document for hit in node.ranking])
+        shown = node.ranking[: self.conversation.rollout.documents]
+        return self.conversation.next_turn(branch, node, [hit.document for hit in shown])
 
     def answer(self, questions: Sequence[Question], turns: int) -> list[Tree]:
         """One greedy path of `turns` turns for each question."""
@@ -322,7 +324,7 @@ class TreeSampler:
                 unsearched.append((node, tree.question.id))
             else:
                 node.cost, node.metrics = self.reward.search_price, dict.fromkeys(self._signals, 0.0)
-        with_text = any(keep_text for _, keep_text in searched)
+        with_text = self.conversation.rollout.documents if any(keep_text for _, keep_text in searched) else 0
         results = self._results(steps, [name for _, name in unsearched], with_text)
         nodes = [*searched, *((node, False) for node, _ in unsearched)]
         for (node, keep_text), result in zip(nodes, results, strict=True):
@@ -337,11 +339,11 @@ class TreeSampler:
                 metric, keeps_format = node.metrics[self._signals[-1]], not node.rewrite.failure
                 node.reward = node_reward(metric, keeps_format, self.reward.format_weight)
 
-    def _results(self, steps: Sequence[Step], unsearched: Sequence[str], with_text: bool) -> list[StepResult | None]:
+    def _results(self, steps: Sequence[Step], unsearched: Sequence[str], with_text: int) -> list[StepResult | None]:
         """The results of the steps, then those of questions whose path ended before any search: what a reader answers
         without documents; without a reader 0, as of an empty ranking."""
         if unsearched and isinstance(self.client, ReadingClient):
-            return self.client.step_and_read(steps, unsearched, metrics=self._metrics)
+            return self.client.step_and_read(steps, unsearched, with_text=with_text, metrics=self._metrics)
         results = self.client.step(steps, with_text=with_text, metrics=self._metrics) if steps else []
         return [*results, *(StepResult.without_search(name, self._metrics) for name in unsearched)]
 

@@ -93,21 +93,26 @@ class AnswerClient:
             self._questions[question.id] = replace(question, options=options)
         return answerable
 
-    def search(self, plans: Sequence[SearchPlan], *, with_text: bool = True) -> list[PlanResult]:
+    def search(self, plans: Sequence[SearchPlan], *, with_text: bool | int = True) -> list[PlanResult]:
         return self.environment_client.search(plans, with_text=with_text)
 
     def step(
-        self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
+        self, steps: Sequence[Step], *, with_text: bool | int = False, metrics: Sequence[str] = ()
     ) -> list[StepResult | None]:
-        """As `step_and_read` of steps alone; `with_text` has no effect."""
-        return self.step_and_read(steps, (), metrics=metrics)
+        """As `step_and_read` of steps alone."""
+        return self.step_and_read(steps, (), with_text=with_text, metrics=metrics)
 
     def step_and_read(
-        self, steps: Sequence[Step], unsearched: Sequence[str], *, metrics: Sequence[str] = ()
+        self,
+        steps: Sequence[Step],
+        unsearched: Sequence[str],
+        *,
+        with_text: bool | int = False,
+        metrics: Sequence[str] = (),
     ) -> list[StepResult | None]:
-        """As the client's `step`, always with texts; then a result without a ranking for each question id of
-        `unsearched`, which the reader answers without documents. Each result has the metrics ANSWER and ANSWER_REWARD,
-        too, and those of the ranking, 0 without one, only if questions have judgements.
+        """As the client's `step`, with the texts that are read, too; then a result without a ranking for each question
+        id of `unsearched`, which the reader answers without documents. Each result has the metrics ANSWER and
+        ANSWER_REWARD, too, and those of the ranking, 0 without one, only if questions have judgements.
 
         None also where the reader gave no reply, or, with `reward.answer.gain`, none for the raw question. Raises as
         `Llm.ask` where the reader is not there at all.
@@ -117,7 +122,8 @@ class AnswerClient:
             names = list(dict.fromkeys([*(step.question_id for step in steps), *unsearched]))
             raw_steps = self._raw_steps(names)
             searches = [*steps, *raw_steps]
-            searched = self.environment_client.step(searches, with_text=True, metrics=metrics) if searches else []
+            with_text = with_text if with_text is True else max(with_text, self._reward.answer.top)
+            searched = self.environment_client.step(searches, with_text=with_text, metrics=metrics) if searches else []
             results = [*searched, *(StepResult.without_search(name, metrics) for name in unsearched)]
             scores = self._scores(results)
             for step, score in zip(raw_steps, scores[len(steps) : len(searches)], strict=True):

@@ -15,6 +15,7 @@ FINAL_REWARD = "final_reward"
 """The mean reward at the end of a path. Where a turn stopped, that of the last turn is only of paths that went on."""
 _MEANS = (
     *("reward", "format", "truncated", "think_tokens", "rewrite_tokens", "completion_tokens", "failed_search", "copy"),
+    *("refused", "no_hits"),  # of native queries
 )
 """Figures of `Turns` whose mean over a turn is a metric."""
 

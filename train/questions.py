@@ -188,10 +188,15 @@ def worth_training(config: RunConfig, client: StepClient, questions: Sequence[Qu
 
 
 def grade(
-    client: StepClient, items: Sequence[tuple[str, str]], metric: str, depth: int, label: str, with_text: bool = False
+    client: StepClient,
+    items: Sequence[tuple[str, str]],
+    metric: str,
+    depth: int,
+    label: str,
+    with_text: bool | int = False,
 ) -> list[StepResult]:
     """Score searches outside of a rollout: one result per (id of a question, text to search), with `metric` of a
-    ranking that is `depth` deep or as the metric looks. `with_text` adds the texts of documents.
+    ranking that is `depth` deep or as the metric looks. `with_text` as of StepClient.
 
     Raises EnvironmentUnavailableError if any item got no answer before its deadline: a guess would change the training
     data. `label` names the items in that message.

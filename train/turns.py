@@ -128,6 +128,8 @@ def _figures(node: Node, history: set[str], count: Callable[[str], int] | None) 
     }
     if reward is not None:
         figures |= {"reward": reward, **{f"metric/{name}": value for name, value in node.metrics.items()}}
+    if node.hits is not None:
+        figures |= {"refused": node.error is not None, "no_hits": node.error is None and not node.hits}
     if node.logprobs:
         figures["surprise"] = -fsum(node.logprobs)
     if count is not None and not rewrite.failure:

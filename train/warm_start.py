@@ -159,7 +159,7 @@ def title_examples(
     rng = Random(config.seed)
     for batch in in_batches(rng.sample(list(questions), len(questions)), STEPS_PER_CALL):
         raw = [(question.id, question.text) for question in batch]
-        results = grade(client, raw, searched, depth, label, with_text=True)
+        results = grade(client, raw, searched, depth, label, with_text=config.rollout.documents)
         visible = [[hit.document for hit in result.ranking[: config.rollout.documents]] for result in results]
         pairs = zip(batch, visible, strict=True)
         titles = [(question.id, document.title) for question, listed in pairs for document in listed if document.title]

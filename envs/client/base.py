@@ -57,9 +57,12 @@ class StepClient(Protocol):
     """Scores searches: all that rollouts need. While trees are streamed, threads call it at the same time."""
 
     def step(
-        self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
+        self, steps: Sequence[Step], *, with_text: bool | int = False, metrics: Sequence[str] = ()
     ) -> Sequence[StepResult | None]:
-        """Rank and score every step; None = no answer before the deadline: a failed search, which has no reward."""
+        """Rank and score every step; None = no answer before the deadline: a failed search, which has no reward.
+
+        `with_text` says which hits carry their texts: all, none, or the first so many.
+        """
 
 
 @runtime_checkable
@@ -67,9 +70,15 @@ class ReadingClient(StepClient, Protocol):
     """Scores searches by what a reader answers from them, and also what it answers without documents."""
 
     def step_and_read(
-        self, steps: Sequence[Step], unsearched: Sequence[str], *, metrics: Sequence[str] = ()
+        self,
+        steps: Sequence[Step],
+        unsearched: Sequence[str],
+        *,
+        with_text: bool | int = False,
+        metrics: Sequence[str] = (),
     ) -> list[StepResult | None]:
-        """The results of `steps`, with texts, then one for each question id of `unsearched`, without a ranking."""
+        """The results of `steps`, with the texts that are read, too, then one for each question id of `unsearched`,
+        without a ranking."""
 
 
 class EnvironmentApi(StepClient, Protocol):
@@ -85,5 +94,5 @@ class EnvironmentApi(StepClient, Protocol):
     def questions(self, split: str) -> list[Question]:
         """All questions of a split, in their fixed order."""
 
-    def search(self, plans: Sequence[SearchPlan], *, with_text: bool = True) -> list[PlanResult]:
+    def search(self, plans: Sequence[SearchPlan], *, with_text: bool | int = True) -> list[PlanResult]:
         """One result for each plan, which belongs to no question of the environment."""

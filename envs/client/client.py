@@ -162,7 +162,7 @@ class EnvironmentClient:
             if len(received) >= page.total or not page.questions:
                 return received
 
-    def search(self, plans: Sequence[SearchPlan], *, with_text: bool = True) -> list[PlanResult]:
+    def search(self, plans: Sequence[SearchPlan], *, with_text: bool | int = True) -> list[PlanResult]:
         """One result for each plan.
 
         Raises EnvironmentUnavailableError where any of them has none at the deadline, and RequestError for a plan that
@@ -179,7 +179,7 @@ class EnvironmentClient:
         return results
 
     def step(
-        self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
+        self, steps: Sequence[Step], *, with_text: bool | int = False, metrics: Sequence[str] = ()
     ) -> list[StepResult | None]:
         """Rank and score every step; None for a step without an answer at the deadline: a failed search, not worth 0.
 
@@ -188,7 +188,7 @@ class EnvironmentClient:
         return _result(self.start_step(steps, with_text=with_text, metrics=metrics))
 
     def start_step(
-        self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
+        self, steps: Sequence[Step], *, with_text: bool | int = False, metrics: Sequence[str] = ()
     ) -> Future[list[StepResult | None]]:
         """`step` without waiting for it: take the future's result, or cancel it."""
 
@@ -206,7 +206,7 @@ class EnvironmentClient:
         self,
         path: str,
         plans: Sequence[SearchPlan],
-        with_text: bool,
+        with_text: bool | int,
         request: Callable[[int, int], BaseModel],
         kind: type[ResultsResponse[Result]],
     ) -> list[Result | None]:
@@ -316,7 +316,7 @@ def _result(future: Future[Value]) -> Value:
         future.cancel()
 
 
-def _parts(plans: Sequence[SearchPlan], with_text: bool) -> Iterator[tuple[int, int]]:
+def _parts(plans: Sequence[SearchPlan], with_text: bool | int) -> Iterator[tuple[int, int]]:
     """Start and end of each request's plans; an answer with texts has its own limit of the service."""
     limit = MAX_WORK // 8 if with_text else MAX_WORK
     start = work = 0

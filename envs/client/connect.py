@@ -78,12 +78,12 @@ class MixedClient:
         """The questions of that split in all environments, one after the other, under mixed ids."""
         return [question for name, client in self.clients.items() for question in joined(name, client.questions(split))]
 
-    def search(self, plans: Sequence[SearchPlan], *, with_text: bool = True) -> list[PlanResult]:
+    def search(self, plans: Sequence[SearchPlan], *, with_text: bool | int = True) -> list[PlanResult]:
         """Refused: only a question says which environment is meant."""
         raise ConfigError(f"a plan without a question names none of {', '.join(self.clients)}. Search one of them.")
 
     def step(
-        self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
+        self, steps: Sequence[Step], *, with_text: bool | int = False, metrics: Sequence[str] = ()
     ) -> list[StepResult | None]:
         """Rank and score every step where it belongs, all environments side by side; results in the order of `steps`.
 

@@ -2,7 +2,7 @@
 
 An index is one file, opened read-only. Its rows are in the order of `env.order: date`, newest first and documents of
 one date, or without any, in a fixed order of their hashes; equal scores have it too. FTS5's BM25 is a sum over the
-phrases of a query, so a probe Σ wᵢ·BM25(tᵢ) of several weights is summed over one query for each text.
+phrases of a query, so a probe Σ wᵢ·BM25(tᵢ) is summed over one query for all words of one weight.
 """
 
 import sqlite3
@@ -14,10 +14,12 @@ import numpy as np
 from ...configs.environment import EnvironmentConfig
 from ..index import Documents, mapped, whole
 from ..plan import Probe, is_effective
-from .base import NOTHING, Scored, best
+from .base import Scored, best
 from .language import HITS_BOUND, ORDERS, DatedFactory, Found, LanguageRetriever, any_of, readable, refusal, words_of
 
 DATABASE, ROWS = "fts5.sqlite", "fts5.rows.npy"
+MAX_TEXT_WORDS = 256
+"""Words of a text that are read."""
 _BY_SCORE = "SELECT rowid, -bm25(d) FROM d WHERE d MATCH ? ORDER BY bm25(d), rowid LIMIT ?"
 _BY_DATE = "SELECT rowid, -rowid FROM d WHERE d MATCH ? ORDER BY rowid LIMIT ?"
 _COUNT = "SELECT count(*) FROM (SELECT 1 FROM d WHERE d MATCH ? LIMIT ?)"
@@ -72,47 +74,60 @@ class Fts5(LanguageRetriever):
         self._database = sqlite3.connect(uri, uri=True, check_same_thread=False)
         self._positions = mapped(folder / ROWS)
         self._by_date = order == "date"
+        self._search('"a"', 1)  # raises where the table is damaged
 
     def ask(self, queries: Sequence[str], limits: Sequence[int]) -> list[Found]:
         """As LanguageRetriever.ask; the error is SQLite's own."""
         return [self._ask(query, limit) for query, limit in zip(queries, limits, strict=True)]
 
     def _ask(self, query: str, limit: int) -> Found:
-        if refused := refusal(query):
-            return Found(error=refused)
+        if reason := refusal(query):
+            return Found(error=reason)
         try:
-            ranking = self._search(query, limit)
+            ranking = self._documents(self._search(query, limit))
             (hits,) = self._database.execute(_COUNT, (query, HITS_BOUND)).fetchone()
         except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:  # the file cannot be read, or no memory is left
+                raise
             return Found(error=str(error))
         return Found(ranking, hits)
+
+    def truncated(self, probe: Probe) -> int:
+        """How many texts of a probe have more words than are read."""
+        return sum(len(words_of(term.text)) > MAX_TEXT_WORDS for term in probe.terms)
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """The ranking of each probe, at most limits[i] documents: those with a word of it, by Σ wᵢ·BM25(tᵢ) > 0.
 
-        Listed by date, a weight only says whether its text is searched: it is where the weight is above 0.
+        Listed by date: those with a word whose weights sum to more than 0.
         """
-        return [self._rank(probe, limit) for probe, limit in zip(probes, limits, strict=True)]
+        return [self._documents(self._rank(probe, limit)) for probe, limit in zip(probes, limits, strict=True)]
 
     def _rank(self, probe: Probe, limit: int) -> Scored:
-        terms = [
-            (any_of(words), term.weight)
-            for term in probe.terms
-            if is_effective(term) and (words := words_of(term.text))
-        ]
-        weights = {weight for _, weight in terms}
-        if self._by_date or (len(weights) == 1 and min(weights) > 0):
-            query = " OR ".join(query for query, weight in terms if weight > 0)
-            found = self._search(query, limit) if query else NOTHING
-            return found if self._by_date else Scored(found.documents, found.scores * weights.pop())
+        weights: dict[str, float] = {}
+        for term in filter(is_effective, probe.terms):
+            for word in words_of(term.text)[:MAX_TEXT_WORDS]:
+                weights[word] = weights.get(word, 0.0) + term.weight
+        queries: dict[float, list[str]] = {}
+        for word, weight in weights.items():
+            if weight > 0 or not self._by_date:
+                queries.setdefault(1.0 if self._by_date else weight, []).append(word)
+        if len(queries) == 1 and min(queries) > 0:
+            ((weight, words),) = queries.items()
+            found = self._search(any_of(words), limit)
+            return Scored(found.documents, found.scores * weight)
         totals = np.zeros(len(self._positions))
-        for query, weight in terms:
-            ranking = self._search(query, len(totals))
-            totals[ranking.documents] += weight * ranking.scores
+        for weight, words in queries.items():
+            found = self._search(any_of(words), len(totals))
+            totals[found.documents] += weight * found.scores
         matches = np.flatnonzero(totals > 0)
         return best(matches, totals[matches], limit)
 
     def _search(self, query: str, limit: int) -> Scored:
+        """Rows, counted from 0, in the place of documents."""
         rows = self._database.execute(_BY_DATE if self._by_date else _BY_SCORE, (query, limit)).fetchall()
         numbers, scores = np.array(rows, dtype=np.float64).reshape(-1, 2).T
-        return Scored(self._positions[numbers.astype(np.int64) - 1], scores)
+        return Scored(numbers.astype(np.int64) - 1, scores)
+
+    def _documents(self, found: Scored) -> Scored:
+        return Scored(self._positions[found.documents], found.scores)

@@ -9,6 +9,7 @@ not native can be searched too.
 import json
 import re
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import chain
@@ -25,15 +26,19 @@ from .base import NOTHING, Retriever, RetrieverFactory, Scored
 
 HITS_BOUND = 10_000
 """Most documents that are counted as hits."""
-MAX_CHARACTERS, MAX_WORDS, MAX_NESTING, MIN_PREFIX = 2000, 64, 16, 3
-"""What a native query may have: characters, words, parentheses inside each other, and the fewest letters before `*`."""
+MAX_CHARACTERS, MAX_WORDS, MAX_PAIRS, MAX_NESTING, MAX_PREFIXES, MIN_PREFIX = 2000, 64, 128, 16, 8, 3
+"""What a native query may have: characters, words, pairs of equal words (a repetition takes FTS5 time by its square),
+parentheses inside each other, words with `*`, and the fewest letters before it."""
+MAX_ERROR = 200
+"""Most characters of an error, which may quote the query."""
 ORDERS = {
     "score": "Matching documents are ranked by BM25.",
     "date": "Matching documents are listed by date, the newest first, and not by relevance.",
 }
 """What `env.order` means, for prompts."""
 _DATES = "dates.json"
-_WORD, _PREFIX = re.compile(r"[^\W_]+"), re.compile(r'([^\W_]*)"?\s*\*')
+_WORD, _PREFIX = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u0331])*"), re.compile(r'([^\W_]*)"?\s*\*')
+"""A word goes on over the accents that engines fold."""
 
 
 class Found(NamedTuple):
@@ -83,23 +88,29 @@ def refusal(query: str) -> str | None:
         return "the query is empty"
     if "\0" in query or any("\ud800" <= sign <= "\udfff" for sign in query):
         return "the query holds a character that no text has (NUL or half a surrogate pair)"
-    if (words := len(_WORD.findall(query))) > MAX_WORDS:
-        return f"the query has {words} words; at most {MAX_WORDS} are read"
+    words = _WORD.findall(query.lower())
+    if len(words) > MAX_WORDS:
+        return f"the query has {len(words)} words; at most {MAX_WORDS} are read"
+    if sum(times**2 for times in Counter(words).values()) > MAX_PAIRS:
+        return "the query repeats its words too often; write each word once"
     depth = deepest = 0
     for sign in query:
         depth += (sign == "(") - (sign == ")")
         deepest = max(deepest, depth)
     if deepest > MAX_NESTING:
         return f"the query has {deepest} parentheses inside each other; at most {MAX_NESTING} are read"
-    for prefix in _PREFIX.findall(query):
+    prefixes = _PREFIX.findall(query)
+    if len(prefixes) > MAX_PREFIXES:
+        return f"the query has {len(prefixes)} words with *; at most {MAX_PREFIXES} are read"
+    for prefix in prefixes:
         if len(prefix) < MIN_PREFIX:
             return f"{prefix}* begins too many words; write at least {MIN_PREFIX} letters before the *"
     return None
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, in order and with repetitions; none holds a sign of a query language."""
-    return _WORD.findall(text)
+    """The words of a text in lower case, in order and with repetitions; none holds a sign of a query language."""
+    return _WORD.findall(text.lower())
 
 
 def any_of(words: Sequence[str]) -> str:
