@@ -72,8 +72,6 @@ class Environment:
         if reranker is not None:
             description, index_hash = reranker.describe(description), reranker.hash_over(index_hash)
             retriever = Reranked(retriever, reranker, index.documents)
-        if isinstance(retriever, LanguageRetriever):
-            description["query_language"] = retriever.query_language
         self.dataset = dataset.name
         self._dataset, self._retriever, self._documents = dataset, retriever, index.documents
         self._judgements = _judgements(dataset, index.documents)

@@ -55,7 +55,7 @@ def test_no_question_names_a_word_of_its_answer_and_splits_share_none(reverse_di
     assert exact_leaks(reverse_dictionary.splits) == []
 
 
-@pytest.mark.parametrize("prompt", ["wordnet", "dialect", "dialect_plain"])
+@pytest.mark.parametrize("prompt", ["wordnet", "dialect", "dialect_plain", "dialect_two_turn"])
 def test_no_example_of_a_packaged_prompt_can_be_a_held_out_answer_or_question(reverse_dictionary, prompt):
     examples = load_prompt(prompt).examples
     shown = [text for example in examples for turn in example.turns for text in (turn.rewrite, *turn.documents)]

@@ -9,6 +9,7 @@ from querylect.eval.results import EvalResults
 from querylect.eval.statistics import holm
 from querylect.eval.summary import add_best_free, phrase, sample_notes, table_spec, verdict
 from querylect.eval.table import MEAN, Arm, frame_of, tabulate
+from querylect.eval.text import written_table
 from querylect.eval.training_free import Tuned
 
 RAW, ONE, TWO, TRAINED = Arm("raw", 0), Arm("prompted", 1), Arm("prompted", 2), Arm("trained", 1)
@@ -88,6 +89,20 @@ def test_a_table_by_hand():
     assert (better.difference, better.wins, better.ties, better.losses, better.p) == (0.5, 40, 0, 0, 0.001)
     assert (better.p_holm, same.p_holm, better.outcome, same.outcome) == (0.002, 1.0, "better", "same")
     assert kinds(results) == ["few"]
+
+
+def test_native_queries_have_a_share_without_hits_and_of_sets_that_are_cut():
+    """Of four: refused, without hits, within the metric's depth, beyond it. Words have neither."""
+    rows = [record(ONE, f"q{i}", 0.5, hits=hits, format_ok=i > 0) for i, hits in enumerate([0, 0, 100, 101])]
+    rows = [replace(row, metrics={"f3@100": 0.5, "setp@1000": 0.5}) for row in rows]
+    words = [replace(row, system="raw", turn=0, hits=None, format_ok=True) for row in rows]
+    results = evaluated([*rows, *words], spec(metrics=["f3@100", "setp@1000"], depth=1000))
+    raw, native = results.scores
+    assert (native.format_ok, native.no_hits, native.beyond) == (0.75, 0.5, 0.25)
+    assert (raw.no_hits, raw.beyond) == (None, None)
+    assert kinds(results) == ["few", "beyond"]
+    assert written_table(results)["without hits"].tolist() == ["–", "50.0%"]
+    assert "without hits" not in written_table(evaluated(words, spec(metrics=["f3@100"], depth=100)))
 
 
 def test_holm_covers_every_dataset_and_their_mean_under_one_caption():

@@ -153,18 +153,58 @@ def test_depth_is_counted_from_one_and_includes_k():
 @given(
     st.lists(st.integers(0, 12), unique=True),
     st.dictionaries(st.integers(0, 12), st.integers(-1, 4)),
-    st.sampled_from(["ndcg@1", "ndcg@5", "recall@3", "mrr", "mrr@2", "map", "judged@4", "p@3"]),
+    st.sampled_from(["ndcg@1", "ndcg@5", "recall@3", "mrr", "mrr@2", "map", "judged@4", "p@3", "setp@4", "f3@9"]),
 )
 def test_between_zero_and_one_and_one_for_the_ideal(ranking, judged, name):
     score = measure(name)
     grades = {str(document): grade for document, grade in judged.items()}
     assert 0.0 <= score([str(document) for document in ranking], grades) <= 1.0
     ideal = sorted(grades, key=lambda document: -grades[document])
-    if any(grade > 0 for grade in grades.values()) and name not in ("recall@3", "judged@4", "p@3"):
+    if any(grade > 0 for grade in grades.values()) and name not in ("recall@3", "judged@4", "p@3", "setp@4", "f3@9"):
         assert score(ideal, grades) == 1.0
 
 
+def test_metrics_of_a_set_equal_trec_eval_and_a_computation_by_hand():
+    """pytrec_eval judges whole rankings, so each is cut first; its set_F takes β²."""
+    random = np.random.default_rng(3)
+    for _ in range(60):
+        judged = {
+            f"d{i}": int(random.integers(-1, 4)) for i in random.choice(40, random.integers(1, 30), replace=False)
+        }
+        ranking = [f"d{i}" for i in random.permutation(40)[: random.integers(0, 41)]]
+        level, k = int(random.integers(1, 3)), int(random.integers(1, 50))
+        relevant, found = {name for name, grade in judged.items() if grade >= level}, set(ranking[:k])
+        precision = len(found & relevant) / len(found) if found else 0.0
+        recalled = len(found & relevant) / len(relevant) if relevant else 0.0
+        assert measure(f"setp@{k}", level)(ranking, judged) == pytest.approx(precision, abs=EXACT)
+        for beta in (1, 3, 9):
+            weighed = beta**2 * precision + recalled
+            expected = (1 + beta**2) * precision * recalled / weighed if weighed else 0.0
+            assert measure(f"f{beta}@{k}", level)(ranking, judged) == pytest.approx(expected, abs=EXACT)
+        if found and any(grade > 0 for grade in judged.values()):
+            run = {"q": {name: float(-rank) for rank, name in enumerate(ranking[:k])}}
+            grades = {"q": {name: max(0, grade) for name, grade in judged.items()}}
+            evaluator = pytrec_eval.RelevanceEvaluator(grades, {"set_P", "set_F.1"}, relevance_level=level)
+            theirs = evaluator.evaluate(run)["q"]
+            assert theirs["set_P"] == pytest.approx(precision, abs=EXACT)
+            f1 = next(value for name, value in theirs.items() if name.startswith("set_F"))
+            assert measure(f"f1@{k}", level)(ranking, judged) == pytest.approx(f1, abs=EXACT)
+
+
 def test_an_unknown_name_gets_the_known_ones():
-    for name in ("ndcg", "ndcg@0", "ndcg@-1", "NDCG@10", "ndcg@10 ", "map@", "judged", "", "recall@1.5"):
+    for name in (
+        "ndcg",
+        "ndcg@0",
+        "ndcg@-1",
+        "NDCG@10",
+        "ndcg@10 ",
+        "map@",
+        "judged",
+        "",
+        "recall@1.5",
+        "f0@5",
+        "f10@5",
+        "f1",
+    ):
         with refused(ConfigError, repr(name), "ndcg@k", "recall@k", "judged@k", "r-precision"):
             measure(name)
