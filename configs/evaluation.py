@@ -117,8 +117,8 @@ class SpecConfig(WrittenConfig, EvaluatedConfig):
     depth: Annotated[int, Field(ge=1, le=1000)] = 10
     """Documents per ranking; use 100 or 1000 for TREC runs."""
     metrics: Annotated[list[str], Field(min_length=1, max_length=32)] = ["ndcg@10", "recall@10", "mrr@10"]
-    """Metrics: ndcg@k, recall@k, mrr@k, map@k, p@k, setp@k, f1@k to f9@k, success@k, judged@k, mrr, map and r-precision;
-    the first one is used in the significance tests."""
+    """Metrics: ndcg@k, recall@k, mrr@k, map@k, p@k, setp@k, f1@k to f9@k, success@k, judged@k, mrr, map and
+    r-precision; the first one is used in the significance tests."""
     baselines: Annotated[list[str], Field(min_length=1, max_length=2)] = [RAW]
     """Systems that all others are tested against, at their last turn: † marks the first, ‡ the second."""
     parts: list[str] = []

@@ -65,7 +65,7 @@ def test_every_turn_is_timed_and_only_the_last_goes_without_the_documents_words(
     assert [len(list(tree.paths())) for tree in trees] == [2] * 4
     assert len(seconds) == 2
     assert min(seconds) > 0
-    assert client.texts == [True, False]
+    assert client.texts == [2, 0]
     records = records_of_trees("s", trees, ["ndcg@10", "mrr"])
     assert {(record.turn, record.calls) for record in records} == {(1, 1), (2, 2)}
     assert {record.truncated for record in records} == {1, None}, "unknown where an answer was not searched"
