@@ -37,6 +37,7 @@ ORDERS = {
 }
 """What `env.order` means, for prompts."""
 _DATES = "dates.json"
+_OPERATORS = ("AND", "OR", "NOT", "NEAR")
 _WORD, _PREFIX = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u0331])*"), re.compile(r'([^\W_]*)"?\s*\*')
 """A word goes on over the accents that engines fold."""
 
@@ -88,7 +89,7 @@ def refusal(query: str) -> str | None:
         return "the query is empty"
     if "\0" in query or any("\ud800" <= sign <= "\udfff" for sign in query):
         return "the query holds a character that no text has (NUL or half a surrogate pair)"
-    words = _WORD.findall(query.lower())
+    words = [word.lower() for word in _WORD.findall(query) if word not in _OPERATORS]
     if len(words) > MAX_WORDS:
         return f"the query has {len(words)} words; at most {MAX_WORDS} are read"
     if sum(times**2 for times in Counter(words).values()) > MAX_PAIRS:

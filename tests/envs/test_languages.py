@@ -211,6 +211,16 @@ def test_a_refused_query_is_an_answer_in_the_engines_words(environment, query):
     assert (step.reward, step.hits, step.error) == (0.0, 0, result.error)
 
 
+def test_operators_are_no_words_of_the_bounds(environment):
+    words = [f"word{i}" for i in range(64)]
+    fine, long, repeated = environment.rank(
+        [native(query) for query in (" OR ".join(words), " OR ".join([*words, "heat"]), " OR ".join(["HEAT"] * 12))]
+    )
+    assert (fine.error, fine.hits) == (None, 0)
+    assert "65 words" in long.error
+    assert "repeats" in repeated.error
+
+
 def test_an_error_is_cut(environment):
     (result,) = environment.rank([native(f"{'x' * 1500}: heat")])
     assert result.error.startswith("no such column: xxx")
