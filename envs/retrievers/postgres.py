@@ -94,6 +94,10 @@ class PostgresFactory(DatedFactory):
         if config.language not in names:
             raise ConfigError(f"env.language is {config.language!r}; this PostgreSQL has {', '.join(names)}.")
 
+    @classmethod
+    def query_language(cls, config: EnvironmentConfig) -> str:
+        return f"{_LANGUAGE}\n{_ORDERS[config.order]}"
+
     @property
     def settings(self) -> dict[str, object]:
         """With the language and the version of the server, on which stems depend."""
@@ -136,7 +140,6 @@ class Postgres(LanguageRetriever):
     def __init__(self, session: "Connection", config: EnvironmentConfig, table: str) -> None:
         self._session, self._url, self._language = session, config.postgres_url, config.language
         self._table, self._by_date = table, config.order == "date"
-        self.query_language = f"{_LANGUAGE}\n{_ORDERS[config.order]}"
 
     def ask(self, queries: Sequence[str], limits: Sequence[int]) -> list[Found]:
         """As LanguageRetriever.ask; the error is PostgreSQL's own."""

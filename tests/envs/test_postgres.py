@@ -110,6 +110,7 @@ def test_a_text_is_asked_as_any_of_its_words_with_its_weight(terms, weights, ope
 
 def test_listed_by_date_the_newest_comes_first(config, opened):
     by_date = Environment.open(config.model_copy(update={"order": "date"}))
+    assert str(by_date.info().retriever["query_language"]).endswith("and not by relevance.")
     for by_score in (native("heat | wing"), plan([("heat wing", 1.0)], 100)):
         matches = [hit.id for hit in opened.rank([by_score])[0]]
         (ranking,) = by_date.rank([by_score])
