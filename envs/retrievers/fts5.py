@@ -106,7 +106,7 @@ class Fts5(LanguageRetriever):
     def _rank(self, probe: Probe, limit: int) -> Scored:
         weights: dict[str, float] = {}
         for term in filter(is_effective, probe.terms):
-            for word in words_of(term.text)[:MAX_TEXT_WORDS]:
+            for word in words_of(term.text.lower())[:MAX_TEXT_WORDS]:
                 weights[word] = weights.get(word, 0.0) + term.weight
         queries: dict[float, list[str]] = {}
         for word, weight in weights.items():

@@ -110,8 +110,8 @@ def refusal(query: str) -> str | None:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text in lower case, in order and with repetitions; none holds a sign of a query language."""
-    return _WORD.findall(text.lower())
+    """The words of a text, in order and with repetitions; none holds a sign of a query language."""
+    return _WORD.findall(text)
 
 
 def any_of(words: Sequence[str]) -> str:
