@@ -13,8 +13,11 @@ from querylect.rewriters.retriever_info import RetrieverInfo
 from querylect.rollouts.tree_sampler import REFUSED, PolicyConversation, StreamingTreeSampler, TreeSampler
 from querylect.train.credit import assign_credit
 from querylect.train.metrics import step_metrics
+from querylect.train.run import train
 from querylect.train.turns import turns_of
 
+from ..jsonl import read_jsonl
+from ..lessons import change
 from .test_grow import HEAD, SUGAR, Script, observation, say, text_of
 from .test_streaming import QUESTIONS, STREAMS, Searched, Uneven
 
@@ -159,3 +162,19 @@ def test_only_the_documents_that_a_turn_is_shown_carry_their_texts(fts5):
     assert first.metrics["f3@1000"] == pytest.approx(10 * precision * recall / (9 * precision + recall))
     shown = text_of(engine, observation(first))
     assert sum(f"About {hit.id}" in shown for hit in first.ranking) == 2
+
+
+@pytest.mark.slow  # ten seconds: a training
+def test_a_training_on_a_metric_of_sets_logs_what_its_native_queries_find(settings, tmp_path, run_app):
+    env = settings.env.model_copy(update={"retriever": "fts5", "index": str(tmp_path / "index"), "order": "date"})
+    build_index(env)
+    with run_app(create_app(Environment.open(env))) as url:
+        native = {"env": env.model_dump(), "client.urls": [url], "rewriter.query": "native"}
+        config = change(settings, **native, **{"reward.metric": "f3@1000", "train.steps": 2})
+        assert config.search_depth == 1000
+        lines = read_jsonl(train(config) / "metrics.jsonl")
+    steps = [line for line in lines if "reward/turn1" in line]
+    assert len(steps) == 2
+    for line in steps:
+        assert line["reward/turn2"] == pytest.approx(0.9 * line["f3/turn2"] + 0.1 * line["format/turn2"], abs=1e-5)
+        assert (line["refused/turn1"], line["no_hits/turn1"], line["failed_search/turn2"]) == (0.0, 0.0, 0.0)
