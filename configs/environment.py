@@ -158,7 +158,8 @@ class EnvironmentConfig(RetrieverConfig):
     language: str = "english"
     """Language of the documents, for the stemmer and stop words of bm25 (one of PyStemmer's, such as german or hindi;
     text in a script without spaces, such as Chinese, is indexed by pairs of characters in every language) and of
-    postgres (a text search configuration of the server, such as german or simple)."""
+    postgres (a text search configuration of the server, such as german or simple) and tantivy; fts5 stems english
+    alone."""
     milvus_uri: str | None = None
     """engine=milvus: http://HOST:PORT or https://… of a Milvus server; or a path that ends in .db, which milvus-lite
     opens in the process itself, one process at a time; None: `INDEX.milvus.db` beside the index folder."""

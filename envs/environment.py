@@ -14,7 +14,7 @@ from ..data.corpus import Corpus, load_dataset
 from ..data.history import lines_of
 from ..data.sampling import in_batches
 from ..data.types import Dataset, Question
-from ..errors import ConfigError, RequestError
+from ..errors import ConfigError, RequestError, in_one_line
 from ..rewards.metrics import measure
 from ..storage import data_sha256
 from .index import Index, open_index
@@ -65,13 +65,16 @@ class Environment:
         """Use `Environment.open`, which checks that dataset, index and retriever belong together."""
         meta, description = index.meta, retriever_info(config, index)
         index_hash = meta.index_hash
-        if config.order == "date" and not isinstance(retriever, LanguageRetriever):
-            raise ConfigError(f"env.order is date, and {meta.preset.name} has no query language. Leave env.order out.")
         if retriever.frequent_terms is not None:
             description["frequent_terms"] = retriever.frequent_terms
         if reranker is not None:
             description, index_hash = reranker.describe(description), reranker.hash_over(index_hash)
             retriever = Reranked(retriever, reranker, index.documents)
+        if config.order == "date" and not isinstance(retriever, LanguageRetriever):
+            raise ConfigError(
+                f"env.order is date, and {meta.preset.name} has no query language, or env.rerank orders again. Leave "
+                "env.order out."
+            )
         self.dataset = dataset.name
         self._dataset, self._retriever, self._documents = dataset, retriever, index.documents
         self._judgements = _judgements(dataset, index.documents)
@@ -185,17 +188,17 @@ class Environment:
         for plan, excluded in zip(plans, left_out, strict=True):
             answers = [found[self._query(probe)] for probe in plan.probes] if plan.mode == "native" else []
             by_probe = [answer.ranking for answer in answers] or [by_terms[probe.terms] for probe in plan.probes]
-            error = next((answer.error for answer in answers if answer.error is not None), None)
+            errors = [answer.error for answer in answers if answer.error is not None]
             parts = [
-                NOTHING if error else scored.without(excluded).cut(probe.k or plan.k)
+                NOTHING if errors else scored.without(excluded).cut(probe.k or plan.k)
                 for probe, scored in zip(plan.probes, by_probe, strict=True)
             ]
             fused = fuse(parts, plan.fuse, plan.k)
             ids = map(self._documents.id, fused.documents.tolist())
             ranking = Ranking(map(RankedHit, ids, fused.scores.tolist()))
-            ranking.error = None if error is None else error[:MAX_ERROR]
+            ranking.error = in_one_line(errors[0], MAX_ERROR) if errors else None
             if answers:
-                ranking.hits = 0 if error else max(answer.hits for answer in answers)
+                ranking.hits = 0 if errors else max(answer.hits for answer in answers)
             else:
                 ranking.truncated = sum(truncated[probe.terms] for probe in plan.probes)
             rankings.append(ranking)

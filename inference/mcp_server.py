@@ -91,8 +91,7 @@ def search_server(client: EnvironmentClient, rewriter: Rewriter | None = None, l
     async def query(
         query: Annotated[str, Field(description="The query, which is run exactly as it is written.")], k: Count = 10
     ) -> QueryAnswer:
-        plan = SearchPlan.of(query, k).model_copy(update={"mode": "native"})
-        (result,) = await asyncio.to_thread(client.search, [plan])
+        (result,) = await asyncio.to_thread(client.search, [SearchPlan.of(query, k, "native")])
         if result.error is not None:
             raise RequestError(f"The search engine refused the query: {result.error}")
         return QueryAnswer(hits=result.hits, documents=list(map(FoundDocument.model_validate, result.ranking)))

@@ -146,7 +146,7 @@ class Conversation(ABC):
         """The message that opens the turn under `node`: the rewriter's, after what came of a native query."""
         feedback = "" if node.hits is None else f"Documents that match: {node.hits}\n"
         if node.error is not None:
-            feedback = f"The search engine refused the query: {self.plain(node.error)}\n"
+            feedback = f"The search engine refused the query: {self.plain(node.error)}\n"  # it quotes the query
         return feedback + self.rewriter.follow_up(question, documents, node.turn + 1)
 
 
@@ -183,8 +183,7 @@ class PolicyConversation(Conversation):
     def next_turn(self, branch: Branch, node: Node, documents: Sequence[Document]) -> Branch:
         question = self.with_cut_history(branch.tree.question)
         visible = self.cut_documents(documents[: self.rollout.documents])
-        shown = replace(node, error=node.error and self.chat.plain(node.error))  # it quotes the query
-        message = self.follow_up(shown, question, visible)
+        message = self.follow_up(node, question, visible)
         opening = self.rewriter.opening
         ids = self.chat.continuation(branch.messages, message, node.completion_ids, opening)
         answer = Message(role="assistant", content=opening + node.text)

@@ -103,9 +103,7 @@ class TreeTrainer(GRPOTrainer):
         self.packed_tokens = self.flat_tokens = 0
         self.figures = StepFigures()
         self._before_step: tuple[int, Callable[[], None]] | None = None
-        if (
-            self.run.train.beta and self.run.policy.lora is None
-        ):  # "auto" would leave on the disk what does not fit beside vLLM
+        if run.train.beta and run.policy.lora is None:  # "auto" would leave on the disk what does not fit beside vLLM
             args.model_init_kwargs = {"device_map": None}
         super().__init__(
             model,

@@ -31,7 +31,7 @@ SPARE = 16
 
 class Scored(NamedTuple):
     """One ranking, best first: corpus positions (n,) int64 and their scores (n,) float64; equal scores in corpus
-    order."""
+    order, with a query language in that of LanguageFactory.by_date or of the service."""
 
     documents: npt.NDArray[np.int64]
     scores: npt.NDArray[np.float64]

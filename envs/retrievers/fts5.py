@@ -11,11 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ...configs.environment import EnvironmentConfig
 from ..index import Documents, mapped, whole
-from ..plan import Probe, is_effective
+from ..plan import Probe
 from .base import Scored, best
-from .language import HITS_BOUND, ORDERS, DatedFactory, Found, LanguageRetriever, any_of, readable, refusal, words_of
+from .language import HITS_BOUND, Found, LanguageFactory, LanguageRetriever, any_of, readable, refusal, searched
 
 DATABASE, ROWS = "fts5.sqlite", "fts5.rows.npy"
 MAX_TEXT_WORDS = 256
@@ -23,20 +22,17 @@ MAX_TEXT_WORDS = 256
 _BY_SCORE = "SELECT rowid, -bm25(d) FROM d WHERE d MATCH ? ORDER BY bm25(d), rowid LIMIT ?"
 _BY_DATE = "SELECT rowid, -rowid FROM d WHERE d MATCH ? ORDER BY rowid LIMIT ?"
 _COUNT = "SELECT count(*) FROM (SELECT 1 FROM d WHERE d MATCH ? LIMIT ?)"
-_LANGUAGE = """\
+
+
+class Fts5Factory(LanguageFactory):
+    """An FTS5 table without contents, whose rows 1, 2, … stand for the documents at the positions of ROWS."""
+
+    rules = """\
 A document matches if it holds all words of the query; one that it lacks, and nothing is found.
 a OR b: at least one of them. a NOT b: the first without the second. Write OR, NOT and AND in capitals.
 "a b": the words next to each other. a*: words that begin with a. NEAR(a b, 5): at most 5 words between them.
 Parentheses group: (a OR b) c. Without them, NOT binds closest, then AND, then OR.
 Any other sign (comma, hyphen, apostrophe, question mark) is a syntax error outside of double quotes."""
-
-
-class Fts5Factory(DatedFactory):
-    """An FTS5 table without contents, whose rows 1, 2, … stand for the documents at the positions of ROWS."""
-
-    @classmethod
-    def query_language(cls, config: EnvironmentConfig) -> str:
-        return f"{_LANGUAGE}\n{ORDERS[config.order]}"
 
     @property
     def settings(self) -> dict[str, object]:
@@ -94,24 +90,21 @@ class Fts5(LanguageRetriever):
 
     def truncated(self, probe: Probe) -> int:
         """How many texts of a probe have more words than are read."""
-        return sum(len(words_of(term.text)) > MAX_TEXT_WORDS for term in probe.terms)
+        return sum(len(words) > MAX_TEXT_WORDS for words, _ in searched(probe, self._by_date))
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
-        """The ranking of each probe, at most limits[i] documents: those with a word of it, by Σ wᵢ·BM25(tᵢ) > 0.
-
-        Listed by date: those with a word whose weights sum to more than 0.
-        """
+        """The ranking of each probe, at most limits[i] documents: those with a word of it, by Σ wᵢ·BM25(tᵢ) > 0, or by
+        date (`searched`)."""
         return [self._documents(self._rank(probe, limit)) for probe, limit in zip(probes, limits, strict=True)]
 
     def _rank(self, probe: Probe, limit: int) -> Scored:
         weights: dict[str, float] = {}
-        for term in filter(is_effective, probe.terms):
-            for word in words_of(term.text.lower())[:MAX_TEXT_WORDS]:
-                weights[word] = weights.get(word, 0.0) + term.weight
+        for words, weight in searched(probe, self._by_date):
+            for word in words[:MAX_TEXT_WORDS]:
+                weights[word] = weights.get(word, 0.0) + weight
         queries: dict[float, list[str]] = {}
         for word, weight in weights.items():
-            if weight > 0 or not self._by_date:
-                queries.setdefault(1.0 if self._by_date else weight, []).append(word)
+            queries.setdefault(1.0 if self._by_date else weight, []).append(word)
         if len(queries) == 1 and min(queries) > 0:
             ((weight, words),) = queries.items()
             found = self._search(any_of(words), limit)

@@ -10,7 +10,7 @@ import json
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
@@ -19,9 +19,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ...configs.environment import EnvironmentConfig
 from ...data.types import Document
 from ...logs import Progress
 from ..index import Documents
+from ..plan import Probe
 from .base import NOTHING, Retriever, RetrieverFactory, Scored
 
 HITS_BOUND = 10_000
@@ -37,7 +39,9 @@ ORDERS = {
 }
 """What `env.order` means, for prompts."""
 _DATES = "dates.json"
-_OPERATORS = ("AND", "OR", "NOT", "NEAR")
+_BARE = r"[\w\x1a\x80-\U0010ffff]"
+_OPERATOR = re.compile(rf'("[^"]*"?)|(?<!{_BARE})(?:AND|OR|NOT|NEAR(?=\s*\())(?!{_BARE})')
+"""A phrase, in which FTS5 has no operators, or an operator, which is no part of a bareword."""
 _WORD, _PREFIX = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u0331])*"), re.compile(r'([^\W_]*)"?\s*\*')
 """A word goes on over the accents that engines fold."""
 
@@ -63,8 +67,16 @@ class LanguageRetriever(Retriever):
         """
 
 
-class DatedFactory(RetrieverFactory):
+class LanguageFactory(RetrieverFactory):
     """Keeps the dates of the documents until the parts are merged."""
+
+    rules: str
+    """Of the query language, in five lines."""
+    orders: Mapping[str, str] = ORDERS
+
+    @classmethod
+    def query_language(cls, config: EnvironmentConfig) -> str:
+        return f"{cls.rules}\n{cls.orders[config.order]}"
 
     def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None = None) -> None:
         """Write the dates of one block of the corpus."""
@@ -89,7 +101,7 @@ def refusal(query: str) -> str | None:
         return "the query is empty"
     if "\0" in query or any("\ud800" <= sign <= "\udfff" for sign in query):
         return "the query holds a character that no text has (NUL or half a surrogate pair)"
-    words = [word.lower() for word in _WORD.findall(query) if word not in _OPERATORS]
+    words = words_of(_OPERATOR.sub(r"\1", query).lower())
     if len(words) > MAX_WORDS:
         return f"the query has {len(words)} words; at most {MAX_WORDS} are read"
     if sum(times**2 for times in Counter(words).values()) > MAX_PAIRS:
@@ -112,6 +124,14 @@ def refusal(query: str) -> str | None:
 def words_of(text: str) -> list[str]:
     """The words of a text, in order and with repetitions; none holds a sign of a query language."""
     return _WORD.findall(text)
+
+
+def searched(probe: Probe, by_date: bool) -> Iterator[tuple[list[str], float]]:
+    """The words, in lower case, and the weight of each text of a probe that is searched. Listed by date, a weight only
+    says that: it is above 0."""
+    for term in probe.terms:
+        if (words := words_of(term.text.lower())) and (term.weight > 0 or (term.weight < 0 and not by_date)):
+            yield words, term.weight
 
 
 def any_of(words: Sequence[str]) -> str:

@@ -288,6 +288,8 @@ def _query_string(query: str) -> Query:
 def _refusal(query: str) -> str | None:
     """Why a `query_string` query is not sent: it could read every word of the index, or other fields."""
     operators = _LITERAL.sub("_", query)
+    if reason := refusal(operators.replace("?", "*")):
+        return reason.replace("*", "* or ?")
     if sign := re.search(r"[/\[\]{}<>]", operators):
         return f"{sign[0]} stands for a regular expression or a range, which are not read; put it between double quotes"
     for field in _FIELD.findall(operators):

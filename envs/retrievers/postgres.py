@@ -19,11 +19,11 @@ from ...configs.environment import EnvironmentConfig
 from ...errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, RequestError, in_one_line
 from ...sources import optional_packages
 from ...storage import data_sha256, file_sha256
-from ..index import RECORDS, Documents, write_json
-from ..plan import Probe, is_effective
+from ..index import RECORDS, Documents, whole, write_json
+from ..plan import Probe
 from ..presets import RetrieverPreset
 from .base import NOTHING, Scored, SearchedIndex
-from .language import HITS_BOUND, ORDERS, DatedFactory, Found, LanguageRetriever, refusal, words_of
+from .language import HITS_BOUND, ORDERS, Found, LanguageFactory, LanguageRetriever, readable, refusal, searched
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -35,13 +35,6 @@ _REFUSED = ("22023", "42601", "54000", "XX000")
 _PREFIX = re.compile(r"'?:[A-Da-d]*\*")
 _QUERY = "to_tsquery(%s::regconfig, %s)"
 _RANK = f"%s * ts_rank(words, {_QUERY}, 1)"
-_LANGUAGE = """\
-boat & ship: both words. boat | ship: at least one of them. boat & !ship: the first without the second.
-boat <-> house: the words next to each other, in this order. boat <2> house: with one word between them.
-boa:*: words that begin with boa. 'black boat': the words next to each other.
-Parentheses group: (boat | ship) & sail. Without them, ! binds closest, then <->, then &, then |.
-Two words without an operator between them are a syntax error, as is a colon in a word."""
-_ORDERS = ORDERS | {"score": "Matching documents are ranked by how often they have the words."}
 
 
 @contextmanager
@@ -77,8 +70,16 @@ def count_rows(session: "Connection", table: str) -> int | None:
     return int(session.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
 
 
-class PostgresFactory(DatedFactory):
+class PostgresFactory(LanguageFactory):
     """A table of (ordinal, position in the corpus, words)."""
+
+    rules = """\
+boat & ship: both words. boat | ship: at least one of them. boat & !ship: the first without the second.
+boat <-> house: the words next to each other, in this order. boat <2> house: with one word between them.
+boa:*: words that begin with boa. 'black boat': the words next to each other.
+Parentheses group: (boat | ship) & sail. Without them, ! binds closest, then <->, then &, then |.
+Two words without an operator between them are a syntax error, as is a colon in a word."""
+    orders = ORDERS | {"score": "Matching documents are ranked by how often they have the words."}
 
     def __init__(
         self, preset: RetrieverPreset, config: EnvironmentConfig, members: Sequence[SearchedIndex] = ()
@@ -94,10 +95,6 @@ class PostgresFactory(DatedFactory):
         if config.language not in names:
             raise ConfigError(f"env.language is {config.language!r}; this PostgreSQL has {', '.join(names)}.")
 
-    @classmethod
-    def query_language(cls, config: EnvironmentConfig) -> str:
-        return f"{_LANGUAGE}\n{_ORDERS[config.order]}"
-
     @property
     def settings(self) -> dict[str, object]:
         """With the language and the version of the server, on which stems depend."""
@@ -108,7 +105,7 @@ class PostgresFactory(DatedFactory):
         documents, url, language = Documents(folder), self.config.postgres_url, self.config.language
         order = self.by_date(parts, documents).tolist()
         table = f"querylect_{data_sha256([file_sha256(folder / RECORDS), order, self.settings])[:32]}"
-        contents = (documents.at(position).contents.replace("\0", " ") for position in order)  # no text has a NUL
+        contents = (readable(documents.at(position).contents) for position in order)
         rows = zip(range(1, len(order) + 1), order, [language] * len(order), contents, strict=True)
         with failures(url), connect(url, read_only=False) as session, session.transaction():
             if count_rows(session, table) != len(order):
@@ -121,29 +118,36 @@ class PostgresFactory(DatedFactory):
         write_json(folder / TABLE, {"table": table})
 
     def load(self, folder: Path, documents: Documents) -> "Postgres":
-        """Open the table. IndexFolderError if it is missing or has another number of rows."""
-        table, url = json.loads((folder / TABLE).read_bytes())["table"], self.config.postgres_url
-        with failures(url):
-            session = connect(url)
+        """The table. IndexFolderError if it is missing or has another number of rows."""
+        with whole(folder):
+            table, url = json.loads((folder / TABLE).read_bytes())["table"], self.config.postgres_url
+        with failures(url), connect(url) as session:
             rows = count_rows(session, table)
         if rows != len(documents):
             raise IndexFolderError(
                 f"table {table} at {url or 'the address of PGHOST'} holds {rows} rows; the index has {len(documents)}. "
                 "Fill it again: querylect index build --overwrite."
             )
-        return Postgres(session, self.config, table)
+        return Postgres(self.config, table)
 
 
 class Postgres(LanguageRetriever):
     """Searches a table, one thread at a time; a session that was lost is opened again for the next search."""
 
-    def __init__(self, session: "Connection", config: EnvironmentConfig, table: str) -> None:
-        self._session, self._url, self._language = session, config.postgres_url, config.language
+    def __init__(self, config: EnvironmentConfig, table: str) -> None:
+        self._url, self._language = config.postgres_url, config.language
         self._table, self._by_date = table, config.order == "date"
+        self._connection: Connection | None = None
+
+    @property
+    def _session(self) -> "Connection":
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self._url)
+        return self._connection
 
     def ask(self, queries: Sequence[str], limits: Sequence[int]) -> list[Found]:
         """As LanguageRetriever.ask; the error is PostgreSQL's own."""
-        with self._connected():
+        with failures(self._url):
             return [self._ask(query, limit) for query, limit in zip(queries, limits, strict=True)]
 
     def _ask(self, query: str, limit: int) -> Found:
@@ -157,7 +161,7 @@ class Postgres(LanguageRetriever):
         except psycopg.Error as error:
             if error.sqlstate not in _REFUSED:
                 raise
-            return Found(error=in_one_line(error.diag.message_primary))
+            return Found(error=str(error.diag.message_primary))
         if required == "T":
             return Found(error="the query matches documents without any of its words; add & and a word")
         if parsed and (refused := refusal(_PREFIX.sub("*", parsed))):  # 'a boat':* is two prefixes
@@ -167,20 +171,14 @@ class Postgres(LanguageRetriever):
         return Found(self._search([(query, 1.0)], limit), counted.fetchone()[0])
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
-        """The ranking of each probe, at most limits[i] documents: those with a word of it, by Σ wᵢ·ts_rank(tᵢ) > 0.
-
-        Listed by date, a weight only says whether its text is searched: it is where the weight is above 0. Raises
-        RequestError for more words than the server takes, some 10,000.
-        """
-        with self._connected():
+        """The ranking of each probe, at most limits[i] documents: those with a word of it, by Σ wᵢ·ts_rank(tᵢ) > 0,
+        or by date (`searched`). RequestError for more words than the server takes, some 10,000."""
+        with failures(self._url):
             return [self._rank(probe, limit) for probe, limit in zip(probes, limits, strict=True)]
 
     def _rank(self, probe: Probe, limit: int) -> Scored:
-        terms = [
-            (" | ".join(f"'{word}'" for word in words), term.weight)
-            for term in probe.terms
-            if is_effective(term) and (words := words_of(term.text)) and (term.weight > 0 or not self._by_date)
-        ]
+        texts = searched(probe, self._by_date)
+        terms = [(" | ".join(f"'{word}'" for word in words), weight) for words, weight in texts]
         return self._search(terms, limit) if terms else NOTHING
 
     def _search(self, terms: Sequence[tuple[str, float]], limit: int) -> Scored:
@@ -195,10 +193,3 @@ class Postgres(LanguageRetriever):
         best = self._session.execute(f"{hits} ORDER BY score DESC, ordinal LIMIT %s", [*parameters, limit])
         positions, scores = np.array(best.fetchall(), dtype=np.float64).reshape(-1, 2).T
         return Scored(positions[scores > 0].astype(np.int64), scores[scores > 0])
-
-    @contextmanager
-    def _connected(self) -> Iterator[None]:
-        with failures(self._url):
-            if self._session.closed:
-                self._session = connect(self._url)
-            yield

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ...configs.environment import EnvironmentConfig
 from ...errors import ConfigError, IndexFolderError
 from ...sources import optional_packages
 from ..index import Documents, mapped, whole
-from ..plan import Probe, is_effective
+from ..plan import Probe
 from .base import NOTHING, Scored, refuse_negative_weights
-from .language import HITS_BOUND, ORDERS, DatedFactory, Found, LanguageRetriever, any_of, readable, refusal, words_of
+from .language import HITS_BOUND, Found, LanguageFactory, LanguageRetriever, any_of, readable, refusal, searched
 
 if TYPE_CHECKING:
     import tantivy
@@ -28,20 +27,17 @@ ROWS = "tantivy.rows.npy"
 _FIELD, _MAX_LETTERS = "text", 40
 _MEMORY = 4_000_000_000
 """Bytes that one segment may have while it is written, tantivy's maximum; they are taken as they are needed."""
-_LANGUAGE = """\
+
+
+class TantivyFactory(LanguageFactory):
+    """Keeps the positions of the documents in the order of the rows."""
+
+    rules = """\
 A document matches if it holds at least one word of the query. a AND b: both. a OR b: one of them, in capitals.
 +a: a must be there. a -b, a NOT b: the first without the second (never AND NOT). a^2: counts double.
 "a b": the words next to each other; "a b"~3: near each other; "a b"*: the last one may go on.
 Parentheses group: (a OR b) AND c. Without them, AND binds closest.
 Colons, brackets, slashes and single apostrophes are errors; words joined by another sign are read as "a b"."""
-
-
-class TantivyFactory(DatedFactory):
-    """Keeps the positions of the documents in the order of the rows."""
-
-    @classmethod
-    def query_language(cls, config: EnvironmentConfig) -> str:
-        return f"{_LANGUAGE}\n{ORDERS[config.order]}"
 
     @property
     def settings(self) -> dict[str, object]:
@@ -95,18 +91,15 @@ class Tantivy(LanguageRetriever):
             return Found(error=str(error))
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
-        """The ranking of each probe, at most limits[i] documents: those with a word of it, by Σ wᵢ·BM25(tᵢ), wᵢ > 0.
-
-        Listed by date, a weight only says that its text is searched. RequestError for a negative weight.
-        """
+        """The ranking of each probe, at most limits[i] documents: those with a word of it, by Σ wᵢ·BM25(tᵢ), wᵢ > 0, or
+        by date (`searched`). RequestError for a negative weight."""
         refuse_negative_weights(probes, "tantivy")
         return [self._rank(probe, limit) for probe, limit in zip(probes, limits, strict=True)]
 
     def _rank(self, probe: Probe, limit: int) -> Scored:
         queries = [
-            self._query.boost_query(self._index.parse_query(any_of(words), [_FIELD]), term.weight)
-            for term in probe.terms
-            if is_effective(term) and (words := words_of(term.text))
+            self._query.boost_query(self._index.parse_query(any_of(words), [_FIELD]), weight)
+            for words, weight in searched(probe, self._by_date)
         ]
         return self._search(queries[0].or_should_match(*queries[1:]), limit).ranking if queries else NOTHING
 

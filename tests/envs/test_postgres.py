@@ -1,6 +1,7 @@
 """The retriever `postgres` against a real server: its rankings by plain SQL, refused queries, outages, the table."""
 
 import json
+from dataclasses import replace
 from hashlib import blake2b
 from random import Random
 
@@ -14,20 +15,18 @@ from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.retrievers.open import verify_indexes
 from querylect.errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, RequestError
 
-from ..jsonl import read_jsonl, write_jsonl
 from ..postgres_server import postgres  # noqa: F401 (fixture)
 from ..raising import refused
 from .wings import documents, plan, save
 
 pytestmark = pytest.mark.server
 
+DATES = {"d7": "2024-05-01", "d3": "2025-01-31", "d40": "2024-05-01T12:00"}
 CORPUS = [
-    *documents(60),
+    *(replace(document, date=DATES.get(document.id, "")) for document in documents(60)),
     Document("zero", "a NUL\0", "the red/green wing-tip of an aeroplane"),
     Document("blank", "", "the of and"),
 ]
-DATES = {"d7": "2024-05-01", "d3": "2025-01-31", "d40": "2024-05-01T12:00"}
-
 SIGNS = "heat wing ' '' \\ \" ( ) ! <-> <3> <-1> : :* :A* :*B * %s % $1 ;-- NULL http://a.b/c?d=e a@b.c - {} T"
 RANKED = "SELECT v @@ q, ts_rank(v, q, 1) FROM to_tsvector('english', %s) v, to_tsquery('english', %s) q"
 
@@ -39,11 +38,8 @@ def native(text, k=100):
 @pytest.fixture(scope="module")
 def config(postgres, tmp_path_factory):  # noqa: F811
     folder = tmp_path_factory.mktemp("data") / "mine"
-    dataset = save(folder, CORPUS)
-    rows = [row | {"metadata": {"date": DATES.get(row["_id"])}} for row in read_jsonl(folder / "corpus.jsonl")]
-    write_jsonl(folder / "corpus.jsonl", *rows)
     config = EnvironmentConfig(
-        dataset=dataset, retriever="postgres", index=f"{folder}-index", postgres_url=postgres.url
+        dataset=save(folder, CORPUS), retriever="postgres", index=f"{folder}-index", postgres_url=postgres.url
     )
     build_index(config)
     return config
@@ -205,7 +201,7 @@ def test_another_table_than_that_of_the_index_is_refused_and_filled_again(config
             Environment.open(mine.model_copy(update={"language": "english"}))
         build_index(mine, overwrite=True)
         (ranking,) = Environment.open(mine).rank([native("the")])
-        assert [hit.id for hit in ranking] == ["zero", "blank"] or ranking.hits == 2
+        assert {hit.id for hit in ranking} == {"zero", "blank"}
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
             Environment.open(mine)._retriever._session.execute(f"DROP TABLE {table}")
 

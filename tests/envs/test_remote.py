@@ -217,7 +217,7 @@ def test_an_incomplete_answer_is_an_outage_and_never_a_ranking(config, stand_in)
         environment.rank([plan(PLAIN)])
 
 
-FOREIGN = ["_exists_:title", "_id:d1", r"\_id:d1", r"te\xt:x", "title:>a", r"title:(\>a)", "[a TO z]", "/wing/", "*:*"]
+FOREIGN = ["_exists_:title", r"\_id:d1", r"te\xt:x", "title:>a", r"title:(\>a)", "[a TO z]", "/wing/", "*:*", "wi?g"]
 
 
 @pytest.mark.parametrize("query", FOREIGN)

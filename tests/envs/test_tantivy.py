@@ -1,22 +1,20 @@
 """tantivy as a retriever: its BM25, the order of equal scores and of dates, and queries that it refuses."""
 
-import json
 import math
 import re
+from dataclasses import replace
 
 import pytest
 from querylect.configs.environment import DatasetConfig, EnvironmentConfig
-from querylect.data.beir import save_beir
-from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
 from querylect.errors import ConfigError, RequestError
 
 from ..raising import refused
-from .wings import documents, plan
+from .wings import documents, plan, save
 
 CORPUS = [
-    Document(document.id, document.title, document.text, "" if number % 5 == 0 else f"{2000 + number % 7}-01-01")
+    replace(document, date="" if number % 5 == 0 else f"{2000 + number % 7}-01-01")
     for number, document in enumerate(documents(90))
 ]
 
@@ -24,12 +22,7 @@ CORPUS = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tantivy")
-    save_beir(Dataset("wings", CORPUS, {"test": Split([Question("q", "heat")], {"q": {"d0": 1}})}), folder / "data")
-    rows = [
-        {"_id": document.id, "title": document.title, "text": document.text, "metadata": {"date": document.date}}
-        for document in CORPUS
-    ]
-    (folder / "data" / "corpus.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    save(folder / "data", CORPUS)
     return folder
 
 
