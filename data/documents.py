@@ -13,6 +13,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from urllib.parse import quote
@@ -91,7 +92,7 @@ def write_corpus(
                 # no white space in an id, which the qrel files of other programs do not take
                 name = passage.id if beir else re.sub(r"[\s%]", lambda match: quote(match[0]), passage.id)
                 of_passages.append({"_id": name, "document": document})
-                yield Document(name, passage.title, passage.text)
+                yield replace(passage, id=name)
 
     with new_beir_folder(target) as folder:
         write_documents(folder, passages())

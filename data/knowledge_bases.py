@@ -72,7 +72,7 @@ def write_chunks(source: Path, target: Path, words: int = CHUNK_WORDS) -> list[s
     def chunks() -> Iterator[Document]:
         for document in documents_of(folder):
             for number, text in enumerate(chunks_of(document.text, words), start=1):
-                chunk = Document(f"{document.id}#{number}", document.title, text)
+                chunk = replace(document, id=f"{document.id}#{number}", text=text)
                 first = first_ids.setdefault(fingerprint(chunk), chunk.id)
                 chunk_ids.setdefault(document.id, []).append(first)
                 if first == chunk.id:

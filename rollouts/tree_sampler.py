@@ -333,6 +333,7 @@ class TreeSampler:
                 node.hits, node.error = result.hits, result.error
                 if result.error is not None:
                     node.rewrite = replace(node.rewrite, plan=None, failure=REFUSED)
+                    node.metrics = dict.fromkeys(node.metrics, 0.0)  # a reader answers without documents
         for _, node in grown:
             if node.metrics:  # none of a failed search
                 metric, keeps_format = node.metrics[self._signals[-1]], not node.rewrite.failure

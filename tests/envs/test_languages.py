@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from querylect.configs.environment import DatasetConfig, EnvironmentConfig, HybridConfig, MemberConfig, RerankConfig
 from querylect.configs.schema import ClientConfig, RewriterConfig
-from querylect.data.beir import load_beir, save_beir
+from querylect.data.beir import documents_of, load_beir, save_beir
+from querylect.data.documents import write_corpus
+from querylect.data.knowledge_bases import write_chunks
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.build import build_index, build_shard, merge_index
 from querylect.envs.client.client import EnvironmentClient
@@ -291,8 +293,12 @@ def test_by_date_the_newest_come_first_and_survive_a_copy_of_the_dataset(tmp_pat
     assert by_date.info().settings_hash != Environment.open(config).info().settings_hash
     assert "by date" in by_date.info().retriever["query_language"]
     save_beir(load_beir(config.dataset.path), tmp_path / "copy")
-    copied = [document.date for document in load_beir(tmp_path / "copy").corpus]
-    assert copied == [document.date for document in load_beir(config.dataset.path).corpus]
+    write_corpus(tmp_path / "copy", tmp_path / "corpus")
+    write_chunks(tmp_path / "copy", tmp_path / "chunks")
+    copied, passages, chunks = (list(documents_of(tmp_path / name)) for name in ("copy", "corpus", "chunks"))
+    dates = [document.date for document in load_beir(config.dataset.path).corpus]
+    assert [document.date for document in copied] == [document.date for document in passages] == dates
+    assert [document.date for document in chunks] == dates[:1], "of equal chunks the first is kept"
 
 
 def test_shards_and_parts_make_the_same_index(config, tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ from querylect.configs.schema import ClientConfig, RewardConfig, RewriterConfig,
 from querylect.envs.build import build_index
 from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.environment import Environment
+from querylect.envs.schemas import StepResult
 from querylect.envs.server.app import create_app
 from querylect.errors import EnvironmentUnavailableError
 from querylect.eval.records import records_of_trees
@@ -110,6 +111,16 @@ def test_a_service_that_is_down_refuses_nothing(fts5):
     assert (lost.reward, lost.error, lost.rewrite.failure, lost.children) == (None, None, "", [])
     with pytest.raises(EnvironmentUnavailableError):
         tree_sampler(Searched(fts5, fails=True), Script(say("aspirin,"))).grow([HEAD], [1, 1])
+
+
+def test_what_a_reader_answers_after_a_refused_query_is_worth_nothing():
+    class Reader:
+        def step(self, steps, **how):
+            (name,) = (step.question_id for step in steps)
+            return [StepResult(question_id=name, ranking=[], hits=0, error="no", reward=0.0, metrics={"ndcg@10": 0.7})]
+
+    (tree,) = tree_sampler(Reader(), Script(say("aspirin,"))).grow([HEAD], [1])
+    assert [(node.reward, node.metrics) for node in tree.walk()] == [(0.0, {"ndcg@10": 0.0})]
 
 
 def test_an_error_that_quotes_the_query_opens_no_turn(fts5):
