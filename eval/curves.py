@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 import pandas as pd
@@ -84,21 +85,25 @@ def write_report(paths: Sequence[Path], output: Path | None) -> Path:
 
 
 def side_by_side(runs: Sequence[Path], evaluations: Sequence[EvalResults]) -> Examples | None:
-    """What the trained policies of several runs write for the same questions, evenly spaced by id; None without common
-    questions. The change is that of the last run over the first."""
-    answers = []
+    """What the trained policies of several runs write for the same questions, evenly spaced by id; None without
+    questions that all of them have a score for. The change is that of the last run over the first."""
+    answers, metric = [], evaluations[0].metrics[0]
     for run, results in zip(runs, evaluations, strict=True):
         last = results.last(TRAINED)
         of_policy = [record for record in read_records(run / RECORDS) if last == Arm(record.system, record.turn)]
-        answers.append({record.question_id: record for record in of_policy if record.sample == 0})
+        answers.append(
+            {
+                record.question_id: (record, score)
+                for record in of_policy
+                if record.sample == 0 and (score := record.metrics.get(metric)) is not None
+            }
+        )
     common = sorted(set.intersection(*map(set, answers)))
     rows = []
-    for name in common[:: max(1, len(common) // SIDE_BY_SIDE)][:SIDE_BY_SIDE]:
-        records = [answer[name] for answer in answers]
-        metric = evaluations[0].metrics[0]
-        sides = [Side(entry.rewrites, entry.metrics.get(metric), entry.format_ok, ()) for entry in records]
-        change = (sides[-1].score or 0.0) - (sides[0].score or 0.0)
-        rows.append(Example(records[0].display_text, change, sides, ()))
+    for name in common[:: ceil(len(common) / SIDE_BY_SIDE) or 1]:
+        scored = [answer[name] for answer in answers]
+        sides = [Side(record.rewrites, score, record.format_ok, ()) for record, score in scored]
+        rows.append(Example(scored[0][0].display_text, scored[-1][1] - scored[0][1], sides, ()))
     rule = f"{len(rows)} of {len(common)} common questions, evenly spaced; each policy in its own environment."
     names = [run.name for run in runs]
     return Examples("The same questions, as each policy asks them", names, rule, rows, []) if rows else None

@@ -111,13 +111,14 @@ def test_the_page_stands_alone_and_has_the_verdict_of_every_evaluated_run(severa
 
 def test_policies_of_two_runs_stand_side_by_side(several, tmp_path):
     for path, words, score in zip(several[1:], ("boat ship", "boat OR ship"), (0.25, 0.75), strict=True):
-        records = [record(Arm(TRAINED, 2), name, score, rewrites=(words,)) for name in ("q1", "q2")]
-        records += [record(RAW, name, 0.1) for name in ("q1", "q2")]
+        records = [record(Arm(TRAINED, 2), f"q{i:02}", score, rewrites=(words,)) for i in range(23)]
+        records += [record(Arm(TRAINED, 2), "q23", score if score < 0.5 else None)]
+        records += [record(RAW, f"q{i:02}", 0.1) for i in range(23)]
         write_results(path, evaluated(records))
         write_records(path / RECORDS, records)
     page = page_of(*several, output=tmp_path)
-    assert "2 of 2 common questions" in page
-    assert re.findall(r"<q>(.*?)</q>", page) == ["boat ship", "boat OR ship"] * 2
+    assert "12 of 23 common questions" in page
+    assert re.findall(r"<q>(.*?)</q>", page) == ["boat ship", "boat OR ship"] * 12
     assert "+0.500" in page
 
 
