@@ -72,8 +72,7 @@ class Environment:
             retriever = Reranked(retriever, reranker, index.documents)
         if config.order == "date" and not isinstance(retriever, LanguageRetriever):
             raise ConfigError(
-                f"env.order is date, and {meta.preset.name} has no query language, or env.rerank orders again. Leave "
-                "env.order out."
+                f"env.order is date, and {meta.preset.name} has no query language, or env.rerank. Leave env.order out."
             )
         self.dataset = dataset.name
         self._dataset, self._retriever, self._documents = dataset, retriever, index.documents

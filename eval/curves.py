@@ -91,19 +91,15 @@ def side_by_side(runs: Sequence[Path], evaluations: Sequence[EvalResults]) -> Ex
     for run, results in zip(runs, evaluations, strict=True):
         last = results.last(TRAINED)
         of_policy = [record for record in read_records(run / RECORDS) if last == Arm(record.system, record.turn)]
-        answers.append(
-            {
-                record.question_id: (record, score)
-                for record in of_policy
-                if record.sample == 0 and (score := record.metrics.get(metric)) is not None
-            }
-        )
+        scored = (record for record in of_policy if record.sample == 0 and record.metrics.get(metric) is not None)
+        answers.append({record.question_id: record for record in scored})
     common = sorted(set.intersection(*map(set, answers)))
     rows = []
     for name in common[:: ceil(len(common) / SIDE_BY_SIDE) or 1]:
-        scored = [answer[name] for answer in answers]
-        sides = [Side(record.rewrites, score, record.format_ok, ()) for record, score in scored]
-        rows.append(Example(scored[0][0].display_text, scored[-1][1] - scored[0][1], sides, ()))
+        records = [answer[name] for answer in answers]
+        sides = [Side(entry.rewrites, entry.metrics[metric], entry.format_ok, ()) for entry in records]
+        change = (sides[-1].score or 0.0) - (sides[0].score or 0.0)
+        rows.append(Example(records[0].display_text, change, sides, ()))
     rule = f"{len(rows)} of {len(common)} common questions, evenly spaced; each policy in its own environment."
     names = [run.name for run in runs]
     return Examples("The same questions, as each policy asks them", names, rule, rows, []) if rows else None

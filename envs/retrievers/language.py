@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -106,10 +106,7 @@ def refusal(query: str) -> str | None:
         return f"the query has {len(words)} words; at most {MAX_WORDS} are read"
     if sum(times**2 for times in Counter(words).values()) > MAX_PAIRS:
         return "the query repeats its words too often; write each word once"
-    depth = deepest = 0
-    for sign in query:
-        depth += (sign == "(") - (sign == ")")
-        deepest = max(deepest, depth)
+    deepest = max(accumulate((sign == "(") - (sign == ")") for sign in query))
     if deepest > MAX_NESTING:
         return f"the query has {deepest} parentheses inside each other; at most {MAX_NESTING} are read"
     prefixes = _PREFIX.findall(query)

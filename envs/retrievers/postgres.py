@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 TABLE = "postgres.json"
 _CONNECTION = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_count": 3, "client_encoding": "utf8"}
-_REFUSED = ("22023", "42601", "54000", "XX000")
-"""SQLSTATEs of a text that is no tsquery: a distance, the syntax, its size, more than 32 operators in a row."""
+_REFUSED, _TOO_DEEP = ("22023", "42601", "54000"), "tsquery stack too small"
+"""SQLSTATEs of a text that is no tsquery: a distance, the syntax, its size; and the internal error that more than 32
+operators in a row are."""
 _PREFIX = re.compile(r"'?:[A-Da-d]*\*")
 _QUERY = "to_tsquery(%s::regconfig, %s)"
 _RANK = f"%s * ts_rank(words, {_QUERY}, 1)"
@@ -159,7 +160,7 @@ class Postgres(LanguageRetriever):
         try:
             parsed, required = self._session.execute(parse, (self._language, query)).fetchone()
         except psycopg.Error as error:
-            if error.sqlstate not in _REFUSED:
+            if error.sqlstate not in _REFUSED and error.diag.message_primary != _TOO_DEEP:
                 raise
             return Found(error=str(error.diag.message_primary))
         if required == "T":
