@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -65,6 +65,15 @@ class RewriterConfig(Section):
     chr: ChrConfig = ChrConfig()
     llm: LlmConfig | None = None
     """`hcqr` only: the frozen model that writes the hypotheses; None: the policy's base model."""
+
+    @model_validator(mode="after")
+    def _check_weights(self) -> Self:
+        if self.query == "native" and (self.keep_question_weight or self.rewrite_weight != 1):
+            raise ValueError(
+                "rewriter.query is native: a query in the retriever's language has no weights; set "
+                "rewriter.keep_question_weight=0 and rewriter.rewrite_weight=1"
+            )
+        return self
 
 
 class VllmConfig(Section):

@@ -56,11 +56,6 @@ def _check_native(config: RewriterConfig, retriever: RetrieverInfo) -> None:
             f"rewriter.query is native, and rewriter.name is {config.name!r}, whose answers are words. Use text, or "
             f"one of {', '.join(NATIVE)}."
         )
-    if config.keep_question_weight or config.rewrite_weight != 1:
-        raise ConfigError(
-            "rewriter.query is native: a query in the retriever's language has no weights. Leave out "
-            "rewriter.keep_question_weight and rewriter.rewrite_weight."
-        )
     if not retriever.query_language:
         raise ConfigError(
             f"rewriter.query is native, and the retriever {retriever.name!r} has no query language. Use text, or a "

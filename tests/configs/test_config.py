@@ -150,6 +150,8 @@ def test_an_unknown_key_names_the_nearest_one_in_full(text, unknown, nearest, sa
         ("rollout: {branching: [2, 2, 2]}", ["reward.turn_weights", "2 weights", "3 turns"]),
         ("train: {loss_type: cispo}", ["train.epsilon_high", "None", "'cispo'"]),
         ("mix: {environments: {a: {}}}\nreward: {kind: answer}", ["reward.kind", "mix"]),
+        ("rewriter: {query: native, keep_question_weight: 1.0}", ["rewriter.query", "rewriter.keep_question_weight=0"]),
+        ("rewriter: {query: native, rewrite_weight: 0.6}", ["rewriter.query", "rewriter.rewrite_weight=1"]),
     ],
 )
 def test_a_wrong_value_says_file_key_value_and_expectation(text, facts, save_yaml):

@@ -151,12 +151,6 @@ def test_misknow_then_searches_for_what_is_missing_beside_the_question():
         ("general", {"rewrite_weight": 0}, ["rewriter.rewrite_weight is 0"]),
         ("query2doc", {"keep_question_weight": 2.0}, ["rewriter.keep_question_weight is 2", "query2doc"]),
         ("hyde", {"query": "native"}, ["rewriter.query", "'hyde'", "direct"]),
-        (
-            "direct",
-            {"query": "native", "keep_question_weight": 1.0},
-            ["rewriter.query", "rewriter.keep_question_weight"],
-        ),
-        ("explore", {"query": "native", "rewrite_weight": 2.0}, ["rewriter.query", "rewriter.rewrite_weight"]),
         ("few_shot", {"query": "native"}, ["rewriter.query", "'contriever'", "fts5"]),
     ],
 )
