@@ -62,7 +62,7 @@ def spec_of_run(
         split=config.eval.split,
         limit=config.eval.limit,
         depth=config.search_depth,
-        metrics=list(METRICS),
+        metrics=list(dict.fromkeys([*METRICS, config.reward.metric])),
         permutations=config.eval.permutations,
         bootstrap=config.eval.bootstrap,
         training_free=config.eval.training_free,

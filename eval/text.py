@@ -24,9 +24,10 @@ SHARES = {"cut": "cut at limit", "format_ok": "in format", "repeats": "repeats t
 COSTS_TITLE = "What is written, and what it costs"
 WRITTEN = (
     "Cut at limit: the answer ended at its token limit. In format: the rewriter could read it. Repeats the question: "
-    "all rewrites of an answer have its words. With fall-back: the first metric if a question whose answer has the "
-    "wrong format were searched as it stands. Costs are means per question, earlier turns included; tokens read are "
-    "those of the last prompt, which holds the turns before it; seconds are a batch's, shared out equally."
+    "all rewrites of an answer have its words. Without hits: the native query found nothing, or was refused. With "
+    "fall-back: the first metric if a question whose answer has the wrong format were searched as it stands. Costs "
+    "are means per question, earlier turns included; tokens read are those of the last prompt, which holds the turns "
+    "before it; seconds are a batch's, shared out equally."
 )
 EVERY_METRIC = "Means over the questions with a score, with 95% bootstrap intervals; the marks are of the first metric."
 TRANSFER = (

@@ -42,9 +42,11 @@ def trained(tmp_path):
 
 
 def test_a_run_is_a_spec_of_its_policies_and_of_hyde_at_equal_cost(trained):
-    config = RunConfig.model_validate({"rollout": {"max_new_tokens": 24}, "eval": {"turns": 3}})
+    settings = {"rollout": {"max_new_tokens": 24}, "eval": {"turns": 3}, "reward": {"metric": "f3@1000"}}
+    config = RunConfig.model_validate(settings)
     spec = spec_of_run(config, trained)
     assert list(spec.systems) == SYSTEMS
+    assert (spec.metrics, spec.depth) == (["ndcg@10", "recall@10", "mrr@10", "f3@1000"], 1000)
     hyde = spec.systems["hyde"]
     assert (hyde.rewriter.name, hyde.rollout.max_new_tokens, hyde.turns) == ("hyde", 3 * 24, 1)
     checkpoints = [spec.systems[name].checkpoint for name in SYSTEMS[3:]]
