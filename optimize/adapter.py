@@ -20,6 +20,7 @@ from ..data.history import cut_history, lines_of
 from ..data.types import Document, Question
 from ..envs.client.base import EnvironmentApi
 from ..envs.plan import SearchPlan
+from ..envs.schemas import PlanResult
 from ..errors import ConfigError, EngineUnavailableError, EnvironmentUnavailableError
 from ..eval.answering import DecodeOptions, batches, model_answers
 from ..eval.records import EvalRecord, RecordStore, answer_key
@@ -93,24 +94,29 @@ class PromptAdapter:
         pairs = [(question.id, question.text) for question, _ in traces]
         depth = self.config.search_depth
         raw = grade(self.client, pairs, settings.metric, depth, "training questions as they stand")
-        plans = {
-            i: SearchPlan.model_validate(plan) for i, (_, records) in enumerate(traces) if (plan := records[-1].plan)
-        }
+        plans = {}
+        for i, (_, records) in enumerate(traces):
+            if plan := records[-1].plan:
+                plans[i] = SearchPlan.model_validate(plan)
+            elif records[-1].hits is not None:  # a refused native query; a search says why
+                plans[i] = SearchPlan.of(records[-1].rewrites[0], mode="native")
         retrieved = dict(
             zip(plans, self.client.search(list(plans.values()), with_text=_TITLES) if plans else (), strict=True)
         )
         examples: list[dict[str, Any]] = []
         for index, (question, records) in enumerate(traces):
-            hits = retrieved[index].ranking[:_TITLES] if index in retrieved else []
+            found = retrieved.get(index, PlanResult(ranking=[]))
             raw_reward = node_reward(raw[index].metrics[self.config.reward.metric], True, settings.format_weight) or 0.0
-            wrong = "" if all(record.format_ok for record in records) else "wrong, so the answer was not searched"
+            matching = "" if found.hits is None else f"{found.hits} documents match"
+            readable = all(record.format_ok or record.hits is not None for record in records)
             facts = {
                 "Conversation": lines_of(cut_history(question, self.config.rollout.history_tokens).history),
                 "Question": question.text,
                 "Query": " → ".join(" · ".join(record.rewrites) for record in records),
                 "Reward": f"{self.reward(records):.2f}; the question itself as the query has {raw_reward:.2f}",
-                "Format": wrong,
-                "Retrieved first": " | ".join(title_of(hit.document) for hit in hits),
+                "Format": "" if readable else "wrong, so the answer was not searched",
+                "Search engine": f"refused the query: {found.error}" if found.error else matching,
+                "Retrieved first": " | ".join(title_of(hit.document) for hit in found.ranking[:_TITLES]),
                 "Relevant": " | ".join(self.titles.get(question.id, ())),
             }
             examples.append({name: fact for name, fact in facts.items() if fact})

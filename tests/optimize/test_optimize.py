@@ -10,6 +10,7 @@ from querylect.cli import main
 from querylect.configs.load import dump_config
 from querylect.configs.schema import RunConfig
 from querylect.data.beir import load_beir
+from querylect.envs.build import build_index
 from querylect.errors import CheckpointError, ConfigError, EngineUnavailableError
 from querylect.optimize.run import optimize, relevant_titles
 from querylect.train.run import train
@@ -136,6 +137,18 @@ def test_a_frozen_model_at_an_endpoint_can_have_its_prompt_optimised_and_evaluat
     assert set(scores) == {"trained", "untrained"}
     with refused(ConfigError, "prompt.yaml"):
         Rewriter.from_pretrained(folder)
+
+
+def test_the_reflection_model_reads_what_the_search_engine_says_of_native_queries(prompting, run_app, tmp_path):
+    changes = {"env.retriever": "fts5", "env.index": str(tmp_path / "fts5"), "client.urls": "local"}
+    native = change(prompting, **changes, **{"rewriter.query": "native", "optimize.searches": 15})
+    build_index(native.env)
+    task = ChatServer(lambda body: f"<rewrite>{'blood, sugar' if 'sugar' in last_user(body) else 'blood'}</rewrite>")
+    with serving(run_app, task) as url, reflecting(run_app, native, BETTER) as (config, reflection):
+        optimize(change(config, **{"optimize.task": {"model": "t", "base_url": url, "cache": None}}))
+    for fact in ('refused the query: fts5: syntax error near ","', "2 documents match"):
+        assert fact in reflection.prompts[0]
+    assert "the answer was not searched" not in reflection.prompts[0]
 
 
 def test_answers_beside_one_that_fails_are_kept(prompting, run_app, impatient):
