@@ -20,7 +20,7 @@ from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 
-from .lessons import lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
+from .lessons import TEXTS, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
 from .tiny import tiny_policy, tiny_qwen3  # noqa: F401 (fixtures)
 from .waiting import until
 
@@ -111,14 +111,7 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path not in slow)
 
 
-TEXTS = {
-    "aspirin": "aspirin relieves headache",
-    "insulin": "insulin lowers blood glucose",
-    "citrus": "vitamin c prevents scurvy",
-    "triptan": "triptan stops migraine and headache",
-    "statin": "statin lowers cholesterol in blood",
-    "withheld-judgement": "nothing asks for this",
-}
+SMALL = {**TEXTS, "withheld-judgement": "nothing asks for this"}
 
 
 @pytest.fixture(scope="session")
@@ -132,13 +125,22 @@ def realdata() -> Path:
     return Path(folder)
 
 
+@pytest.fixture(scope="module")
+def importable_benchmarks():
+    """The benchmarks, which are scripts beside each other, can be imported."""
+    folder = str(Path(__file__).parents[1] / "benchmarks")
+    sys.path.insert(0, folder)
+    yield
+    sys.path.remove(folder)
+
+
 @pytest.fixture(scope="session")
 def small_environment(tmp_path_factory) -> EnvironmentConfig:
     """Six documents, three test questions and one training question, with a real BM25 index."""
     from querylect.envs.build import build_index
 
     folder = tmp_path_factory.mktemp("small")
-    corpus = [Document(name, f"About {name}", text) for name, text in TEXTS.items()]
+    corpus = [Document(name, f"About {name}", text) for name, text in SMALL.items()]
     test = Split(
         [
             Question("q-head", "what helps when my head hurts"),

@@ -9,13 +9,13 @@ from querylect.envs.environment import Environment
 from querylect.errors import ConfigError, IndexFolderError
 from transformers import AutoModelForMaskedLM
 
-from ..conftest import TEXTS
+from ..conftest import SMALL
 from ..encoders import loaded, save_mlm
 from ..pages import blocks
 from ..raising import refused
 from .wings import plan
 
-CONTENTS = {name: f"About {name} {text}" for name, text in TEXTS.items()}
+CONTENTS = {name: f"About {name} {text}" for name, text in SMALL.items()}
 
 
 def example(word):

@@ -1,8 +1,5 @@
 """The benchmark of dialects: its free rows and the repair on a small corpus, its decisions on made-up scores."""
 
-import sys
-from pathlib import Path
-
 import pandas as pd
 import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
@@ -12,24 +9,10 @@ from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+from ..lessons import TEXTS
 
+pytestmark = pytest.mark.usefixtures("importable_benchmarks")
 
-@pytest.fixture(scope="module", autouse=True)
-def _importable():
-    """The benchmarks, which are scripts beside each other."""
-    sys.path.insert(0, str(BENCHMARKS))
-    yield
-    sys.path.remove(str(BENCHMARKS))
-
-
-TEXTS = {
-    "aspirin": "aspirin relieves headache",
-    "insulin": "insulin lowers blood glucose",
-    "citrus": "vitamin c prevents scurvy",
-    "triptan": "triptan stops migraine and headache",
-    "statin": "statin lowers cholesterol in blood",
-}
 TEST = Split(
     [
         Question("head", "the head aches"),

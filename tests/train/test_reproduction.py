@@ -2,22 +2,11 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.model, pytest.mark.slow]
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _importable():
-    """The benchmarks, which are scripts beside each other."""
-    sys.path.insert(0, str(BENCHMARKS))
-    yield
-    sys.path.remove(str(BENCHMARKS))
+pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.usefixtures("importable_benchmarks")]
 
 
 @pytest.fixture
@@ -66,7 +55,7 @@ def test_tiny_runs_all_parts_and_continues_where_it_was_cut(tiny, tmp_path, caps
     assert rewrites == [json.loads(line)["rewrites"] for line in original.splitlines()]
 
     page = tmp_path / "page.md"
-    page.write_text((BENCHMARKS.parent / "docs" / "reproduction.md").read_text())
+    page.write_text((Path(__file__).parents[2] / "docs" / "reproduction.md").read_text())
     capsys.readouterr()
     tiny("table", "--seeds", "0", "--page", str(page))
     table, page_text = capsys.readouterr().out, page.read_text()
